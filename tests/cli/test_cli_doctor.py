@@ -57,5 +57,6 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.M
     right = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name))
     shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
+    assert "in a clone of noiseproof, which is on no package index: pip install '.[EXTRA]'" in shown
     assert "review without uvicorn pip install 'noiseproof[review]'" in shown
     assert "neighbours no pip install 'noiseproof[neighbours]'" in shown

@@ -1,8 +1,7 @@
 """What a figure is, and all figures of a set of runs.
 
-A figure is a tidy table, a description of how its columns are drawn, and one sentence on how to read it. To add one,
-write a function that returns the table in a module of ``before``, ``during`` or ``after`` and decorate it with
-:func:`figure`; :func:`collect` finds it there.
+A figure is a tidy table, a description of how its columns are drawn, and one sentence on how to read it: a function
+that returns the table in a module of ``before``, ``during`` or ``after``, decorated with :func:`figure`.
 """
 
 from __future__ import annotations
@@ -265,10 +264,6 @@ def histogram(values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: N
 
     Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
     whose integral is one in each group.
-
-    >>> table = histogram(np.array([0.1, 0.2, 0.7]), {"all": np.full(3, True)}, np.array([0.0, 0.5, 1.0]), "x")
-    >>> table[["x", "samples", "density"]].round(3).values.tolist()
-    [[0.25, 2.0, 1.333], [0.75, 1.0, 0.667]]
     """
     tables = []
     middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)

@@ -295,14 +295,11 @@ def open_run(
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
     >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=2, model="mlp:hidden=[8]")
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> result = train(task, "gce", short, out=folder.name, samples=True)
-    >>> run = open_run(folder.name)
-    >>> run.name, run.noise, run.num_classes, run.sample_epochs, run.samples(2)["margin"].shape
-    ('gce', 'symmetric:rate=0.4', 10, (1, 2), (1437,))
-    >>> float((run.log_probs("test").argmax(1) == run.task.test.y.numpy()).mean()) == result.last["test_accuracy"]
-    True
-    >>> folder.cleanup()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = train(task, "gce", short, out=folder, samples=True)
+    ...     run = open_run(folder)
+    ...     print(run.name, run.noise, run.num_classes, run.sample_epochs, run.samples(2)["margin"].shape)
+    gce symmetric:rate=0.4 10 (1, 2) (1437,)
     """
     path = Path(folder)
     file = path / "run.json"

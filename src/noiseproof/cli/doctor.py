@@ -47,6 +47,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             ("extra", "installed", "get it by"),
             [(e["name"], _state(e), f"pip install 'noiseproof[{e['name']}]'" * bool(e["missing"])) for e in extras],
         )
+        echo("in a clone of noiseproof, which is on no package index: pip install '.[EXTRA]'")
         if data:
             datasets = ", ".join(data["datasets"]) or "none; see noiseproof data list"
             echo(f"\ndata folder: {data['folder']}\ndatasets there: {datasets}")

@@ -67,11 +67,10 @@ def is_distributed() -> bool:
 def map_jobs(
     function: Callable[..., Outcome], jobs: Iterable[Any], *shared: Any, per_task: int = 1
 ) -> Iterator[Outcome]:
-    """``function(job, *shared)`` for each of ``jobs``, in their order.
+    """``function(job, *shared)`` for each of ``jobs``, in their order; ``function`` belongs to a module.
 
-    On Ray, tasks do ``per_task`` jobs each, with as many threads as this process has, so that the results are the same.
-    ``shared`` is sent to each machine once; arrays in it are not copied by the tasks, and can't be written to.
-    ``function`` belongs to a module. A task is repeated up to three times if its worker dies.
+    On Ray, tasks do ``per_task`` jobs each, with as many threads as this process has, so that the results are the same,
+    and are repeated up to three times if their worker dies. Arrays in ``shared`` can't be written to there.
 
     >>> list(map_jobs(pow, [2, 3], 2))
     [4, 9]

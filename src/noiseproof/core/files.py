@@ -216,13 +216,11 @@ def _checksums(folder: Path) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise Damaged(
-            f"Expected checksums in {path}, got: {error}. Remove it to have the other files read as they are."
-        ) from None
+        sums, got = None, f": {error}"
+    else:
+        got = " other JSON"
     if not isinstance(sums, dict):
-        raise Damaged(
-            f"Expected checksums in {path}, got other JSON. Remove it to have the other files read as they are."
-        )
+        raise Damaged(f"Expected checksums in {path}, got{got}. Remove it to have the other files read as they are.")
     return sums
 
 

@@ -74,11 +74,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``name:key=value,…``.
-
-    >>> parse_call("agce:a=0.6,q=0.6")
-    ('agce', {'a': 0.6, 'q': 0.6})
-    """
+    """Read ``name:key=value,…``."""
     name, *rest = split_outside_brackets(text.strip(), ":")
     name, params = name.strip(), ":".join(rest)
     if not name or any(bracket in name for bracket in "()[]{}="):
@@ -139,9 +135,5 @@ def format_call(name: str, params: Mapping[str, Any]) -> str:
 
 
 def canonical_number(value: Any) -> Any:
-    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike.
-
-    >>> [canonical_number(v) for v in (2.0, 0.5, "word")]
-    [2, 0.5, 'word']
-    """
+    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

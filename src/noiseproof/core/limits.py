@@ -26,11 +26,7 @@ class LimitExceeded(ValueError):
 
 
 def limit(name: str) -> int:
-    """Return a limit: that of ``LIMITS``, or of the environment.
-
-    >>> limit("connections")
-    200
-    """
+    """Return a limit: that of ``LIMITS``, or of the environment."""
     variable = variable_of(name)
     text = os.environ.get(variable, "")
     if text and not (text.isdecimal() and int(text)):

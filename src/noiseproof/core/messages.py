@@ -13,22 +13,17 @@ def quoted(label: str) -> str:
     >>> quoted("dog"), quoted("dog ")
     ("'dog'", "'dog ' (with a space at the end)")
     """
-    inner = label.strip(" ")
-    places = {"at the beginning": label[:1] == " ", "at the end": label[-1:] == " ", "in a row": "  " in inner}
-    remarks = [
-        f"{'two spaces' if place == 'in a row' else 'a space'} {place}"
-        for place, is_there in places.items()
-        if is_there
-    ]
+    places = {
+        "a space at the beginning": label[:1] == " ",
+        "a space at the end": label[-1:] == " ",
+        "two spaces in a row": "  " in label.strip(" "),
+    }
+    remarks = [place for place, is_there in places.items() if is_there]
     return f"{label!r} (with {' and '.join(remarks)})" if remarks else repr(label)
 
 
 def plain(label: str) -> str:
-    """A label as it is, in quotes with a remark where it has spaces that one would not see.
-
-    >>> plain("dog"), plain(" dog")
-    ('dog', "' dog' (with a space at the beginning)")
-    """
+    """A label as it is, in quotes with a remark where it has spaces that one would not see."""
     return label if quoted(label) == repr(label) else quoted(label)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from operator import attrgetter
 from typing import Any
 
 
@@ -16,24 +17,20 @@ def load_object(name: str, option: str = "estimator") -> Any:
     >>> load_object("sklearn.ensemble:RandomForestClassifier")
     RandomForestClassifier()
     """
-    module_name, _, path = name.partition(":")
+    module, _, path = name.partition(":")
     expected = f"Expected `{option}` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
-    if not module_name or not path:
+    if not module or not path:
         raise ValueError(f"{expected} got {name!r}.")
     if os.getcwd() not in sys.path and "" not in sys.path:  # a console script has the folder of the script instead
         sys.path.append(os.getcwd())
     try:
-        value = importlib.import_module(module_name)
+        value = attrgetter(path)(importlib.import_module(module))
     except ImportError as error:
         raise ValueError(f"{expected} got {name!r}: {error}.") from error
-    for part in path.split("."):
-        if not hasattr(value, part):
-            raise ValueError(f"{expected} got {name!r}: {module_name} has no {path}.")
-        value = getattr(value, part)
-    if not isinstance(value, type):
-        return value
+    except AttributeError as error:
+        raise ValueError(f"{expected} got {name!r}: {module} has no {path}.") from error
     try:
-        return value()
+        return value() if isinstance(value, type) else value
     except TypeError as error:
         raise ValueError(
             f"{expected} got {name!r}, which needs arguments: {error}. Make an instance in a module, and name that."

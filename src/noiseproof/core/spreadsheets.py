@@ -25,11 +25,7 @@ def safe_cell(cell: Any) -> Any:
 
 
 def plain_cell(cell: Any) -> Any:
-    """A cell as it was before ``safe_cell``.
-
-    >>> plain_cell("'=1+1"), plain_cell("'cat'")
-    ('=1+1', "'cat'")
-    """
+    """A cell as it was before ``safe_cell``."""
     return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
 
 

@@ -1,7 +1,5 @@
-"""The number of threads of a computation, chosen by its size: threads that wait for each other only cost time.
-
-A parallel operation ends when its slowest thread does. Where it takes microseconds, most of that time is waiting, and
-on a machine that others use, too, each wait lasts until the scheduler lets the last thread run.
+"""The number of threads of a computation, chosen by its size: where operations take microseconds, threads only wait for
+each other.
 """
 
 from __future__ import annotations

@@ -86,20 +86,14 @@ def from_arrays(
 ) -> Dataset:
     """A dataset from arrays or tensors: inputs (N, …) and one label a row, words or numbers.
 
-    With ``classes``, whole numbers are positions in it. Inputs that need no conversion are shared, not copied.
-    ``test``, ``validation`` and ``trusted`` are further pairs (x, y) with labels known to be correct; a method may
-    train on ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is subtracted, and
-    ``dataset.encoder`` does the same to new rows.
-
-    Soft labels are rows (N, K) of probabilities, or of counts such as the votes of annotators.
+    With ``classes``, whole numbers are positions in it. Soft labels are rows (N, K) of probabilities, or of counts such
+    as the votes of annotators. ``test``, ``validation`` and ``trusted`` are further pairs (x, y) with labels known to
+    be correct; a method may train on ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is
+    subtracted, and ``dataset.encoder`` does the same to new rows.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
     (('no', 'yes'), tensor([0, 1, 1, 0]))
-    >>> votes = from_arrays([[0, 1], [1, 0]], [[3, 1], [0, 4]], classes=["no", "yes"]).train
-    >>> votes.soft, votes.y
-    (tensor([[0.7500, 0.2500],
-            [0.0000, 1.0000]]), tensor([0, 1]))
     """
     inputs, notes = check_features(x)
     labels = TrainingLabels(y, classes)

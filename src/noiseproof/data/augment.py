@@ -1,12 +1,12 @@
 """Batched augmentation on the device.
 
 Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1], and of one tensor of
-uniform random numbers (B, columns). ``draw`` creates that tensor and ``apply`` uses it, so a distributed run draws for
-the global batch and each process takes its rows: the images do not depend on the number of processes. Random numbers
-of ½ are neutral: no shift, no flip, no rotation, no change of colour.
+uniform random numbers (B, columns), which ``draw`` creates and ``apply`` uses: a distributed run draws for the global
+batch, and the images do not depend on the number of processes. Random numbers of ½ are neutral: no shift, no flip, no
+rotation, no change of colour.
 
-There is no Python per image, no tensor is read by the host and no constant is copied to the device, so ``apply`` runs
-without synchronisation, inside ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
+No tensor is read by the host and no constant is copied to the device, so ``apply`` runs inside
+``torch.compile(fullgraph=True)`` and inside a CUDA graph.
 """
 
 from __future__ import annotations
@@ -137,14 +137,7 @@ def _random_crop(
 
 @dataclass(frozen=True)
 class PadCrop(Transform):
-    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that of the image).
-
-    All (2·padding + 1)² positions of a window of the size of the image are equally likely.
-
-    >>> PadCrop(1).apply(torch.arange(1.0, 5.0).view(1, 1, 2, 2), torch.tensor([[0.0, 0.5]]))
-    tensor([[[[0., 0.],
-              [1., 2.]]]])
-    """
+    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that of the image)."""
 
     padding: int
     mode: Fill = "zero"
@@ -263,9 +256,8 @@ class RandomResizedCrop(Transform):
     """Crop a box of random area and shape, resize it to ``size``: bilinear and antialiased, as torchvision with PIL.
 
     The box has ``scale`` of the area of the image and a width : height in ``ratio`` (uniform in its logarithm): the
-    first of ten draws that fits, else the largest central box. It is resized by two batched matrix products with the
-    triangle filter of PIL as weights; a sampling grid would alias if the box is larger than ``size``. Call it outside
-    autocast, which would round the products to 8 bits.
+    first of ten draws that fits, else the largest central box. Two batched matrix products with PIL's triangle filter
+    as weights resize it; call it outside autocast, which would round them to 8 bits.
     """
 
     size: Size
@@ -356,11 +348,10 @@ class Rotate(Transform):
 class ColorJitter(Transform):
     """Change brightness, contrast, saturation and hue, with random amounts and a random order for each image.
 
-    Brightness, contrast and saturation mix the image with black, its mean grey and its grey values by a factor
-    uniform in 1 ± the given number, clamped to the valid range after each step; hue is rotated by a uniform ± ``hue``
-    of the colour circle. The formulas are those of torchvision, in floating point with one rounding at the end
-    (torchvision truncates uint8 after each step). Each image has its own order, as in torchvision for single images;
-    an order for the batch would have to be read by the host. Grey images (C = 1) change brightness and contrast only.
+    Brightness, contrast and saturation mix the image with black, its mean grey and its grey values by a factor uniform
+    in 1 ± the given number, clamped after each step; hue is rotated by a uniform ± ``hue`` of the colour circle. The
+    formulas are those of torchvision, with one rounding at the end. Grey images (C = 1) change brightness and contrast
+    only.
     """
 
     brightness: float = 0.0
@@ -424,11 +415,7 @@ def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Normalise(Transform):
-    """(x − mean) / std for each channel of x in [0, 1]; uint8 becomes float32 x / 255 first.
-
-    >>> Normalise((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
-    tensor([[[[-2.,  2.]]]])
-    """
+    """(x − mean) / std for each channel of x in [0, 1]; uint8 becomes float32 x / 255 first."""
 
     mean: Sequence[float]
     std: Sequence[float]
@@ -455,13 +442,7 @@ class Normalise(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Standardise(Transform):
-    """(x − mean) / std of each feature of vectors (B, D), clamped to ±10.
-
-    In features that are almost constant, the few other rows would be hundreds of standard deviations from the mean.
-
-    >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))(torch.ones(1, 2))
-    tensor([[ 0.0000, -0.5000]])
-    """
+    """(x − mean) / std of each feature of vectors (B, D), clamped to ±10: features may be almost constant."""
 
     mean: Tensor
     std: Tensor
@@ -562,7 +543,6 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
 
     Without a paper it is the usual one: pad 4, crop and flip on CIFAR, random crops of the large datasets, and the
     moments of the dataset. ``noiseproof.papers.get_paper(paper).notes`` has what the text of a paper leaves open.
-    CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
 
     >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -180,28 +180,19 @@ class NoisyData:
 
     def subset(self, index: Tensor) -> NoisyData:
         """The rows ``index``, with their row numbers in the source."""
-        return replace(
-            self,
-            x=take(self.x, index),
-            given=self.given[index],
-            index=self.index[index],
-            clean=None if self.clean is None else self.clean[index],
-            raw=None if self.raw is None else [self.raw[i] for i in index.tolist()],
-            soft=None if self.soft is None else self.soft[index],
-            annotator=None if self.annotator is None else self.annotator[index],
-        )
+        raw = None if self.raw is None else [self.raw[i] for i in index.tolist()]
+        return self._with_columns(lambda column: column[index], x=take(self.x, index), raw=raw)
 
     def to(self, device: torch.device | str) -> NoisyData:
         """The same data on ``device``; images stay uint8, lazy inputs stay on disk."""
-        return replace(
-            self,
-            x=self.x.to(device) if isinstance(self.x, Tensor) else self.x,
-            given=self.given.to(device),
-            index=self.index.to(device),
-            clean=None if self.clean is None else self.clean.to(device),
-            soft=None if self.soft is None else self.soft.to(device),
-            annotator=None if self.annotator is None else self.annotator.to(device),
-        )
+        x = self.x.to(device) if isinstance(self.x, Tensor) else self.x
+        return self._with_columns(lambda column: column.to(device), x=x)
+
+    def _with_columns(self, change: Callable[[Tensor], Tensor], **others: Any) -> NoisyData:
+        """The same data with ``change`` of each column of labels and row numbers."""
+        columns = {name: getattr(self, name) for name in ("given", "index", "clean", "soft", "annotator")}
+        others |= {name: column if column is None else change(column) for name, column in columns.items()}
+        return replace(self, **others)
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
         """A random split into training and noisy validation part (the LN paper validates on 10 % of the noisy labels).
@@ -231,10 +222,9 @@ def corrupt(
 ) -> NoisyData:
     """The training set with its own labels, or with the labels of a noise model, which is applied once.
 
-    The clean labels are those of the source if it has any, else the labels that noise was added to. ``features``
-    are the input of instance-dependent noise (by default x), ``foreign`` the images of another dataset that open-set
-    noise inserts. Of a soft label, noise flips the most probable class a to b: a and b exchange their probabilities, so
-    that rates and transition matrices mean the same as for classes.
+    The clean labels are those of the source if it has any, else the labels that noise was added to. ``features`` are
+    the input of instance-dependent noise (by default x), ``foreign`` the images of another dataset that open-set noise
+    inserts. Where noise flips the most probable class of a soft label, the two exchange their probabilities.
     """
     split = data.train
     if noise is None or str(noise) == "none":

@@ -326,9 +326,8 @@ def _cell_texts(column: pd.Series[Any], line_end: str) -> Any:
 
 
 class ParquetColumns:
-    """The columns of a Parquet file, each read when it is asked for, so that never all of them are in memory.
-
-    Stands for the DataFrame where single columns, or a selection of rows, are enough.
+    """The columns of a Parquet file, each read when it is asked for: a DataFrame where single columns or rows are
+    enough.
     """
 
     def __init__(self, path: Path) -> None:

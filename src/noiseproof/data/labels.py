@@ -135,12 +135,7 @@ def encode_labels(
 
 
 def soft_labels(values: Any, name: str = "y") -> Tensor | None:
-    """Rows of probabilities or counts as distributions (N, K) float32; None where there is one label a row.
-
-    >>> soft_labels([[51, 0], [20, 30]])  # votes, as in CIFAR-10H
-    tensor([[1.0000, 0.0000],
-            [0.4000, 0.6000]])
-    """
+    """Rows of probabilities or counts as distributions (N, K) float32; None where there is one label a row."""
     try:
         rows = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths, which `read_labels` refuses

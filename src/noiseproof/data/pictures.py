@@ -61,9 +61,8 @@ class PatchFeatures:
 
     Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres`` typical ones, and a
     patch activates centre k by max(0, mean distance − distance to k), averaged over each quarter (Coates, Ng and Lee,
-    AISTATS 2011). Brightness and colour, which the patches lack, are added as a picture of 4 × 4 pixels with a quarter
-    of their total variance. All is projected onto its ``dim`` principal axes. Weaker than a pretrained backbone, much
-    stronger than pixels.
+    AISTATS 2011). Brightness and colour are added as a picture of 4 × 4 pixels with a quarter of their total variance,
+    and all is projected onto its ``dim`` principal axes.
     """
 
     def __init__(self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0) -> None:  # (N, C, H, W)
@@ -323,13 +322,12 @@ def encode_pictures(
     progress: Progress | None = None,
     cache: PathLike | None = None,
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of pictures, and a description of how they were made.
+    """Return features (N, F) of pictures, bytes (N, C, H, W) or paths of files, and a description of how they were
+    made.
 
     Args:
-        pictures: bytes (N, C, H, W), or paths of files.
         name: of ``FEATURES``, as ``patches``, ``efficientnet-lite0:size=160`` or ``timm:resnet50.a1_in1k``.
         seed: of what is learned from the pictures.
-        progress: receives stage, pictures done and pictures in all.
         cache: folder where features are kept and looked for, by a digest of pictures and extractor.
     """
     rows = Pictures(pictures)

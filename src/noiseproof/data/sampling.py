@@ -13,12 +13,11 @@ from noiseproof.data.base import derive_generator, shuffled
 
 
 class ClassBalanced(Sampler[int]):
-    """The same number of rows of each given class in every epoch, in random order.
+    """The same number of rows of each given class in every epoch, in an order that depends on the seed and the epoch.
 
-    SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper does the same).
-    NAL paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to random classes.
-    Rows repeat only in classes that are too small, there equally often up to one. The rows of an epoch depend only on
-    the seed and the epoch.
+    SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper does the same). NAL
+    paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to random classes. Rows repeat only
+    in classes that are too small.
     """
 
     def __init__(

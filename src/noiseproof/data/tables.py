@@ -412,11 +412,7 @@ def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | Non
 
 
 def _find_label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) -> _Suspicion | None:
-    """Whether the values of a column and the classes correspond one-to-one.
-
-    A strong feature contradicts wrong labels. A column that never does was derived from the labels and hides all
-    errors, unless there are too few rows for a wrong label.
-    """
+    """Whether the values of a column and the classes correspond one-to-one: a feature would contradict wrong labels."""
     import pandas as pd
 
     num_classes = len(np.unique(labels[labels >= 0]))
@@ -521,10 +517,9 @@ def from_table(
     """A dataset from a table with a label column; numbers stay in their units, words become one-hot columns.
 
     Tables are DataFrames of pandas or polars, Arrow tables, dicts of columns, or .csv, .tsv, .parquet, .jsonl, .xlsx or
-    .arrow files; without ``header``, the columns of a file are called 0, 1, …
-    Missing values are refused by name, or with ``missing="impute"`` filled with medians and reported in ``notes``.
-    Identifiers and copies of the label are left out, unless ``features`` names them. ``dataset.encoder`` has the mean
-    and standard deviation of each column and encodes new rows in the same way.
+    .arrow files; without ``header``, the columns of a file are called 0, 1, … Missing values are refused by name, or
+    with ``missing="impute"`` filled with medians and reported in ``notes``. Identifiers and copies of the label are
+    left out, unless ``features`` names them. ``dataset.encoder`` encodes new rows in the same way.
     """
     if isinstance(table, (str, os.PathLike)):
         label = str(label)  # "label=3" on a command line is the column called 3

@@ -219,7 +219,6 @@ def encode_texts(
     Args:
         name: of ``FEATURES``, as ``tfidf``, ``wordllama + tfidf`` or ``sentence-transformers:NAME``.
         seed: of fitted axes.
-        progress: receives stage, texts done and texts in all.
         cache: folder where features are kept and looked for, by a digest of texts and extractor.
 
     >>> x, description = encode_texts(["good film", "bad film", "good book"], "tfidf")

@@ -19,9 +19,6 @@ class Votes(Brief):
     >>> votes = Votes.of_table([[0, 1, 1], [-1, 2, -1]], names=["ann", "bob", "cid"])
     >>> len(votes), votes.row, votes.annotator, votes.label
     (2, array([0, 0, 0, 1]), array([0, 1, 2, 1]), array([0, 1, 1, 2]))
-    >>> votes.counts(3)
-    array([[1., 2., 0.],
-           [0., 0., 1.]])
     """
 
     row: NDArray[np.int64]  # (V,)

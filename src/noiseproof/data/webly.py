@@ -1,6 +1,5 @@
-"""Datasets with labels from the web: ANIMAL-10N, Clothing1M, WebVision. Their images stay on disk.
-
-They can't be downloaded automatically; each entry of ``FILES`` says how to request it.
+"""Datasets with labels from the web: ANIMAL-10N, Clothing1M, WebVision. Images stay on disk; ``FILES`` says how to get
+them.
 """
 
 from __future__ import annotations

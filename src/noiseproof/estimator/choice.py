@@ -30,13 +30,9 @@ def best_method(
 ) -> str:
     """The most accurate method of those ahead of ``preferred`` by more than chance; ``preferred`` if there is none.
 
-    ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is chance up to
-    one standard error of the mean difference of the paired rows. Labels that are wrong independently of the class
-    shrink all differences by the same factor, so that the order of the methods stays.
-
-    >>> right = np.arange(100) % 10 > 0
-    >>> best_method("elr", {"elr": right, "ce": right | (np.arange(100) < 20), "trees": np.arange(100) % 10 > 1})
-    'ce'
+    ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is chance up to one
+    standard error of the mean difference of the paired rows. Labels that are wrong independently of the class shrink
+    all differences by the same factor, so that the order of the methods stays.
     """
     share = np.full(len(is_right[preferred]), 1.0) if weights is None else weights
     share = share / share.sum()

@@ -158,9 +158,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
         a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
-        of weight 0 is left out. Several labels are a matrix (N, K) of zeros and ones, as in scikit-learn, also where
-        each row has one. The classes of a matrix are the columns of a DataFrame, or their numbers. ``X_val`` and
-        ``y_val``, one label a row, are validated on instead of the share ``validation`` of the rows.
+        of weight 0 is left out. Several labels are a matrix (N, K) of zeros and ones, as in scikit-learn, whose classes
+        are the columns of a DataFrame, or their numbers. ``X_val`` and ``y_val``, one label a row, are validated on
+        instead of the share ``validation`` of the rows.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
             self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes

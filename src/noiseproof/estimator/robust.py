@@ -71,8 +71,6 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     >>> model = RobustClassifier(RandomForestClassifier(random_state=0)).fit(x, wrong)
     >>> round(model.noise_rate_, 1), bool((model.predict(x) == y).mean() > 0.95)
     (0.2, True)
-    >>> bool(model.label_issues_["is_label_issue"][::5].mean() > 0.9)
-    True
     """
 
     classes_: NDArray[Any]

@@ -38,10 +38,6 @@ class GaussianScale(Linear):
     """μ beside standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
 
     One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of Het's released code.
-
-    >>> import torch
-    >>> GaussianScale(8, 3, isotropic=True)(torch.zeros(2, 8)).scale.shape
-    torch.Size([2, 1])
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale"})
@@ -58,12 +54,7 @@ class GaussianScale(Linear):
 
 @HEADS.register("gaussian-factors")
 class GaussianFactors(GaussianScale):
-    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``.
-
-    >>> import torch
-    >>> GaussianFactors(8, 3, rank=2)(torch.zeros(2, 8)).factors.shape
-    torch.Size([2, 3, 2])
-    """
+    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale", "factors"})
     has_linear_logits = True

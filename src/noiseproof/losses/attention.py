@@ -22,20 +22,17 @@ REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as 
 class NoiseAttention(Loss):
     """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
 
-    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL paper, Eq. 1);
-    τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
+    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL paper, Eq. 1); τ =
+    σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
 
     Args:
         lam: λ, what turning away from a label costs.
         beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts as 1e-4.
         floor: raise every entry of the target to this, without renormalising; the released code does so with 1e-4.
 
-    >>> loss = NoiseAttention(lam=0.5, reduction="none")
-    >>> logits, label = torch.tensor([[0.0, 3.0]]), torch.tensor([0])
-    >>> loss(Output(logits, attention=torch.tensor([2.0])), label)  # τ = 0.88
-    tensor([1.8900])
-    >>> loss(Output(logits, attention=torch.tensor([-0.5])), label)  # τ = 0.38
-    tensor([0.9328])
+    >>> loss = NoiseAttention(lam=0.5)
+    >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))  # τ = 0.88
+    tensor(1.8900)
     """
 
     needs = frozenset({"logits", "attention"})
@@ -62,11 +59,7 @@ class NoiseAttention(Loss):
             value = -F.logsigmoid(mixed)
             reverse = -math.log(REVERSE_FLOOR) * torch.sigmoid(-mixed)
         else:
-            if not hard and readable(target) and bool((target < 0).any()):
-                raise ValueError(
-                    f"Expected no negative entries in the target of nal, got {float(target.min()):.4g}: it is mixed "
-                    "with probabilities. Use ce for targets with label noise added."
-                )
+            self._check_not_negative(target)
             q = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
             q = q.clamp_min(self.floor) if self.floor else q
             predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
@@ -75,8 +68,7 @@ class NoiseAttention(Loss):
             value = -(q * mix).sum(1)
             reverse = -(mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
         value = torch.sub(value, F.logsigmoid(attention), alpha=self.lam)
-        value = torch.add(value, reverse, alpha=self.beta) if self.beta else value
-        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+        return self._weigh_rows(torch.add(value, reverse, alpha=self.beta) if self.beta else value, target)
 
 
 @register("elr")
@@ -88,10 +80,8 @@ class EarlyLearning(Loss):
 
     Args:
         lam: λ, how strongly to hold on.
-        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside; the released code does so with 1e-4.
-
-    A memory of predictions below 1 bounds the loss from below; one that reaches 1 (ELR+ averages unclipped
-    predictions) does not, and for λ > 1 the logits then grow without end unless ``clip`` stops them.
+        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released code with 1e-4.
+            Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave the loss without a lower bound.
 
     >>> memory = torch.tensor([[0.0, 0.9]])
     >>> EarlyLearning(lam=3.0)(Output(torch.tensor([[0.0, 3.0]]), memory=memory), torch.tensor([0]))
@@ -163,5 +153,4 @@ class OverParameterised(Loss):
         explained = (p + more - less.detach()).clamp_min(self.floor)
         log_q = explained.log() - explained.sum(1, keepdim=True).log()
         predicted = torch.zeros_like(p).scatter(1, p.argmax(1, keepdim=True), 1)
-        value = (predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1)
-        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+        return self._weigh_rows((predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1), target)

@@ -198,11 +198,9 @@ class Loss(nn.Module):
     def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
-        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …), as of pixels or words, with targets (B, …) or
-        (B, K, …): each place is a row. Labels of other integer types are taken as int64.
-
-        ``sample_weight`` (B,) multiplies each row's loss; it does not enter the mean's denominator, so a weight of
-        zero takes a row's gradient away without enlarging the others'.
+        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K, …): each place is a
+        row. Labels of other integer types are taken as int64. ``sample_weight`` (B,) multiplies each row's loss and
+        does not enter the mean's denominator, so a weight of zero does not enlarge the gradients of other rows.
         """
         if isinstance(out, Tensor):
             out = Output(out)
@@ -278,6 +276,18 @@ class Loss(nn.Module):
     def _weighed(self, target: Tensor) -> Tensor:
         """A real-valued target times the class weights."""
         return target if self.weight is None else target * self.weight
+
+    def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
+        """Losses (B,) of real-valued targets times the class weights; ``_reduce`` has those of class indices."""
+        return value if target.dim() == 1 or self.weight is None else value * self._weighed(target).sum(1)
+
+    def _check_not_negative(self, target: Tensor) -> None:
+        """Refuse real-valued targets that are no probabilities, where reading them costs nothing."""
+        if target.dim() == 2 and readable(target) and bool((target < 0).any()):
+            raise ValueError(
+                f"Expected no negative entries in the target of {self.name}, got {float(target.min()):.4g}. "
+                "Use ce for targets with label noise added."
+            )
 
     def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
         hides = self.exact or not self.vanishes  # an ignored row costs something until it is taken out

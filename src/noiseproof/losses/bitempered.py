@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import readable, wide
+from noiseproof.core.tensors import wide
 from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
 
 
@@ -24,8 +24,7 @@ def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None
     """log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
 
     λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ and nearly straight,
-    so that every step lands on the same side of the root and a handful suffice. ``iterations`` runs the released
-    code's fixed point (t > 1) or bisection (t < 1) that many times instead.
+    so that a handful of steps suffice. ``iterations`` runs the released code's normaliser that many times instead.
     """
     if t == 1:
         return F.log_softmax(logits, 1)
@@ -146,20 +145,15 @@ class BiTempered(Loss):
         hard = target.dim() == 1
         if not hard and target.requires_grad and torch.is_grad_enabled():
             raise ValueError("Expected a target without a gradient for bitempered, whose formula has none. Detach it.")
+        self._check_not_negative(target)
         label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
-        if not hard and readable(target) and bool((target < 0).any()):
-            raise ValueError(
-                f"Expected no negative entries in the target of bitempered, got {float(target.min()):.4g}. "
-                "Use ce for targets with label noise added."
-            )
         if self.smoothing:
             others = self.smoothing / (logits.shape[1] - 1)
             one_hot = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
             label = one_hot * (1 - self.smoothing - others) + others
         value: Tensor
         value, _ = _BiTempered.apply(logits, label, self.t1, self.t2, self.iterations)  # type: ignore[no-untyped-call]
-        value = value.to(value_dtype(out.logits))
-        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+        return self._weigh_rows(value.to(value_dtype(out.logits)), target)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         # Beside terms of the target alone, which any logits show, the loss is linear in it: no pass for each class.

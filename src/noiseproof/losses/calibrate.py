@@ -33,8 +33,8 @@ class NoSolution(ValueError):
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
     """Bias ε of the labelled logit that makes its mean probability ``C`` in an untrained network.
 
-    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C, averaged over all logits, z_k included (bias paper,
-    Eq. 4). It is negative where C < 1/K. The bias paper trains with the roundings 0.5 and 3.0, and with 5.2 at 1000.
+    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C over all logits (bias paper, Eq. 4, which trains with the
+    roundings 0.5 and 3.0, and with 5.2 at 1000). It is negative where C < 1/K.
 
     >>> [round(logit_bias(K), 4) for K in (10, 100, 1000)]
     [0.5246, 3.0341, 5.3576]
@@ -55,11 +55,8 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
 def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
     """Mean margin E[Δ_y] of an untrained network.
 
-    Exact for N(0, σ²) logits; ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of
-    curriculum paper, Eq. 4, which fails for few classes or large σ.
-
-    >>> round(expected_margin(100), 5), round(expected_margin(100, exact=False), 5)
-    (-5.08666, -5.08644)
+    ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of curriculum paper, Eq. 4, which
+    fails for few classes or large σ.
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     if exact:
@@ -72,13 +69,11 @@ def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.
 
     ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
     Where it vanishes around z = 0, the loss doesn't learn. Other losses are averaged over a fixed sample of logits
-    (relative error about 1e-4), the label taking each class in turn; ``peer``, and ``cr`` without a prior, as in a
-    batch with equally many labels of each class. ``z`` may be a tensor of any shape.
+    (relative error about 1e-4); ``peer``, and ``cr`` without a prior, as in a batch with equally many labels of each
+    class. ``z`` may be a tensor of any shape.
 
     >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # The bias paper prints −0.279
     -0.028234
-    >>> average_error("mae:scale=2", torch.tensor([0.0, 3.0, 6.0]), 100)
-    tensor([-0.0123, -0.1971, -0.4079], dtype=torch.float64)
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     loss = as_loss(loss)
@@ -115,14 +110,12 @@ def calibrate(
 ) -> Calibration:
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
-    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for θ' (bias paper, section 3.3 and appendix 4), the solution nearest to θ
-    where there are several. A solution that does not learn by ``losses.verdict`` is not given: in its place is the
-    value that learns with the nearest error, and ``note`` has the reason.
+    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and appendix 4). If that does
+    not learn by ``losses.verdict``, the result is the value that learns with the nearest error, and ``note`` has the
+    reason.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
-        num_classes: the number of classes to find hyperparameters for.
-        like: the number of classes of which they are known to work.
         free: the hyperparameter to change (``"q"``; in sums ``"agce.q"``), where there are several. Of a pair of names
             the first runs over ``grid``, the second is solved, and the result is a curve.
         grid: values of the pair's first name; by default 21 from a hundredth to a hundred times its value.
@@ -254,10 +247,9 @@ class _Tau(Remargin):
 
 @register("tau-shift")
 class TauShift(_Tau):
-    """A loss shifted so that its mean margin at initialisation becomes −τ, whatever the number of classes.
+    """A loss shifted so that its mean margin at initialisation becomes −τ, by default that of 10 classes.
 
-    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1 misprints it). τ is
-    |E[Δ]| of 10 classes by default.
+    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1 misprints it).
 
     >>> round(TauShift("mae", num_classes=100).shift, 4)
     2.4704
@@ -269,10 +261,9 @@ class TauShift(_Tau):
 
 @register("tau-scale")
 class TauScale(_Tau):
-    """A margin loss scaled so that its mean margin at initialisation becomes −τ, whatever the number of classes.
+    """A margin loss scaled so that its mean margin at initialisation becomes −τ, by default that of 10 classes.
 
-    l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (curriculum paper, section 5.1.1). τ is |E[Δ]| of 10
-    classes by default.
+    l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (curriculum paper, section 5.1.1).
 
     >>> round(TauScale("mae", num_classes=100).scale, 4)
     0.5143
@@ -285,13 +276,7 @@ class TauScale(_Tau):
 def remargin_for(
     loss: Loss | str, num_classes: int, *, by: By = "shift", tau: float | None = None, sigma: float = 1.0
 ) -> Remargin:
-    """The loss whose mean margin at initialisation is −τ: shifted by |E[Δ]| − τ, or scaled by τ/|E[Δ]|.
-
-    curriculum paper, section 5.1.1; τ is |E[Δ]| of 10 classes by default, which makes many classes start like ten.
-
-    >>> print(remargin_for("mae", 100, by="scale", tau=2.6))
-    tau-scale:loss=(mae:scale=1.0),num_classes=100,tau=2.6,sigma=1.0
-    """
+    """The loss whose mean margin at initialisation is −τ (that of 10 classes): ``TauShift`` or ``TauScale``."""
     if by not in ("shift", "scale"):
         raise ValueError(f"Expected `by` to be 'shift' or 'scale', got {by!r}.")
     return (TauShift if by == "shift" else TauScale)(loss, num_classes, tau, sigma)
@@ -379,11 +364,7 @@ class _Axis:
 
 
 def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float) -> float:
-    """The value of ``name`` nearest to the present one where ``error`` is ``target``.
-
-    The range is what the loss itself admits. It is searched outward from the present value in growing steps, of its
-    logarithm where its sign must not change.
-    """
+    """The value of ``name`` nearest to the present one where ``error`` is ``target``, of those that the loss admits."""
     axis = _Axis(loss, name)
     at = axis.at
 

@@ -20,11 +20,7 @@ WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 
 
 class Corrected(Loss):
-    """A cross entropy that knows T[i, j] = P(given j | true i); a number stands for the identity of that many classes.
-
-    >>> print(Forward(T=10))
-    forward:T=10
-    """
+    """A cross entropy that knows T[i, j] = P(given j | true i); a number K stands for the identity of K classes."""
 
     kind: Kind = "other"
 
@@ -59,8 +55,7 @@ class Corrected(Loss):
 class Forward(Corrected):
     """Forward correction: the cross entropy of the given label under the corrupted prediction.
 
-    L = −log (Tᵀp)_y = −log Σ_i p_i T[i, y] (the LN paper's transposition mended). Computed as a logsumexp, so that a
-    sparse T stays right where p underflows.
+    L = −log (Tᵀp)_y = −log Σ_i p_i T[i, y] (the LN paper's transposition mended), as a logsumexp.
 
     >>> Forward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
     tensor(1.2196)
@@ -83,12 +78,9 @@ class Forward(Corrected):
 class Backward(Corrected):
     """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
 
-    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: where an entry of T⁻¹ is negative, a model that can fit every label
-    gains without end from driving that class's p to zero, until its logits overflow or its units die.
-
-    Args:
-        clip: keep every p in [clip, 1 − clip], without a gradient outside. The released code does so with 1e-7, which
-            bounds the loss: no nll exceeds 16.1.
+    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without end from driving p to
+    zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip], without a gradient outside, which bounds the
+    loss; the released code does so with 1e-7.
 
     >>> Backward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.3731)
@@ -128,13 +120,9 @@ def _inverse(T: Tensor) -> Tensor:
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
     """Transition matrix from anchor points: row i is the prediction for the sample most surely of class i.
 
-    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its ``percentile``
-    are not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The anchor's own row is used as
-    predicted, where the released code zeroes part of it by accident.
-
-    >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), percentile=None)
-    tensor([[0.9000, 0.1000],
-            [0.2000, 0.8000]], dtype=torch.float64)
+    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its ``percentile`` are
+    not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The released code zeroes part of a row by
+    accident.
     """
     probs = check_probabilities("pred_probs", pred_probs)
     trusted = probs

@@ -22,8 +22,7 @@ from noiseproof.losses.spec import inner_loss
 class CoupledLoss(Loss):
     """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``.
 
-    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), each class in the label's place, as
-    it is with real-valued targets.
+    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with real-valued targets.
     """
 
     kind: Kind = "coupled"
@@ -174,7 +173,7 @@ class Smoothed(CoupledLoss):
 class GLS(Smoothed):
     """Generalised label smoothing (Wei et al. 2021); r < 0 is negative smoothing.
 
-    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (curriculum paper, A.5, Eq. 7). Class weights mean what they mean for ``ls``.
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (curriculum paper, A.5, Eq. 7); class weights as in ``ls``.
 
     >>> GLS(r=-0.4)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.2731)
@@ -192,8 +191,7 @@ class GLS(Smoothed):
 class LabelSmoothing(Smoothed):
     """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(weight, label_smoothing=alpha)``.
 
-    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (curriculum paper, A.5); with class weights w each nll_k is multiplied by its
-    own w_k.
+    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (curriculum paper, A.5), each nll_k times its class weight.
 
     >>> LabelSmoothing(alpha=0.1)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.2269)
@@ -287,13 +285,13 @@ class CR(CoupledLoss):
 class Peer(Loss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (curriculum paper, A.5). ``generator`` is a
-    ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs (n, m), which has the
-    same expectation, no variance, and can be compiled. A ``loss`` that takes class indices only, as ``remargin`` does,
-    costs that mean a pass for each class. y_m is drawn from ``prior`` (K,) where there is one.
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,) (curriculum paper,
+    A.5). ``generator`` is a ``torch.Generator`` or a seed; without one the second term is its exact mean over all
+    pairs, which has the same expectation and no variance. A ``loss`` of class indices only costs that mean a pass for
+    each class.
 
     Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
-    pairs depend on the generator's seed and on the step, and in evaluation mode they depend on that seed alone.
+    pairs depend on the generator's seed and on the step, in evaluation mode on that seed alone.
 
     >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     tensor(-1.)

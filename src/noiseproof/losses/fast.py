@@ -1,7 +1,6 @@
-"""Fast paths of the losses, each with the time it saves; without them every loss is the same, only slower.
+"""Fast paths of the losses, each with the time it saves of forward and backward together.
 
-Savings are of forward and backward together in one CPU thread, for float32 logits (128, 10) unless stated otherwise
-(torch 2.13, medians of alternating runs).
+In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of alternating runs).
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ class _RankOne(torch.autograd.Function):
     """Eq. 5 with Σ^½ = ccᵀ + λI, and its gradients in closed form, from the scalars cᵀc and cᵀe.
 
     With u = 1/(λ + cᵀc) and e = αc + p, p ⊥ c, Σ^-½e = p/λ + αu·c: nothing cancels where e is parallel to c, which is
-    what training drives c to (Eq. 7). α and p are taken in float64, since in float32 the gradients would miss digits
-    that the inputs have; what is left to do with them is not as delicate.
+    what training drives c to (Eq. 7). α and p are taken in float64, since float32 would lose digits of the gradients.
     """
 
     @staticmethod
@@ -74,9 +73,8 @@ class LN(Loss):
 
     L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the logits and c
     ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k = log(((1 − t)K′ + t)/t) at the label
-    and 0 elsewhere. A target (B, K) is a probability vector, such as another model's prediction (LN paper, section 6).
-    It is smoothed and mapped the same way, so the loss is not linear in it. Negative entries raise an error on a CPU,
-    and give NaN where reading them would wait for a device.
+    and 0 elsewhere. A target (B, K) of probabilities is smoothed and mapped the same way, so the loss is not linear in
+    it. Defaults are the LN paper's most frequent choice (Tables 5 and 6).
 
     Args:
         lam: λ, the smallest standard deviation: smaller residuals are not attenuated (LN paper, section 3.1).
@@ -85,16 +83,12 @@ class LN(Loss):
         dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are treated alike.
             Without it the last class has no logit, and the head gives K − 1.
         covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with ``Output.scale`` σ,
-            (B, D) or (B, 1), where λ keeps its meaning (the LN paper gives no formula for these); ``identity`` is
-            Σ = I.
+            (B, D) or (B, 1) (the LN paper gives no formula for these); ``identity`` is Σ = I.
         predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
             with the dummy class.
         nll: add the constants of Eq. 4, so that the value is −log of the density (``LogisticNormal.log_prob``).
-        start: the first weights of the head's layers, over those that the model's own initialisation gives. The target
-            is τC at the label and 0 elsewhere, so the mean starts near 0. A root of the size of the residual, which
-            many classes give it, explains every label as noise at first; the LN paper (ten classes) starts at 1.
-
-    The defaults are the LN paper's most frequent choice (Tables 5 and 6).
+        start: the first weights of the head's layers, over those of the model's own initialisation, which the LN paper
+            (ten classes) takes. With many classes a root of that size explains every label as noise at first.
 
     >>> loss, mean = LN(lam=0.5, tau=1.0, reduction="none"), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
     >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))  # the second label is wrong
@@ -177,11 +171,7 @@ class LN(Loss):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         mean, spread, hard = out.logits, self._spread(out), target.dim() == 1
-        if not hard and readable(target) and bool((target < 0).any()):
-            raise ValueError(
-                f"Expected probabilities in the target of ln, got {float(target.min()):.4g}. "
-                "Use ce for targets with label noise added."
-            )
+        self._check_not_negative(target)
         label = countable(target, self.ignore_index) if hard else target
         value: Tensor
         if self.covariance == "full" and mean.shape[1] > 1 and eager() and not (self.nll or target.requires_grad):
@@ -191,7 +181,7 @@ class LN(Loss):
             value = self.finished(-distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied)), out)
         else:
             value = self.finished(negative_log_normal(self.error(mean, label), **spread), out)
-        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+        return self._weigh_rows(value, target)
 
     def finished(self, value: Tensor, out: Output) -> Tensor:
         """``value`` in the precision of the logits; raises NotFinite if a covariance exploded; NaN logits give NaN."""

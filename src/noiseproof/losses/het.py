@@ -149,16 +149,14 @@ class _MeanSoftmax(torch.autograd.Function):
 class Het(Loss):
     """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
 
-    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or
-    u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
-    ``Output.factors``. Only some millions of noisy logits are in memory at once, however many ``samples``. Once
-    differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or u_s = μ +
+    Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V ``Output.factors``.
+    Memory does not grow with ``samples``. Once differentiable; ``torch.compile`` breaks its graph here, and
+    ``torch.func`` cannot derive it.
 
-    The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
-    ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
-    it depends on ``seed`` alone and is the same for all rows, so that a row's prediction depends on nothing but the
-    row. With a generator, as the loop gives on one GPU, a CUDA graph can hold the step: then all of a step's noise is
-    drawn from it at once, and stays in memory until the next.
+    The noise depends on ``seed`` and on what ``set_step`` was last given: the training loop calls it before every step,
+    your own loop has to. In evaluation mode it depends on ``seed`` alone and is the same for all rows. With a
+    generator, as the loop gives on one GPU, a CUDA graph can hold the step: all of a step's noise then stays in memory.
 
     Args:
         tau: the temperature τ.

@@ -19,20 +19,12 @@ Shape = Size | list[int] | tuple[int, ...]
 
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
-    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq. 10).
-
-    >>> softmax_centred(torch.tensor([0.0, 0.0]))
-    tensor([0.3333, 0.3333, 0.3333])
-    """
+    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq. 10)."""
     return F.softmax(F.pad(logits / tau, (0, 1)), -1)
 
 
 def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
-    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper, Eq. 11).
-
-    >>> inverse_softmax_centred(torch.tensor([0.5, 0.25, 0.25]))
-    tensor([0.6931, 0.0000])
-    """
+    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper, Eq. 11)."""
     log_q = probs.log()
     return tau * (log_q[..., :-1] - log_q[..., -1:])
 
@@ -71,8 +63,6 @@ class LogisticNormal(Distribution):
     >>> distribution = LogisticNormal(torch.tensor([1.0, 0.0]), root=torch.tensor([0.5, -0.5]), lam=0.5)
     >>> distribution.log_prob(torch.tensor([0.6, 0.2, 0.2]))
     tensor(2.5728)
-    >>> distribution.sample((4,), generator=torch.Generator().manual_seed(0)).shape
-    torch.Size([4, 3])
     """
 
     support = constraints.simplex

@@ -1,5 +1,6 @@
 """One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and schedules of the
-shift."""
+shift.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +56,12 @@ class LogitBias(nn.Module):
 
 @register("remargin")
 class Remargin(Loss):
-    """A loss at the margin αΔ + β instead of Δ.
+    """A loss at the margin αΔ + β instead of Δ, for class-index targets.
 
     ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of the bias paper and
     the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is
-    exactly w(αΔ + β) (the curriculum paper's w*; its printed l(σ(αΔ)) has α times that weight). A sequence of shifts is
-    a schedule: each holds for ``every`` epochs, and the cycle repeats (the bias paper's ``**`` variants:
-    ``BIAS_CYCLE``, every=11). Class-index targets only.
+    exactly w(αΔ + β) (the curriculum paper's w*; its printed l(σ(αΔ)) has α times that weight). Of a sequence of shifts
+    each holds for ``every`` epochs, and the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
 
     >>> loss = Remargin("mae", shift=3.0)
     >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))

@@ -1,8 +1,7 @@
 """Losses of a head as losses of the margin alone, for the verdict before training (``losses.verdict``).
 
 The covariance of LN and the attention of NAL are taken at their best value for the margin, the noise of Het where its
-head starts. Margins are
-those of the scores, logits over the temperature τ, and a step moves the logits: weights have the factor 1/τ².
+head starts. Margins are those of the scores, logits over the temperature τ: weights have the factor 1/τ².
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
 Two things keep a loss from learning, and both show in its mean weight w̄ over the margins of an untrained network:
 
-* Labels that fall behind are given up. While the first labels are learnt the margins of the others fall; if the loss
-  then gives them next to no weight compared with its maximum, they never return. ``left_behind`` is w̄ at a margin FALL
-  below the start, over the maximum of the whole sum: a term that keeps its weight there, as NCE does, helps a sum in
-  proportion to its own weight in it.
-* The whole loss is too weak. ``slowness`` is how many times longer than with cross entropy, at the same learning rate,
-  a margin takes from its start to zero if dΔ/dt = w̄(Δ): the integral of 1/w̄, which accounts for how the weight decays
-  as Δ grows.
+* Labels that fall behind are given up: ``left_behind``, w̄ at a margin FALL below the start over the maximum of the
+  whole sum, is next to nothing.
+* The whole loss is too weak: ``slowness``, how many times longer than with cross entropy a margin takes from its start
+  to zero if dΔ/dt = w̄(Δ), the integral of 1/w̄, is large.
 
 The thresholds lie between the cells of curriculum paper, Table 2 and bias paper, Table 3 that learn and those that
 don't (``benchmarks/forecast.py``).

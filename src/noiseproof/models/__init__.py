@@ -39,8 +39,6 @@ def get_model(
             and a model that cannot take such inputs raises an error.
         params: parameters of the model, as in ``spec``.
 
-    >>> get_model("wrn-28-2", in_channels=1).num_features
-    128
     >>> get_model("mlp:hidden=[64,32]", input_shape=(8,))(torch.zeros(5, 8)).shape
     torch.Size([5, 32])
     """

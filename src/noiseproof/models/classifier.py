@@ -51,10 +51,6 @@ def build_classifier(
     """A classifier whose weights come from ``generator``, the backbone's first, filled as the model's paper fills them.
 
     ``starts`` are factors of the head's first weights by field of ``Output``, which a loss has (``Loss.starts``).
-
-    >>> build_classifier("mlp:hidden=[8]", "linear", input_shape=(4,), num_outputs=3, generator=Generator())
-    ... # doctest: +ELLIPSIS
-    Classifier(...)
     """
     backbone = get_model(model, input_shape=input_shape, generator=generator)
     if not isinstance(getattr(backbone, "num_features", None), int):

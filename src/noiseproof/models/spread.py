@@ -18,13 +18,11 @@ from noiseproof.models.base import Backbone, initialise_head
 def initial_logit_spread(
     backbone: Backbone, num_classes: int, inputs: Tensor, generator: Generator | None, *, draws: int = 2000
 ) -> float:
-    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum paper, Eq. 4 takes σ =
-    1).
+    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum paper, Eq. 4).
 
-    σ² is the variance over the classes of a row, which no shift of the logits changes, averaged over ``inputs``
-    (B, …) and over last layers drawn as the paper of ``backbone`` does, with at least ``draws`` classes in all, which
-    makes it accurate to a share of about 1/√(2·draws) for this backbone. Batch normalisation uses the statistics of
-    ``inputs``, as the first training step does; ``backbone`` is left as it was.
+    σ² is the variance over the classes of a row, averaged over ``inputs`` (B, …) and over last layers drawn as the
+    paper of ``backbone`` does, with at least ``draws`` classes in all: accurate to a share of about 1/√(2·draws). Batch
+    normalisation uses the statistics of ``inputs``; ``backbone`` is left as it was.
     """
     check_count("num_classes", num_classes, 2)
     heads = -(-check_count("draws", draws, 1) // num_classes)

@@ -28,8 +28,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the rows; ``forest`` and
     ``extra`` are its random forest and its extremely randomised trees; the others are libraries of these names. Labels
-    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns. They use as many
-    threads as torch.
+    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns.
 
     Args:
         num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.

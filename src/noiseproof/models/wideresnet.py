@@ -39,8 +39,8 @@ class WideResNet(Backbone):
     """WRN-depth-width (Zagoruyko & Komodakis, 2016), by default as in the LN paper (``wrn-28-2``).
 
     ``wrn-28-2-sln`` is the SLN paper's: biased convolutions, the stride on the second convolution of a block, momentum
-    0.9 in the last batch normalisation, PyTorch's initialisation. The network from which Chen et al. (2020) make
-    their instance-dependent noise is the same at width 10: ``wrn-28-2-sln:width=10``.
+    0.9 in the last batch normalisation, PyTorch's initialisation. Chen et al. (2020) make their noise with
+    ``wrn-28-2-sln:width=10``.
 
     Args:
         depth: 6n + 4 for n blocks in each of three stages.

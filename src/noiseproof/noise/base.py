@@ -1,9 +1,8 @@
 """The base class of noise models, the labels they return, and their source of randomness.
 
 Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in a fixed order;
-permutations, integers and normals are computed from those. So a seed gives the same labels on any machine and in any
-process (seeds that are equal modulo 2³² are the same seed), and the global generators of Python, NumPy and PyTorch are
-never used.
+permutations, integers and normals are computed from those. So a seed gives the same labels on any machine (seeds that
+are equal modulo 2³² are the same seed), and no global generator is used.
 """
 
 from __future__ import annotations

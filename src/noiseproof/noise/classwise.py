@@ -13,10 +13,9 @@ Published rates follow different conventions. Model and ``count`` of each source
     NAL, DivideMix                symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
     ELR                           symmetric-all, total   per-class                   asymmetric-blocks, draws
 
-Asymmetric noise is ``asymmetric-mnist`` on MNIST and ``asymmetric-cifar10`` on CIFAR-10, for all of them. ALFs on MNIST
-draws from the matrix, as Patrini. The curriculum paper follows APL, ALFs and Patrini. The labels of the SLN paper are
-in files (``file:path=…``) and look like draws; the bias paper does not say whether it draws or counts. The transition
-matrix is that of a single label, whatever the ``count``.
+Asymmetric noise is ``asymmetric-mnist`` on MNIST and ``asymmetric-cifar10`` on CIFAR-10. ALFs on MNIST draws from the
+matrix, as Patrini. The labels of the SLN paper are in files (``file:path=…``) and look like draws; the bias paper does
+not say whether it draws or counts. The transition matrix is that of a single label, whatever the ``count``.
 
 Order of draws: one number per row to select it, then, if symmetric, one number per row for its new class.
 """

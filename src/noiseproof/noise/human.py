@@ -33,8 +33,7 @@ _INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # or 3.0, which pandas writes 
 class LabelFile(NoiseModel):
     """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
 
-    Row i of the file belongs to row i of the data; nothing is drawn. With several annotators, an empty cell or −1 is a
-    missing label.
+    Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is a missing label.
 
     Args:
         path: the file, also looked up in ``folder``.
@@ -200,11 +199,7 @@ def majority_vote(labels: Tensor) -> Tensor:
 
 
 def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
-    """The earliest wrong label of each row of (N, A), or the true one if every annotator is right.
-
-    >>> worst_label(torch.tensor([[3, 1, 1], [2, 2, 2]]), clean=torch.tensor([3, 2]))
-    tensor([1, 2])
-    """
+    """The earliest wrong label of each row of (N, A), or the true one if every annotator is right."""
     wrong = (labels != clean[:, None]) & (labels != MISSING)
     earliest = wrong.int().argmax(1, keepdim=True)
     return torch.where(wrong.any(1), labels.gather(1, earliest).squeeze(1), clean)

@@ -23,10 +23,6 @@ class Chen(NoiseModel):
     ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see :class:`PredictionAverage`).
     With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i) get the class that attains it; nothing is drawn.
     Ties: the smaller class, the earlier row.
-
-    >>> probs = [[0.9, 0.1, 0.0], [0.4, 0.5, 0.1], [0.1, 0.3, 0.6]]
-    >>> Chen(0.67).corrupt([0, 1, 2], features=probs).given
-    tensor([0, 0, 1])
     """
 
     rate: float
@@ -51,10 +47,6 @@ class PredictionAverage:
     >>> average = PredictionAverage(num_samples=2, num_classes=2)
     >>> average.update(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # an epoch at once …
     >>> average.update(torch.tensor([[0.0, 1.0]]), index=[1])  # … or batch by batch
-    >>> average.update(torch.tensor([[0.5, 0.5]]), index=[0])
-    >>> average.mean()
-    tensor([[0.7500, 0.2500],
-            [0.2500, 0.7500]], dtype=torch.float64)
     """
 
     def __init__(self, num_samples: int, num_classes: int) -> None:
@@ -96,14 +88,12 @@ class PredictionAverage:
 class Xia(NoiseModel):
     """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al. 2020, Alg. 2).
 
-    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class;
-    P_i = q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i.
-    Order of draws: the q of all rows, W_0 … W_{K−1}, one number per row for its label.
-
-    Truncation shifts the mean rate near 0 and 1: r = 0 with sd = 0.1 gives 8 %.
+    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class; P_i = q_i·softmax(scale·x_i
+    W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order of draws: the q of all rows, W_0 … W_{K−1}, one
+    number per row for its label.
 
     Args:
-        rate: mean flip rate r, before truncation.
+        rate: mean flip rate r, before truncation: r = 0 with sd = 0.1 gives 8 %.
         scale: factor on the features. The released code uses raw 0 … 255 pixels, whose scores differ by thousands, so
             that each image has one wrong class (CIFAR, K = 10: probability above 0.99 for 99.9 % of the images; with
             ``scale`` = 1/255 for 73 %, with 1/25500 for none).

@@ -50,17 +50,14 @@ class OpenSet(NoiseModel):
 
     Order of draws: one number per row to select it, one number that seeds the choice of the foreign images.
 
-    >>> noisy = OpenSet(0.5).corrupt([0, 1, 0, 1], generator=0)
-    >>> noisy.given, noisy.clean
-    (tensor([0, 1, 0, 1]), tensor([ 0, -1, -1,  1]))
-    >>> import torch
-    >>> noisy.apply(torch.zeros(4, 1), torch.ones(3, 1)).flatten()
-    tensor([0., 1., 1., 0.])
-
     Args:
         rate: share of the images to replace.
         count: how they are selected; ``total`` in the SLN paper.
         pool: use only the first ``pool`` images of the other dataset; by default all of them.
+
+    >>> noisy = OpenSet(0.5).corrupt([0, 1, 0, 1], generator=0)
+    >>> noisy.given, noisy.clean
+    (tensor([0, 1, 0, 1]), tensor([ 0, -1, -1,  1]))
     """
 
     rate: float

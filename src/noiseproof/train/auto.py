@@ -45,12 +45,6 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     are as probable in another class as the rows of that class are on average count as wrong (the confident joint of
     Northcutt et al. 2021, scaled to the number of labels of each class). It uses at most 1000 rows, and mistakes
     overlapping classes, and those that a kernel cannot separate (photographs), for noise.
-
-    >>> from noiseproof.data import get_dataset
-    >>> from noiseproof.train import prepare
-    >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.2")
-    >>> round(task.train.rate, 2), round(estimate_noise(task), 2)
-    (0.2, 0.2)
     """
     data, num_classes = task.train, task.train.num_classes
     if len(data) < MIN_ROWS:
@@ -86,9 +80,9 @@ def squared_distances(x: Tensor) -> Tensor:
 def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
     """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed form.
 
-    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Two lengths of the Gaussian kernel
-    and ten ridges r are tried, and the pair with the smallest squared error is used. Probabilities may lie slightly
-    outside [0, 1]. ``squared`` (N, N) are the squared distances of the rows.
+    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths of the Gaussian
+    kernel and ten ridges r, the pair with the smallest squared error is used. Probabilities may lie slightly outside
+    [0, 1]. ``squared`` (N, N) are the squared distances of the rows.
     """
     nonzero = squared[squared > 0]
     onehot = F.one_hot(y, num_classes).double()

@@ -119,14 +119,11 @@ def export(
 ) -> Path:
     """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or ``.onnx``.
 
-    The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape of ``example``
-    (B, …) and any number of rows, and returns ``probabilities`` (B, K), with ``variance`` also that of the logits (B,),
+    The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape of ``example`` (B,
+    …) and any number of rows, and returns ``probabilities`` (B, K), with ``variance`` also that of the logits (B,),
     which the head of ``ln`` predicts. The names of ``classes`` are stored as JSON: in ONNX's metadata under
-    ``classes``, in a ``.pt2`` as the extra file ``classes.json``.
-
-    Raises:
-        ValueError: for another ending, or a method whose prediction is not a deterministic network: ``het``, which
-            draws samples, and ``gp``.
+    ``classes``, in a ``.pt2`` as the extra file ``classes.json``. Methods that do not predict by a deterministic
+    network, ``het`` and ``gp``, are refused.
     """
     path, predictor = Path(path), Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):

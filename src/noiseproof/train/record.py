@@ -310,11 +310,7 @@ def _predicted(loss: Loss, scores: Tensor) -> Tensor:
 
 
 def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:
-    """The metrics of the first epoch with the largest ``metric``; None if it was not measured.
-
-    >>> best_epoch([{"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}], "test_accuracy")["epoch"]
-    1
-    """
+    """The metrics of the first epoch with the largest ``metric``; None if it was not measured."""
     measured = [row for row in metrics if not math.isnan(row.get(metric, math.nan))]
     return max(measured, key=lambda row: row[metric]) if measured else None
 

@@ -124,11 +124,7 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 
 def find_nonfinite(x: Inputs) -> str | None:
-    """The position of the first NaN or infinite number in ``x`` (N, …); None if there is none, or ``x`` is lazy.
-
-    >>> find_nonfinite(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])), find_nonfinite(torch.ones(2, 2))
-    ('row 1, column 1', None)
-    """
+    """The position of the first NaN or infinite number in ``x`` (N, …); None if there is none, or ``x`` is lazy."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return None
     size = max(1, BLOCK // max(1, x[:1].numel()))

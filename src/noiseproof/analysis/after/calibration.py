@@ -35,12 +35,7 @@ class CalibrationScores:
 
 
 def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> pd.DataFrame:
-    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal width.
-
-    >>> table = reliability([0, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]], bins=2)
-    >>> table[["high", "samples", "confidence", "accuracy"]].round(3).values.tolist()
-    [[0.5, 0.0, nan, nan], [1.0, 3.0, 0.833, 0.667]]
-    """
+    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal width."""
     y, p = check_predictions(labels, pred_probs)
     bins = check_count("bins", bins, 1)
     confidence, hit = np.clip(p.max(1), 0, 1), p.argmax(1) == y
@@ -115,9 +110,6 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
     """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29 and Table 4).
 
     ``annotations`` are (N, A), −1 where an annotator did not label a row.
-
-    >>> round(annotator_nll([[0, 0, 1], [1, -1, 1]], [[0.5, 0.5], [0.2, 0.8]]), 4)
-    0.4581
     """
     votes, p = np.asarray(annotations), np.asarray(pred_probs, dtype=np.float64)
     if votes.ndim != 2 or votes.shape[:1] != p.shape[:1]:

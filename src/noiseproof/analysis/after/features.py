@@ -36,8 +36,7 @@ def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024
 def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Array:
     """A map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van der Maaten & Hinton 2008).
 
-    More than 50 features are first reduced to their 50 principal components. ``perplexity``, about the number of
-    neighbours, is lowered for few rows. Identical rows all have the same place.
+    More than 50 features are first reduced to their 50 principal components. ``perplexity`` is lowered for few rows.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE

@@ -1,8 +1,7 @@
 """The loss around a trained model: filter-normalised landscapes (Li et al. 2018; SLN paper, Fig. 2), their sharpness.
 
-A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂. The directions are random, and each filter
-of them has the norm of the model's filter, so that models whose weights differ in scale can be compared: at distance 1
-the change of a filter is as large as the filter.
+A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂ in random directions. Each filter of them
+has the norm of the model's filter, so that models whose weights differ in scale can be compared.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ FILE = "landscape.csv"  # in the folder of a run
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
     """A random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖ (Li et al. 2018, section 4).
 
-    A filter is one output of a convolution or of a linear layer. Parameters with less than two dimensions, which are
-    biases and those of batch normalisation, do not move. ``generator`` is on the CPU, whatever the model's device.
+    A filter is one output of a convolution or of a linear layer; biases and batch normalisation do not move.
     """
     direction = {}
     for name, weight in model.named_parameters():
@@ -76,9 +74,8 @@ class Landscape:
         return float(self.losses[middle, middle])
 
     def sharpness(self, radius: float = RADIUS) -> float:
-        """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)), over the points of the grid.
-
-        The relative rise of Keskar et al. (2017), who maximise it over a box around the weights: the numbers differ.
+        """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid (Keskar et al. 2017, in a
+        circle).
         """
         check_number("radius", radius, "(0, inf)", 0)
         distance = torch.hypot(self.points[:, None], self.points[None, :])
@@ -127,8 +124,7 @@ def landscape(
 ) -> Landscape:
     """The mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points`` weights around its own.
 
-    Everything is computed on the model's device, in evaluation mode. The model is not changed: each point has its own
-    copy of the weights.
+    Computed on the model's device, in evaluation mode; the model is not changed.
 
     Args:
         x: inputs as the model takes them, normalised, (N, …).

@@ -1,7 +1,6 @@
 """Predictions for labelled rows: which labels a model agrees with, which it memorised, how they compare with the truth.
 
-Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return tables; figures take
-the :class:`Predictions` of runs, by name.
+Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return tables.
 """
 
 from __future__ import annotations
@@ -236,12 +235,7 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 def label_probability(
     labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
 ) -> pd.DataFrame:
-    """Density of p_y, the probability of the given label, separately for right and wrong labels (SLN paper, Fig. 3).
-
-    >>> table = label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0, 0], bins=2)
-    >>> table[table["density"] > 0][["labels", "probability", "density"]].values.tolist()
-    [['right', 0.75, 2.0], ['wrong', 0.25, 2.0]]
-    """
+    """Density of p_y, the probability of the given label, separately for right and wrong labels (SLN paper, Fig. 3)."""
     y, p = check_predictions(labels, pred_probs)
     p_y = np.clip(p[np.arange(len(y)), y], 0, 1)
     edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
@@ -270,9 +264,6 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
     """The number of rows of a clean class with each label, and their share of the class (NAL paper, Figs. 1-6).
 
     Rows of no class (−1) are left out.
-
-    >>> confusion([0, 1, 1], clean=[0, 0, 1], classes=["a", "b"])["share"].tolist()
-    [0.5, 0.5, 0.0, 1.0]
     """
     (y, truth), K = _same_rows(labels=labels, clean=clean), len(classes)
     _check_classes("labels", y, K)

@@ -1,8 +1,7 @@
 """The noise that stochastic label noise puts on gradients (SLN paper, Propositions 1 to 3).
 
 With labels y + σ_y·z and cross entropy, the gradients of one sample get normal noise with covariance σ²·M: in its
-logits by Proposition 2, in the weights by Proposition 3. Noise σ_f·z on the gradient in the logits becomes that of
-Proposition 1 in the weights.
+logits by Proposition 2, in the weights by Proposition 3; noise on the gradient in the logits that of Proposition 1.
 """
 
 from __future__ import annotations
@@ -45,10 +44,6 @@ def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None, sigma
 
     Without ``probs`` M_ij = ⟨∂z/∂θ_i, ∂z/∂θ_j⟩, of noise on the gradient in the logits (SLN paper, Proposition 1).
     With the predicted ``probs`` p (K,) M_ij = ⟨∂log p/∂θ_i, ∂log p/∂θ_j⟩, of SLN (Proposition 3).
-
-    >>> weight_noise_covariance(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
-    tensor([[1., 0.],
-            [0., 4.]])
     """
     if jacobian.dim() != 2 or (probs is not None and probs.shape != jacobian.shape[:1]):
         shapes = [tuple(jacobian.shape), *([] if probs is None else [tuple(probs.shape)])]
@@ -64,11 +59,6 @@ def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float
 
     ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise on the gradient in
     the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for each class and no matrix of weights.
-
-    >>> layer = nn.Linear(1, 2, bias=False)
-    >>> weight_noise(layer, torch.tensor([3.0]), on="logits", sigma=0.5)["weight"]
-    tensor([[1.5000],
-            [1.5000]])
     """
     check_word("on", on, get_args(On))
     check_number("sigma", sigma, "[0, inf)", 0)
@@ -87,14 +77,7 @@ def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float
 
 
 def logit_noise(num_classes: Sequence[int], *, points: int = 101) -> pd.DataFrame:
-    """The ``deviation`` √M_ii of SLN's noise on a logit's gradient over its ``probability`` (Proposition 2), σ_y = 1.
-
-    >>> logit_noise([2], points=3)
-       classes  probability  deviation
-    0        2          0.0   1.000000
-    1        2          0.5   0.707107
-    2        2          1.0   1.000000
-    """
+    """The ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability`` (Proposition 2), σ_y = 1."""
     p = np.linspace(0, 1, points)
     tables = [
         pd.DataFrame({"classes": K, "probability": p, "deviation": np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K)})

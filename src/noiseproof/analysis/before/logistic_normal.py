@@ -19,12 +19,6 @@ def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, 
     """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at the best variance.
 
     In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper, section 3.1 and B.4).
-
-    >>> attenuation([0.5], points=3)
-       lambda  residual  loss  gradient
-    0     0.5       0.0   0.0  0.000000
-    1     0.5       1.5   1.0  0.666667
-    2     0.5       3.0   1.0  0.333333
     """
     r = np.linspace(0, reach, points)
     tables = []
@@ -63,12 +57,6 @@ def simplex_density(
 
     ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose corners are the
     classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the area of (p_1, p_2).
-
-    >>> table = simplex_density(points=201)
-    >>> logits = table[table["space"] == "logits"]
-    >>> step = logits["x"].unique()
-    >>> round(float(logits["density"].sum() * (step[1] - step[0]) ** 2), 3)
-    1.0
     """
     mean, c = torch.tensor(loc, dtype=torch.float64), torch.tensor(root, dtype=torch.float64)
     if mean.shape != (2,) or c.shape != (2,):

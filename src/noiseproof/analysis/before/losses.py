@@ -89,9 +89,6 @@ def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: f
     """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other classes, its mean over them.
 
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
-
-    >>> mean_weight("0.7*nce + 0.3*mae", torch.tensor([-5.0, 0.0]), 100)
-    tensor([0.0034, 0.0757], dtype=torch.float64)
     """
     at, start = margins.double(), expected_margin(num_classes, sigma=sigma)
     total = torch.zeros_like(at)
@@ -104,12 +101,7 @@ def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: f
 
 
 def weights(losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, points: int = 81) -> pd.DataFrame:
-    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs. 2, 5-8).
-
-    >>> table = weights(["ce", "mae"], 100)
-    >>> float(table.loc[table["loss"] == "mae", "weight"].max().round(3))
-    1.0
-    """
+    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs. 2, 5-8)."""
     start = expected_margin(num_classes, sigma=sigma)
     tables = []
     for spec in losses:
@@ -123,12 +115,7 @@ def weights(losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.
 
 
 def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
-    """The ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6).
-
-    >>> table = margin_density(100)
-    >>> round(float(np.trapezoid(table["density"] * table["margin"], table["margin"])), 4)  # E[Δ]
-    -5.0867
-    """
+    """The ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6)."""
     others = log_sum(check_count("num_classes", num_classes, 2) - 1, sigma)
     margins = combined(np.subtract, normal(sigma, others.step), others)
     visible = margins.weights > 1e-6 * margins.weights.max()
@@ -174,17 +161,7 @@ def _density_steps(values: Tensor, column: str) -> pd.DataFrame:
 def average_errors(
     losses: Sequence[Loss | str], num_classes: Sequence[int], *, sigma: float = 1.0, points: int = 33
 ) -> pd.DataFrame:
-    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper, Eq. 3).
-
-    >>> average_errors(["mae:scale=2"], [10, 100], points=3)
-              loss  classes  logit     error
-    0  mae:scale=2       10   -4.0 -0.002881
-    1  mae:scale=2       10    4.0 -0.320443
-    2  mae:scale=2       10   12.0 -0.000182
-    3  mae:scale=2      100   -4.0 -0.000228
-    4  mae:scale=2      100    4.0 -0.376830
-    5  mae:scale=2      100   12.0 -0.002002
-    """
+    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper, Eq. 3)."""
     tables = []
     for classes in num_classes:
         for spec in losses:
@@ -236,10 +213,6 @@ def error_map(
 
     The first one is ``x``, the second one ``y`` or ``solution``, each from a tenth to ten times its value (bias paper,
     appendix Fig. 4).
-
-    >>> table = error_map("agce:a=0.6,q=0.6", 1000, ("a", "q"), points=3)
-    >>> len(table.dropna(subset="pull")), bool(table["solution"].notna().any())
-    (9, True)
     """
     loss = as_loss(loss)
     known = {name: value for name, value in loss.hyperparameters.items() if isinstance(value, float) and value}

@@ -47,13 +47,11 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
     """Test a loss for the symmetric (bias paper, Eq. 1) and the asymmetric condition (curriculum paper, §3.1).
 
     ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) is
-    computed, not taken from App. A.3, which swaps the cases of AUL: AUL is asymmetric for every r̃ ≤ 1 if q ≤ 1, and
-    up to ((a − 1)/a)^(q−1) if q > 1.
+    computed; App. A.3 swaps the cases of AUL, which is asymmetric for every r̃ ≤ 1 if q ≤ 1, and up to ((a −
+    1)/a)^(q−1) if q > 1.
 
     >>> robustness("mae", 10).symmetric, robustness("ce", 10).symmetric
     (True, False)
-    >>> round(robustness("aul:a=2,q=3", 10).largest_ratio, 6)  # ((a − 1)/a)^(q−1)
-    0.25
     """
     loss, K = as_loss(loss), check_count("num_classes", num_classes, 2, "A classifier has at least two classes.")
     check_of_logits(loss, K)

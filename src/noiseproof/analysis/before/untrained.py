@@ -51,15 +51,7 @@ class _FirstLogits(Strategy):
 def initial_logits(
     task: Task, method: Method | str = "ce", settings: Settings | None = None, *, seed: int = 0, rows: int = ROWS
 ) -> tuple[Tensor, Tensor]:
-    """Logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same arguments starts.
-
-    >>> from noiseproof.core.margin import margin
-    >>> from noiseproof.data import get_dataset
-    >>> from noiseproof.train import prepare
-    >>> logits, labels = initial_logits(prepare(get_dataset("digits")), rows=256)
-    >>> logits.shape, margin(logits, labels).shape
-    (torch.Size([256, 10]), torch.Size([256]))
-    """
+    """Logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same arguments starts."""
     settings = settings or Settings()
     method = get_method(method, task, settings) if isinstance(method, str) else method
     first = _FirstLogits(check_count("rows", rows, 1))
