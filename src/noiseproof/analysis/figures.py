@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from noiseproof.analysis.runs import RunFolder, Runs, open_runs, seeds_of
+from noiseproof.core.checks import check_word
 from noiseproof.core.progress import Progress
 
 T = TypeVar("T")
@@ -202,9 +203,8 @@ def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
     if unknown := [name for name in only if not any(matches(name, maker) for maker in makers)]:
         names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
         raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
-    if stage is not None and stage not in STAGES:
-        raise ValueError(f"Expected `stage` to be one of {', '.join(STAGES)}, got {stage!r}.")
-    of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == STAGES[stage]]
+    wanted = stage and STAGES[check_word("stage", stage, STAGES)]
+    of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
     return [maker for maker in of_stage if not only or any(matches(name, maker) for name in only)]
 
 

@@ -38,11 +38,7 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
 
 
 def split_specs(text: str) -> list[str]:
-    """Specs with commas between them; ``key=value`` after a comma belongs to the spec before it.
-
-    >>> split_specs("ce,agce:a=0.6,q=0.6")
-    ['ce', 'agce:a=0.6,q=0.6']
-    """
+    """Specs with commas between them; ``key=value`` after a comma belongs to the spec before it."""
     specs: list[str] = []
     for part in split_outside_brackets(text, ","):
         if specs and re.match(r"\s*\w+\s*=", part):
@@ -135,5 +131,9 @@ def format_call(name: str, params: Mapping[str, Any]) -> str:
 
 
 def canonical_number(value: Any) -> Any:
-    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike."""
+    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike.
+
+    >>> [canonical_number(v) for v in (2.0, 0.5, "word")]
+    [2, 0.5, 'word']
+    """
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -8,11 +8,7 @@ from typing import Any
 
 
 def quoted(label: str) -> str:
-    """A label in quotes, with a remark on spaces that one would not see.
-
-    >>> quoted("dog"), quoted("dog ")
-    ("'dog'", "'dog ' (with a space at the end)")
-    """
+    """A label in quotes, with a remark on spaces that one would not see."""
     places = {
         "a space at the beginning": label[:1] == " ",
         "a space at the end": label[-1:] == " ",
@@ -23,7 +19,11 @@ def quoted(label: str) -> str:
 
 
 def plain(label: str) -> str:
-    """A label as it is, in quotes with a remark where it has spaces that one would not see."""
+    """A label as it is, in quotes with a remark where it has spaces that one would not see.
+
+    >>> plain("dog"), plain(" dog")
+    ('dog', "' dog' (with a space at the beginning)")
+    """
     return label if quoted(label) == repr(label) else quoted(label)
 
 

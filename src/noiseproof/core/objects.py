@@ -9,16 +9,16 @@ from operator import attrgetter
 from typing import Any
 
 
-def load_object(name: str, option: str = "estimator") -> Any:
+def load_object(name: str) -> Any:
     """The object ``module:name``; a class is called without arguments.
 
-    Modules in the current folder are found, too, as by ``python -m``. ``option`` is what messages call the name.
+    Modules in the current folder are found, too, as by ``python -m``.
 
     >>> load_object("sklearn.ensemble:RandomForestClassifier")
     RandomForestClassifier()
     """
     module, _, path = name.partition(":")
-    expected = f"Expected `{option}` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
+    expected = "Expected `estimator` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
     if not module or not path:
         raise ValueError(f"{expected} got {name!r}.")
     if os.getcwd() not in sys.path and "" not in sys.path:  # a console script has the folder of the script instead

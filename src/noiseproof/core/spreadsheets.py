@@ -25,7 +25,11 @@ def safe_cell(cell: Any) -> Any:
 
 
 def plain_cell(cell: Any) -> Any:
-    """A cell as it was before ``safe_cell``."""
+    """A cell as it was before ``safe_cell``.
+
+    >>> plain_cell("'=1+1"), plain_cell("'cat'")
+    ('=1+1', "'cat'")
+    """
     return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
 
 

@@ -109,9 +109,6 @@ def encode_labels(
 
     With ``positions``, whole numbers are positions in ``classes``, unless they are written as words and some of the
     ``classes`` are numbers; otherwise each label is looked up by its name.
-
-    >>> encode_labels(["dog", "cat", "dog"])
-    (tensor([1, 0, 1]), ('cat', 'dog'))
     """
     labels = _as_written(values, name)
     known = None if classes is None else tuple(map(str, classes))

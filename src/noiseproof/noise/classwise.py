@@ -247,9 +247,6 @@ class Matrix(NoiseModel):
     """Any matrix T[i, j] = P(given j | true i): a tensor, nested lists, or a .npy or .csv file (no header line).
 
     Order of draws: one number per row, compared with the cumulative sums of its class's row of T.
-
-    >>> print(Matrix([[0.5, 0.5], [0, 1]]).corrupt([0, 0, 1, 1], generator=0))
-    matrix:T=[[0.5, 0.5], [0, 1]]: 2 of 4 labels flipped, realised rate 50.00 % (no nominal rate)
     """
 
     T: Any

@@ -164,11 +164,7 @@ def method_presets(paper: str | None = None) -> list[Preset]:
 
 
 def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
-    """The spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must decide.
-
-    >>> loss_preset("gce", "bias", {})
-    'gce:q=0.7'
-    """
+    """The spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must decide."""
     candidates = [preset for preset in loss_presets(paper) if preset.name == loss]
     if not candidates:
         known = ", ".join(sorted({f"{preset.name}@{preset.paper}" for preset in loss_presets()}))
@@ -178,11 +174,7 @@ def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
 
 
 def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
-    """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``.
-
-    >>> method_preset("sln", "sln", {"dataset": "cifar10", "num_classes": 10, "noise": "symmetric", "rate": 0.4})
-    'sln:sigma=1.0,max_norm=none'
-    """
+    """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``."""
     candidates = [preset for preset in method_presets(paper) if preset.name == method]
     if not candidates:
         papers = dict.fromkeys(preset.paper for preset in method_presets() if preset.name == method)

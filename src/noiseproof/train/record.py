@@ -316,11 +316,7 @@ def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:
 
 
 def to_csv(metrics: Sequence[Metrics]) -> str:
-    """The metrics as CSV; numbers are read back exactly.
-
-    >>> to_csv([{"epoch": 1, "train_loss": 0.1}])
-    'epoch,train_loss\\n1,0.1\\n'
-    """
+    """The metrics as CSV; numbers are read back exactly."""
     text = io.StringIO()
     if metrics:
         names = dict.fromkeys(name for row in metrics for name in row)

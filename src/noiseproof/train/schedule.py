@@ -81,11 +81,7 @@ def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Fact
 
 @SCHEDULES.register("exponential")
 def exponential(gamma: float = 0.95) -> Factor:
-    """Multiplies by ``gamma`` after every epoch.
-
-    >>> exponential(gamma=0.5)(3, 100)
-    0.125
-    """
+    """Multiplies by ``gamma`` after every epoch."""
     check_number("gamma", gamma, "(0, 1]", 0, 1)
     return lambda epoch, epochs: gamma**epoch
 
