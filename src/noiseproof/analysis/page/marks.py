@@ -90,7 +90,11 @@ def is_number(column: pd.Series[Any]) -> bool:
 
 
 def text(value: object) -> str:
-    """A value as text."""
+    """A value as text.
+
+    >>> text(0.5), text(10.0), text("mae")
+    ('0.5', '10', 'mae')
+    """
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
