@@ -281,11 +281,11 @@ class Loss(nn.Module):
         """Losses (B,) of real-valued targets times the class weights; ``_reduce`` has those of class indices."""
         return value if target.dim() == 1 or self.weight is None else value * self._weighed(target).sum(1)
 
-    def _check_not_negative(self, target: Tensor) -> None:
+    def _check_not_negative(self, target: Tensor, expected: str = "no negative entries") -> None:
         """Refuse real-valued targets that are no probabilities, where reading them costs nothing."""
         if target.dim() == 2 and readable(target) and bool((target < 0).any()):
             raise ValueError(
-                f"Expected no negative entries in the target of {self.name}, got {float(target.min()):.4g}. "
+                f"Expected {expected} in the target of {self.name}, got {float(target.min()):.4g}. "
                 "Use ce for targets with label noise added."
             )
 

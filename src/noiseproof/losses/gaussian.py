@@ -171,7 +171,7 @@ class LN(Loss):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         mean, spread, hard = out.logits, self._spread(out), target.dim() == 1
-        self._check_not_negative(target)
+        self._check_not_negative(target, "probabilities")
         label = countable(target, self.ignore_index) if hard else target
         value: Tensor
         if self.covariance == "full" and mean.shape[1] > 1 and eager() and not (self.nll or target.requires_grad):
