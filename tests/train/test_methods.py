@@ -308,9 +308,9 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
         "linear",
         {"progressive-mixmatch": {**PES, "lambda_u": 0, "ramp": 16, "alpha": 4, "late_alpha": 0.75}},
     ),
-    "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 0}}),
+    "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 1}}),
     "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
-    "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 0}}),
+    "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 1}}),
     "sln-sigua": ("ce", "linear", {"sln": SLN, "sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
     "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, "lambda_u": 0}}),
     "promix": (
@@ -404,6 +404,23 @@ def test_noise_is_no_more_than_a_training_averages_out(
             sln = get_method(name, task_of(classes, rows=rows), Settings(epochs=epochs)).strategies[0].parameters
             assert (sln["sigma"], sln["max_norm"]) == (sigma, max_norm)
             assert math.sqrt(rows * epochs) / (classes * sigma) > 38  # gradients over noise, in a class's weights
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "epochs", "start", "warmup"),
+    [(10, 50_000, 300, 0, 10), (100, 50_000, 300, 0, 30), (50, 1000, 20, 5, 6), (100, 1000, 30, 10, 10),
+     (200, 4000, 6, 3, 3), (2, 1000, 1, 0, None)],
+)  # fmt: skip
+def test_selection_waits_until_classes_are_learned(
+    classes: int, rows: int, epochs: int, start: int, warmup: int | None
+) -> None:
+    task, settings = task_of(classes, rows=rows), Settings(epochs=epochs)
+    for name in ("co-teaching", "sigua"):
+        assert strategies(get_method(name, task, settings))[name]["start"] == start
+        preset = get_method(f"{name}@sln:dataset=cifar10,noise=symmetric", task, settings)
+        assert strategies(preset)[name]["start"] == 0
+    if warmup is not None:
+        assert strategies(get_method("dividemix", task, settings))["dividemix"]["warmup"] == warmup
 
 
 def test_short_trainings_start_only_once() -> None:

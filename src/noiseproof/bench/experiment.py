@@ -47,6 +47,7 @@ REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
     "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2, "promix": 4,
     "peer": 2, "cr": 2, "forward": 2, "backward": 2, "pes": 2,
+    "co-teaching": 2, "sigua": 2, "dividemix": 2,
     "sln": 3, "sln-mo": 3, "sln-mo-lc": 3, "sln-co-teaching": 3, "sln-sigua": 3, "sln-dividemix": 3,
 }  # fmt: skip
 
