@@ -233,6 +233,14 @@ def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
 # --- arrays and predictions -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_constant_columns_are_read_without_a_warning() -> None:
+    data = read_rows(np.full((6, 2), 7.0), labels=[0, 1, 0, 1, 0, 1])
+    assert data.x is not None and (data.x == 0).all()
+    data = read_rows(np.array([[7.0, k] for k in (1.0, 3.0)] * 3), labels=[0, 1] * 3)
+    assert data.x is not None and data.x[:2].tolist() == [[0, -1], [0, 1]]
+
+
 def test_arrays_from_npz_and_npy(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(3, 2, (6, 4)), np.array(["b", "a", "b", "a", "b", "a"])

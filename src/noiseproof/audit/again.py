@@ -40,12 +40,10 @@ def audit_again(
 ) -> LabelReport:
     """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the result there.
 
-    All options are those of the earlier audit. Models are trained on the decided labels: on the given one where it was
-    kept, on the other one where it was corrected; rows that were skipped, excluded or unclear, or have a new class,
-    stay as they are. Each row is judged by models of other folds, so that its quality never depends on the decision on
-    it. Rows, given labels and decisions stay as they are, and so does the sample that measures. Where `noiseproof
-    measure` recalibrated the earlier audit, the new files are recalibrated, too; the report that is returned has what
-    the models say.
+    All options are those of the earlier audit. Models are trained on the decided labels; rows that were skipped,
+    excluded or unclear, or have a new class, stay as they are. Each row is judged by models of other folds, so that its
+    quality never depends on the decision on it. Where `noiseproof measure` recalibrated the earlier audit, the new
+    files are recalibrated, too; the report that is returned has what the models say.
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.

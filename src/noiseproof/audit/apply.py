@@ -65,13 +65,12 @@ def corrected(
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
     ``corrected("audit", frame)`` is for data that was audited in memory; decisions are by default those in the folder.
-    Rows of a table that have moved are found by their content; data with rows that changed, came or went, or with other
-    labels, is refused. ``accept_all`` and ``yes`` are those of `corrections`. Excluded rows of tables and data sets are
-    left out, unless ``excluded`` is "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says
-    which rows are excluded). ``fix`` names issue types whose remedy is carried out, too (`plan_fixes`).
-
-    Of an audit of annotators alone, the copy has the consensus in a column ``label``, P(it is right) in
-    ``label_quality`` and, with ``votes``, who said what; for arrays, it is a table of these columns.
+    Rows of a table that have moved are found by their content; data with rows that changed, came or went is refused.
+    ``accept_all`` and ``yes`` are those of `corrections`. Excluded rows of tables and data sets are left out, unless
+    ``excluded`` is "mark"; labels alone stay whole (`reviewed_rows` says which rows are excluded). ``fix`` names issue
+    types whose remedy is carried out, too (`plan_fixes`). Of an audit of annotators alone, the copy has the consensus
+    in a column ``label``, P(it is right) in ``label_quality`` and, with ``votes``, who said what; for arrays, it is a
+    table of these.
     """
     _check_excluded(excluded)
     audit = read_audit(folder)
@@ -168,19 +167,17 @@ def write_corrected(
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
     Rows that have moved since the audit are found by their content. Data with rows that changed, came or went is
-    refused, and so are copies of a row that moved and have different decisions.
-
-    A table keeps every byte but those of the changed cells (Parquet: every column and type). Pictures are copied, or
-    with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels. With ``same_ok``, an
-    existing copy is accepted if it is byte for byte what would be written.
+    refused, and so are copies of a row that moved and have different decisions. A table keeps every byte but those of
+    the changed cells (Parquet: every column and type). Pictures are copied, or with ``link`` linked, into the folders
+    of their classes. Arrays get a .npy file of labels. With ``same_ok``, an existing copy that would be written again
+    is accepted.
 
     Args:
         becomes: classes to merge, and the ones they become, in all rows.
         left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for Excel files.
         fix: what issue types add to that (`plan_fixes`).
-        decided: rows on whose label somebody decided, where annotators alone were audited: the copy has the consensus
-            in new columns.
-        votes: whether it also has who said what.
+        decided: rows on whose label somebody decided, where annotators alone were audited.
+        votes: whether the copy also has who said what.
     """
     fix = fix or Fix()
     out, left_out, source = Path(out), fix.left_out.union(left_out), _source(audit)
@@ -416,11 +413,11 @@ def plan_retraining(
 ) -> Retraining:
     """Read the rows and try one step, so that what cannot be trained is refused before anything is written.
 
-    Trusted rows are held out if the audit had any, and their near-duplicates and groups are not trained on; else a
-    fifth of the rows, without splitting near-duplicates and groups, the latest ones if the audit had times. Method,
-    model and epochs default to those of the audit. ``estimator``, a scikit-learn classifier or its name as
-    ``module:name``, is fitted in place of the method: a pipeline to the columns of a table, others to the features.
-    Excluded rows are trained on before, not after, and never tested on. Classes that ``becomes`` merges count as one.
+    Trusted rows are held out if the audit had any; else a fifth of the rows, the latest ones if the audit had times;
+    near-duplicates and groups are not split. Method, model and epochs default to those of the audit. ``estimator``, a
+    scikit-learn classifier or its name as ``module:name``, is fitted in place of the method: a pipeline to the columns
+    of a table, others to the features. Excluded rows are trained on before, not after, and never tested on. Classes
+    that ``becomes`` merges count as one.
     """
     if estimator is not None:
         estimator = _checked_estimator(estimator, has_method=method is not None or epochs is not None)

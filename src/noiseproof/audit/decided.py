@@ -23,9 +23,9 @@ def judge_decided(
 ) -> LabelIssues:
     """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one without, ``undecided``.
 
-    T, β, the shift of the log odds and predictions for training rows, which all rows share or which a row's own label
-    has trained, stay those without decisions. So the quality of a row does not depend on the decision on it, and
-    decided rows measure how good it is for all others. Only the noise rate counts decided rows as decided.
+    What all rows share, or a row's own label has trained (T, β, the shift of the log odds, predictions for training
+    rows), stays as without decisions: the quality of a row does not depend on the decision on it. Only the noise rate
+    counts decided rows as decided.
     """
     assert data.decided is not None and issues.judge is not None
     given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)

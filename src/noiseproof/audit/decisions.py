@@ -1,28 +1,11 @@
 """The decisions file: an append-only CSV log, so that every decision reported as saved survives a crash.
 
-====================  ======================================================================================
-row, id, given_label  of the source, as in issues.csv; of a merge: empty, empty, and the spelling that goes
-decision              accept (the suggestion is right), keep (the given label is right), other (neither: ``label`` is,
-                      which may be a new class), skip (this reviewer passes), exclude (the row should not be in the
-                      dataset), unclear (nobody can say which label is right), note (sets the note of the row and
-                      decides nothing), merge (two spellings are one class) or undo (takes back the reviewer's last
-                      line on the row)
-label                 that the row should have; empty for all choices but accept, keep and other; of a merge: the class
-                      that the spelling becomes, the spelling itself if they are two classes
-reviewer              name, may be empty
-asked                 measure (a question of the designed sample), repeat (a row asked again, for a second opinion) or
-                      empty (chosen by the reviewer, or from the list)
-probability           of being asked, by the design; only of measure
-batch                 number of the action that wrote several lines, with "end" in the last of them; else empty
-note                  text; only of note, where empty removes it
-====================  ======================================================================================
-
-The lines of one reviewer on one row are a stack: undo takes the last one off, and never touches those of others. The
-last decision on a row that stands wins; an answer to a repeated question is a second opinion, which replaces no
-decision. A line cut short by a crash is ignored, and so is a batch without its end; both are removed before the next
-line is written. A last line that lacks nothing but its line end, as an editor may leave it, counts: notes are written
-in quotes, so that one cut short is no whole line. Files that have the first five or eight columns only are read, too,
-and get the others when a review opens them.
+docs/audit_files.md lists its columns. The lines of one reviewer on one row are a stack: undo takes the last one off,
+and never touches those of others. The last decision on a row that stands wins; an answer to a repeated question is a
+second opinion, which replaces no decision. A line cut short by a crash is ignored, and so is a batch without its end;
+both are removed before the next line is written. A last line that lacks nothing but its line end, as an editor may
+leave it, counts: notes are written in quotes, so that one cut short is no whole line. Files that have the first five or
+eight columns only are read, too, and get the others when a review opens them.
 """
 
 from __future__ import annotations

@@ -140,15 +140,12 @@ def find_label_issues(
     """Rank the given labels from bad to good by the class-noise posterior, and cut the list, class by class.
 
     Overlap between classes and noise look alike, so the noise rate has a range by the model: from the rate where
-    overlap explains as much as it can, to the confident joint's, where every confident contradiction is an error. The
-    estimate is the geometric mean of the posterior's and the confident joint's, and the posterior's log odds are
-    shifted until its mean agrees. The cut maximises the expected F1 (where all labels may be right: a label must be
-    more likely wrong than right), but no class has more issues than its noise rate allows. Predictions that match no
-    more labels than by chance, Σ_k P(given k)·P(predicted k), contradict none: nothing is an issue, and the noise rate
-    may be zero. Models that saw the labels may have memorised them: where confident neighbours contradict more labels
-    than the range allows, its upper end is raised to their share, and labels do not look fine; ranking and cut stay.
-    All of this assumes that mistakes depend on the class alone: decisions on a sample of rows measure the rate without
-    that.
+    overlap explains as much as it can, to the confident joint's. The estimate is the geometric mean of the posterior's
+    and the confident joint's, and the posterior's log odds are shifted until its mean agrees. The cut maximises the
+    expected F1, but no class has more issues than its noise rate allows. Predictions that match no more labels than by
+    chance contradict none: nothing is an issue, and the noise rate may be zero. Where confident neighbours contradict
+    more labels than the range allows, its upper end is raised to their share, and labels do not look fine. All of this
+    assumes that mistakes depend on the class alone: decisions on a sample of rows measure the rate without that.
 
     Args:
         labels: (N,) classes as integers from 0, or as words; of several labels a row (N, K) zeros and ones, or lists,

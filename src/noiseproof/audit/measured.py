@@ -166,9 +166,8 @@ def _verdict(audit: Audit, measurement: Measurement) -> str:
 def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
     """Predicted P(wrong) beside the measured share of wrong labels with its 95 % interval, in bins of equal size.
 
-    Twice: by the models alone, and recalibrated. No decision recalibrates the row that it is compared at: decisions are
-    cross-fitted in five folds. Each row counts as the rows of its stratum over the decisions there; the interval is
-    exact for the effective number of decisions (Korn & Graubard 1998).
+    Twice: by the models alone, and recalibrated, cross-fitted in five folds. Each row counts as the rows of its stratum
+    over the decisions there; the interval is exact for the effective number of decisions (Korn & Graubard 1998).
     """
     import pandas as pd
 

@@ -113,9 +113,9 @@ def plan_corrections(
 ) -> Plan:
     """Return the labels to change by ``decisions``, and with ``accept_all`` by suggestions, with their expected gain.
 
-    ``accept_all`` takes the suggestion for undecided rows where it is more likely right than the given label, by the
-    probabilities that the measured ones of ``answers`` recalibrate. Without any, only for issues. Decided changes that
-    are likelier slips of the reviewer, by rows asked twice, are left out unless ``yes``.
+    Suggestions are taken for undecided rows where they are more likely right than the given label, as the measured ones
+    of ``answers`` recalibrate it; without any, only for issues. Decided changes that are likelier slips of the
+    reviewer, by rows asked twice, are left out unless ``yes``.
     """
     merges = merges or {}
     check_decisions([*decisions.values(), *merges.values()], audit)

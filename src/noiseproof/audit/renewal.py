@@ -48,10 +48,9 @@ class Renewal:
 def renew_decisions(folder: str | Path, report: LabelReport) -> Renewal | None:
     """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved there.
 
-    A decision stays with its row of the same file, which may have moved: found by its content, else by its id where
-    both audits have the same kind of ids; without digests of rows, by its number if all labels are the same. What does
-    not fit is kept under another name. The designed sample (measure.json and strata.npy) is of all audited rows: it
-    stays if these are the same, else carried decisions are no longer part of a sample.
+    A decision stays with its row of the same file: found by its content, else by its id where both audits have the same
+    kind of ids; without digests of rows, by its number if all labels are the same. What does not fit is kept under
+    another name. The designed sample (measure.json and strata.npy) stays if the audited rows are the same.
     """
     path = Path(folder, FILE)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]

@@ -337,7 +337,7 @@ class LabelReport:
         csv_safe: bool = True,
         tell: Callable[[str], None] = log.warning,
     ) -> list[Path]:
-        """Write the files of the audit, which ``noiseproof.audit.files`` describes.
+        """Write the files of the audit (docs/audit_files.md).
 
         A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
         on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports. With

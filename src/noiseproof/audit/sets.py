@@ -41,6 +41,11 @@ def split_set(word: str, separator: str) -> list[str]:
     return list(dict.fromkeys(part for part in map(str.strip, word.split(separator)) if part))
 
 
+def join_set(labels: Iterable[str], separator: str) -> str:
+    """The word that spells these labels."""
+    return separator.join(labels) or NONE
+
+
 def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
     """The labels that a word of an audit with this config.json stands for: itself, or those that it spells."""
     multi = config.get("multi_label")
@@ -86,7 +91,7 @@ class LabelSets:
         kept = [name for name in split_set(like, self.separator) if name in wanted]
         if len(kept) == len(wanted) == len(split_set(like, self.separator)):
             return like
-        return self.joiner.join([*kept, *(name for name in wanted if name not in kept)]) or NONE
+        return join_set([*kept, *(name for name in wanted if name not in kept)], self.joiner)
 
     def answers(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Which of the K labels other words spell, (n, K); labels beyond these do not count."""
@@ -156,7 +161,7 @@ def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
 
 def join_sets(sets: Iterable[Sequence[str] | None], separator: str) -> list[str | None]:
     """The word of each set, None for a row that is not labelled."""
-    return [None if each is None else separator.join(each) or NONE for each in sets]
+    return [None if each is None else join_set(each, separator) for each in sets]
 
 
 def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
@@ -233,7 +238,7 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     separator = separator_for(columns.keys())
     answers = np.stack([yes_no(cells, name) for name, cells in columns.items()], 1)
     names = list(columns)
-    return [separator.join(names[k] for k in np.flatnonzero(row)) or NONE for row in answers]
+    return [join_set((names[k] for k in np.flatnonzero(row)), separator) for row in answers]
 
 
 # --- columns of lists -------------------------------------------------------------------------------------------------
@@ -347,27 +352,21 @@ def _among_columns(words: Mapping[int, str], separator: str, names: Collection[s
 def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]) -> dict[str, dict[int, Any]]:
     """The cells to change in each of the ``columns`` that say yes or no, by row, in their own spelling."""
     wanted = _among_columns(changes, separator_for(columns.keys()), columns)
-    usual: dict[bool, Any] = {True: 1, False: 0}
+    said = {name: yes_no(cells, name) for name, cells in columns.items()}
     spelled: dict[str, dict[bool, Any]] = {}
+    usual: dict[bool, Any] = {True: 1, False: 0}
     for name, cells in columns.items():
-        said = yes_no(cells, name)
-        spelled[name] = {
-            answer: Counter(cell for cell, is_yes in zip(cells, said, strict=True) if is_yes == answer).most_common(1)[
-                0
-            ][0]
-            for answer in (True, False)
-            if (said == answer).any()
-        }
+        counts = Counter(zip(said[name].tolist(), cells, strict=True)).most_common()
+        spelled[name] = {answer: cell for (answer, cell), _ in reversed(counts)}  # the most frequent one comes last
         usual |= spelled[name]
-    cells_of = {}
-    for name, cells in columns.items():
-        said = yes_no(cells, name)
-        cells_of[name] = {
+    return {
+        name: {
             row: spelled[name].get(name in labels, usual[name in labels])
             for row, labels in wanted.items()
-            if (name in labels) != said[row]
+            if (name in labels) != said[name][row]
         }
-    return cells_of
+        for name in columns
+    }
 
 
 def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None) -> Any:

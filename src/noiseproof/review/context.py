@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -60,10 +61,30 @@ class Labels:
         return [int(r) for r in self.row[others[order]][:DUPLICATES]]
 
 
-class Context:
+class Prepared(ABC):
+    """Something that takes long, and is prepared in a thread from the first request on."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> threading.Thread:
+        """Prepare it, once, in a thread."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._prepare, daemon=True)
+                self._thread.start()
+            return self._thread
+
+    @abstractmethod
+    def _prepare(self) -> None: ...
+
+
+class Context(Prepared):
     """The context of each row of one audit; what takes long is prepared in a thread, from the first request on."""
 
     def __init__(self, audit: Audit, rows: Source | NoRows, data: AuditData | None = None) -> None:
+        super().__init__()
         self.audit, self.rows, self.data, self.labels = audit, rows, data, Labels(audit)
         self.annotators = AnnotatorFiles(audit)
         self.sent: set[int] = set()  # rows that were shown beside others
@@ -72,8 +93,6 @@ class Context:
         self.words: WordRanking | None = None
         self.nearby: Nearby | None = None
         self.note: str | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
 
     def id(self, row: int) -> str | None:
         """Return the id of an audited row, None for any other."""
@@ -81,14 +100,6 @@ class Context:
         return None if at is None else self.labels.id[at]
 
     # --- preparing ----------------------------------------------------------------------------------------------------
-
-    def start(self) -> threading.Thread:
-        """Prepare what takes long, once, in a thread."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._prepare, daemon=True)
-                self._thread.start()
-            return self._thread
 
     def _prepare(self) -> None:
         try:

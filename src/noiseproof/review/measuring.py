@@ -6,6 +6,7 @@ import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from noiseproof.audit.decisions import FILE as DECISIONS
@@ -15,6 +16,14 @@ from noiseproof.audit.measure.design import Design, Question, measured_answers
 from noiseproof.audit.measure.estimate import Population, measure
 from noiseproof.review.leases import Leases
 from noiseproof.review.queue import Queue, rounded
+
+
+def command(name: str, audit: Audit, decisions: Path) -> str:
+    """Return what to type in the terminal to go on with these decisions."""
+    words = ["noiseproof", name, str(audit.folder)]
+    if decisions != (audit.folder / DECISIONS).absolute():
+        words += ["--decisions", str(decisions)]
+    return shlex.join(words)
 
 
 @dataclass(frozen=True)
@@ -120,11 +129,8 @@ class Measuring:
             "review": "shows the labels that are called wrong, to decide on them.",
             "apply": "writes the corrected data.",
         }
-        path, words = self.queue.log.path, [str(self.audit.folder)]
-        if path != (self.audit.folder / DECISIONS).absolute():
-            words += ["--decisions", str(path)]
-        commands = {name: shlex.join(["noiseproof", name, *words]) for name in purposes}
-        following = [{"command": commands[name], "why": why} for name, why in purposes.items()]
+        path = self.queue.log.path
+        following = [{"command": command(name, self.audit, path), "why": why} for name, why in purposes.items()]
         return {"blind": self.plan.blind, "next": following}
 
     def state(self, reviewer: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import importlib
 import importlib.metadata
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources.base import AuditData, NoRows
 from noiseproof.core.files import file_digest
 from noiseproof.data.features import digest, keep_array, read_array
-from noiseproof.review.context import Context, Labels
+from noiseproof.review.context import Context, Labels, Prepared
 
 MOST = 50_000  # rows on a map, so that a browser draws it at once
 FITTED = 20_000  # rows that the principal components are fitted to
@@ -102,22 +101,13 @@ def to_steps(points: NDArray[np.float32]) -> tuple[NDArray[np.uint16], int]:
     return ((np.clip(points, low, high) - low) * scale).round().astype(np.uint16), beyond
 
 
-class Projection:
-    """The map of one audit: computed in a thread, from the first request on, and kept beside the audit."""
+class Projection(Prepared):
+    """The map of one audit, kept beside it."""
 
     def __init__(self, audit: Audit, context: Context, *, most: int = MOST) -> None:
         self.audit, self.context, self.most, self.seed = audit, context, most, int(audit.config["seed"])
+        super().__init__()
         self.map: dict[str, Any] | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def start(self) -> threading.Thread:
-        """Compute the map, once, in a thread."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._prepare, daemon=True)
-                self._thread.start()
-            return self._thread
 
     def show(self) -> dict[str, Any]:
         """Return the map, or that it is pending."""

@@ -8,7 +8,6 @@ the one that was audited.
 from __future__ import annotations
 
 import json
-import shlex
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.standing import NO_ROW, Choice, RowChoice
 from noiseproof.review.context import Context
 from noiseproof.review.guard import LOOPBACK, Guard, Person
-from noiseproof.review.measuring import Measuring, Panel, Plan
+from noiseproof.review.measuring import Measuring, Panel, Plan, command
 from noiseproof.review.overview import Overview
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.projection import Projection
@@ -216,12 +215,9 @@ class Review:
         )
 
     def _about(self, reviewer: str) -> dict[str, Any]:
-        words = ["noiseproof", "apply", str(self.audit.folder)]
-        if self.path != (self.audit.folder / DECISIONS).absolute():
-            words += ["--decisions", str(self.path)]
-        people = self.queue.people
+        people, apply = self.queue.people, command("apply", self.audit, self.path)
         return {
-            "saved_in": str(self.path), "reviewer": reviewer, "apply": shlex.join(words), "several": people.several,
+            "saved_in": str(self.path), "reviewer": reviewer, "apply": apply, "several": people.several,
             "version": len(people.changes),
         }  # fmt: skip
 
@@ -443,7 +439,7 @@ class MeasuringReview(Review):
         content = {name: part for name, part in content.items() if name != "predictions"}
         if "fields" not in content:
             return content
-        hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
+        hidden = hidden_columns(self.audit)
         return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}
 
     def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:

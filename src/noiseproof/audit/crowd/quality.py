@@ -105,10 +105,9 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
 
     A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its likelihood under r
     is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k, wrong). The interval has 95 % of the
-    posterior of r on a grid, with Jeffreys' prior, averaged over draws of the confusions of all annotators: it allows
-    for few labels, for rows whose truth is uncertain, and for what is not known about the others. A label counts by
-    the certainty of its row without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an uncertain
-    consensus are shared by all who voted.
+    posterior of r on a grid, with Jeffreys' prior, averaged over draws of the confusions of all annotators. A label
+    counts by the certainty of its row without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an
+    uncertain consensus are shared by all who voted.
     """
     A, K = len(rows.votes.names), rows.num_classes
     counts, truth_counts = torch.zeros(A, K, K, dtype=torch.float64), torch.zeros(A, K, dtype=torch.float64)
@@ -180,11 +179,9 @@ def label_again(
 ) -> dict[str, NDArray[Any]]:
     """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and ``gain``.
 
-    The gain of a label by annotator a is the information that it is expected to give about the true one, in bits, I =
-    H(q) − Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has: one that is
-    still uncertain after many of them is difficult, and the next one says less than P_a promises. The annotator is the
-    best of those who have not labelled the row. With ``most``, nobody gets more rows than that; other rows than
-    ``among`` (N,) are left out.
+    The gain of a label by annotator a is the information about the true one, in bits, I = H(q) − Σ_l P(l)·H(q | l) with
+    P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has. The annotator is the best of those who have
+    not labelled the row. With ``most``, nobody gets more rows than that; other rows than ``among`` (N,) are left out.
     """
     candidates = _candidates(quality)
     gains, who = [], []

@@ -1,8 +1,7 @@
 """One network for each fold, all trained at once: stacked into one network whose members each skip their own fold.
 
-Every step passes its rows through all members, which saves the separate pass over held-out rows: the member that skips
-a row predicts it out of fold, the others give its training dynamics. A step costs about as much as one of a single
-small network, whose time on a CPU is mostly that of starting operations.
+Every step passes its rows through all members: the one that skips a row predicts it out of fold, the others give its
+training dynamics.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def gather(
 
     ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class lies in a single
     fold are dropped. Where a reviewer decided on some labels, models are fitted to the given ones first, then to the
-    decided ones; a fast audit is done by folds, too, since a model of all rows would judge a label that it learned.
+    decided ones, by folds also in a fast audit.
     """
     evidence = _survey(data, seed, clock)
     if data.pred_probs is not None:

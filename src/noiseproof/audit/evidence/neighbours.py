@@ -52,13 +52,12 @@ def nearest(
 ) -> Neighbours:
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
-    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed.
-    Else FAISS compares each row with the rows of the lists around the nearest of about N^¾/8 centroids (Jégou,
-    Douze and Schmid 2011), of as many lists as a recall of 0.92 takes on a sample, but with 12 288 rows at most.
-    From 200 000 rows and 16 columns on, it compares codes of 4 bits a column first (André, Kermarrec and Le
-    Scouarnec 2015) unless these lose neighbours. Rows of the same value in ``apart`` (N,) are not neighbours; a row
-    with fewer than ``k`` others is its own neighbour at an infinite distance. ``tell`` is called after each block of
-    rows with the number of rows searched and of all.
+    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed. Else
+    FAISS compares each row with the lists around the nearest of about N^¾/8 centroids (Jégou, Douze and Schmid 2011),
+    as many as a recall of 0.92 takes on a sample; for many rows and columns by codes of 4 bits first (André, Kermarrec
+    and Le Scouarnec 2015). Rows of the same value in ``apart`` (N,) are not neighbours; a row with fewer than ``k``
+    others is its own neighbour at an infinite distance. ``tell`` is called after each block with the rows searched and
+    of all.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
@@ -316,9 +315,8 @@ def outlier_scores(
 ) -> tuple[NDArray[np.float32], float]:
     """How far each row is from its neighbours over how far those are from theirs, (N,), and the cut.
 
-    1 is usual, in dense and sparse regions. The cut is five robust deviations of the logarithm above the median (which
-    one row in three million of a normal distribution exceeds), and at least 1.5. A row with a copy or a near-duplicate
-    (N,) is not far from every other one: its score is 1 at most.
+    The cut is five robust deviations of the logarithm above the median, and at least 1.5. A row with a copy or a
+    near-duplicate (N,) is not far from every other one: its score is 1 at most.
     """
     mean = neighbours.distance.mean(1, dtype=np.float64)
     around = mean[neighbours.index].mean(1)

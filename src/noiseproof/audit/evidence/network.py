@@ -80,18 +80,17 @@ def cross_validate(
 
     In the first round ``model`` is trained on the given labels by the robust ``method``, a linear classifier by cross
     entropy, and neighbours vote. From their mean the class-noise posterior makes soft labels P(true k | x, given y), on
-    which ``model`` is trained by cross entropy in the second round, and with which neighbours vote again. The
-    predictions are the mean of all five, those of models averaged over epochs. ``dynamics``, which are not out of
-    sample, are the first round's predictions for training rows: wrong labels are learned late. With predictions of
-    ``others``, both rounds take the mixture of all under which the given labels are most likely, without ``dynamics``.
+    which ``model`` is trained in the second round, and with which neighbours vote again. The predictions are the mean
+    of all five. ``dynamics``, which are not out of sample, are the first round's predictions for training rows. With
+    predictions of ``others``, both rounds take the mixture of all under which the given labels are most likely, without
+    ``dynamics``.
 
     Args:
         folds: (N,) integers; a row is predicted without the rows of its own fold.
         epochs: by default 150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
         neighbours: of the rows of ``x``; by default they are searched for.
         others: out-of-sample predictions (N, K) of other models, by name.
-        taught: labels to train on in place of ``labels``, and what both rounds would estimate, so that a row's label
-            there has no influence on its own predictions.
+        taught: labels to train on in place of ``labels``, and what both rounds would estimate.
     """
     inputs, given = prepare_inputs(x, labels, num_classes)
     fold, fold_ids = np.asarray(folds), np.unique(folds)
@@ -148,13 +147,11 @@ def watch_training(
     """Evidence from one training on all rows: the predictions of each step before it learns from its rows.
 
     Averaged over epochs, these are little affected by what the model memorises at the end. A linear classifier is
-    trained beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
-    class-noise posterior makes of all these predictions. With fewer than 100 rows per column, as of embeddings, models
-    memorise wrong labels at once: then the linear classifier predicts each third of the rows out of sample, errors are
-    counted by it and the neighbours, and the training only helps to rank (``dynamics``). Rows of one of the ``groups``
-    (N,) don't vote for each other: unless ``neighbours`` are given, they are searched for in other groups, except where
-    no other group has the class. Predictions of ``others`` (N, K) count as those of the models do: the likelihood of
-    labels would favour models that saw them.
+    trained beside ``model``; neighbours vote with the given labels, and with the soft labels of the class-noise
+    posterior. With fewer than 100 rows per column, models memorise wrong labels at once: then the linear classifier
+    predicts each third of the rows out of sample, and the training only helps to rank (``dynamics``). Rows of one of
+    the ``groups`` (N,) don't vote for each other, except where no other group has the class. Predictions of ``others``
+    (N, K) count as those of the models do: the likelihood of labels would favour models that saw them.
     """
     inputs, given = prepare_inputs(x, labels, num_classes)
     fold = _thirds(inputs, given, groups, seed)

@@ -104,9 +104,8 @@ def question_evidence(
     """Evidence (N, K) of a network, a linear one, neighbours and ``others``, joined for each question.
 
     The network has an output for each question and is trained by the robust ``method``, the linear one by cross
-    entropy. There is no second round on corrected labels, as in ``cross_validate``: its models predict what is true,
-    not what is given, and hide the share of missing labels from ``judge/answers.py``. ``taught`` has what models learn
-    in place of ``answers``, and the weights of the join.
+    entropy. There is no second round: its models predict what is true, and hide the share of missing labels from
+    ``judge/answers.py``. ``taught`` has what models learn in place of ``answers``, and the weights of the join.
     """
     inputs, given = prepare_inputs(x, answers, 2)
     K = answers.shape[1]

@@ -14,9 +14,8 @@ from torch import Tensor
 class Taught:
     """Labels of N rows to fit models to.
 
-    A model of a fold learns the decisions on the rows of other folds only. What all folds share would carry a decision
-    back to its own row: a weight of models depends on predictions for other rows, and those on the decision. So soft
-    labels and weights are those of models that saw no decision.
+    A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights, which all folds
+    share and which would carry a decision back to its own row, are those of models that saw no decision.
     """
 
     labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one

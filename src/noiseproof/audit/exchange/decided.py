@@ -10,7 +10,7 @@ from typing import Any
 from noiseproof.audit.decisions import FILE, BadDecisions, Choice, Decision, read_standing
 from noiseproof.audit.exchange.base import KEY, TOOLS, Item, Labels, Tool
 from noiseproof.audit.files import Audit, read_audit
-from noiseproof.audit.sets import NONE, split_set
+from noiseproof.audit.sets import join_set, split_set
 from noiseproof.audit.standing import Standing
 
 ENDINGS = (".json", ".jsonl", ".xml")  # of files that tools write
@@ -89,7 +89,7 @@ def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any
     kept = [label for label in split_set(given, multi["separator"]) if label in labels]
     known = [label for label in multi["labels"] if label in labels and label not in kept]
     new = [label for label in labels if label not in kept and label not in known]
-    return str(multi["joiner"].join([*kept, *known, *new])) or NONE
+    return join_set([*kept, *known, *new], multi["joiner"])
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:

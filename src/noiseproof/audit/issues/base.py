@@ -48,7 +48,7 @@ class Finding:
     sentence: str
     picture: Bars | None = None
     columns: tuple[str, ...] = ()  # that it is about
-    rows: tuple[int, ...] = ()  # of the source, the first thousand
+    rows: tuple[int, ...] = ()  # of the source
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that a fix needs
 
     def as_dict(self) -> dict[str, Any]:

@@ -35,9 +35,8 @@ class Difference(NamedTuple):
 class Drift(FoundIssue):
     """Labels or columns that are distributed differently in the data and in ``--test``.
 
-    Columns of numbers by the two-sample test of Kolmogorov and Smirnov, words and labels by χ², all together at 1 % by
-    Bonferroni: a test set of the same distribution is called different in one of a hundred cases. The score follows the
-    largest difference of shares, sup |F − G| or half of Σ |p − q|, from 0.1 on.
+    Numbers by the two-sample test of Kolmogorov and Smirnov, words and labels by χ², all together at 1 % by Bonferroni.
+    The score follows the largest difference of shares, sup |F − G| or half of Σ |p − q|, from 0.1 on.
     """
 
     multilabel = True

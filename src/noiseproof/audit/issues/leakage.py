@@ -29,9 +29,9 @@ CODE = re.compile(r"(?=\S*\d)\S{4,}")  # a word such as A-1093
 class Leakage(FoundIssue):
     """Columns that predict the label alone, as no feature usually does, and identifiers of rows.
 
-    On each half of the rows, the label is predicted by the most frequent class among equal values, or in the same of 32
-    parts of a column of numbers, of the other half. The score is (hits − frequent) / (1 − frequent) with the share of
-    the most frequent class, from 0.95 on; that of an identifier is 0.6. Columns that models see come first.
+    Each half of the rows is predicted by the other half: the most frequent class among equal values, or in the same of
+    32 parts of numbers. The score is (hits − frequent) / (1 − frequent) with the share of the most frequent class, from
+    0.95 on; that of an identifier is 0.6. Columns that models see come first.
     """
 
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."

@@ -40,10 +40,8 @@ CLEAR = 10.0  # how many times nearer to the other numbers one reading of 1,500 
 class MixedCells(FoundIssue):
     """Columns of numbers of which some are written in another notation or unit, or are words or codes for missing ones.
 
-    Two units: the numbers fall into two parts with a gap of a factor of three or more between them, and the larger
-    divided by 100, 1 000 or a million are distributed as the smaller ones (two-sample Kolmogorov-Smirnov, p > 0.01).
-    A code for missing numbers: −1, −9, 99, −999 and the like, in three rows or more, farther from all others than these
-    are spread. The score is 0.9 for units and notations, 0.6 for words and codes.
+    Two units: two parts, the larger divided by 100, 1 000 or a million distributed as the smaller (two-sample
+    Kolmogorov-Smirnov, p > 0.01). The score is 0.9 for units and notations, 0.6 for words and codes.
     """
 
     remedy = "Write all numbers of a column in one notation and one unit, and leave missing ones empty."

@@ -35,12 +35,11 @@ class Dependence(NamedTuple):
 class OrderedRows(FoundIssue):
     """Labels or columns whose values depend on the place of the row, or on the time of ``--time``.
 
-    Tests of a column of numbers, by its ranks: their correlation with those of the next row, whose mean is −1/(n−1) and
-    whose variance about 1/n in random order (Wald and Wolfowitz 1943), that with the place (Spearman 1904), and the
-    spread of the averages of ten blocks (Kruskal and Wallis 1952). Tests of classes: the number of runs (Mood 1940) and
-    χ² of the ten blocks. Where the label depends on the order, columns of numbers are compared within classes. All
-    p-values together are held to 1 % by Bonferroni, so that data in random order is called ordered in one of a hundred
-    sets. The score follows the largest of these correlations, from 0.1 on.
+    Numbers by their ranks: the correlation with the next row, of mean −1/(n−1) and variance about 1/n in random order
+    (Wald and Wolfowitz 1943), that with the place (Spearman 1904), and the spread of ten blocks (Kruskal and Wallis
+    1952). Classes: the number of runs (Mood 1940) and χ² of the ten blocks. Where the label depends on the order,
+    numbers are compared within classes. All p-values together are held to 1 % by Bonferroni. The score follows the
+    largest of these correlations, from 0.1 on.
     """
 
     remedy = "Split such data by time or by group, never by chance alone, and shuffle it before training."

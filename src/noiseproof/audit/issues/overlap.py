@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import (
-    MAX_LISTED,
     NEEDS_ACTION,
     Bars,
     Finding,
@@ -29,11 +28,10 @@ BLOCK = 2**22  # distances at a time
 
 @register_issue("test-overlap")
 class TestOverlap(FoundIssue):
-    """Rows that are equal, or closer than by chance, to a row of ``--test``.
+    """Rows that are equal, or closer than by chance (`find_duplicates`), to a row of ``--test``.
 
-    Equal rows are found by their hash. Near ones have a test row within the distance below which a neighbour among the
-    rows themselves is a near-duplicate (`find_duplicates`), at 1 % for all test rows together; of large sets, a sample
-    of the test rows is compared. The score is 0.5 and half of the share of test rows that are in the data.
+    Of large sets, a sample of the test rows is compared. The score is 0.5 and half of the share of test rows that are
+    in the data.
     """
 
     flag = "is_in_test"
@@ -69,7 +67,7 @@ class TestOverlap(FoundIssue):
             Bars("rows of the test set",
                  [("not in the data", compared - count), ("exactly", exactly), ("nearly", count - exactly)], "rows",
                  (1, 2)),
-            rows=tuple(data.row[is_in].tolist()[:MAX_LISTED]),
+            rows=tuple(data.row[is_in].tolist()),
         )], is_in)  # fmt: skip
 
 

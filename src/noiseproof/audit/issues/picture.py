@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import (
-    MAX_LISTED,
     NEEDS_ACTION,
     Bars,
     Finding,
@@ -31,13 +30,10 @@ KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
 
 @register_issue("picture")
 class BadPictures(FoundIssue):
-    """Pictures that show nothing or little.
+    """Pictures that show nothing or little, by their brightness, sharpness or size.
 
-    Blank: the brightness has a standard deviation below 3 of 255. Dark: 95 % of the pixels are below 20 % of white;
-    bright: 95 % above 85 %. Blurred: sharpness, the ratio of the deviations of the Laplacian and of the brightness, is
-    below 0.08 and less than half of the usual one. Odd size: sides that differ by a factor of four from the usual ones,
-    or 2.5 in their ratio. What more than a fifth of the pictures have is usual. The score is 0.5 and the share of the
-    pictures.
+    Sharpness is the ratio of the deviations of the Laplacian and of the brightness. What more than a fifth of the
+    pictures have is usual. The score is 0.5 and the share of the pictures.
     """
 
     flag = "is_picture_issue"
@@ -74,7 +70,7 @@ class BadPictures(FoundIssue):
                 f"{kind} pictures", min(1.0, NEEDS_ACTION + mask.mean()),
                 f"{mask.sum()} of {len(rows)} pictures {'is' if mask.sum() == 1 else 'are'} {kind}, such as "
                 f"{data.names[rows[mask]][0]}.",
-                Bars("pictures", bars, "pictures", (k + 1,)), rows=tuple(data.row[rows[mask]].tolist()[:MAX_LISTED]),
+                Bars("pictures", bars, "pictures", (k + 1,)), rows=tuple(data.row[rows[mask]].tolist()),
             )
             for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)) if mask.any()
         ], marked)  # fmt: skip

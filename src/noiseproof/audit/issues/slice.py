@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import MAX_LISTED, NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +28,9 @@ MOST_WORDS = 10  # of a column that become conditions
 class WeakSlices(FoundIssue):
     """Slices, such as ``age > 60 and sex is 'f'``, where predictions made without the label match it less often.
 
-    A tree of depth three over the columns learns on half of the rows where predictions disagree with the labels. Its
-    leaves are tested on the other half, which had no part in choosing them, against all other rows (Fisher's exact
-    test), at 1 % for all leaves together. The score follows the difference of both rates, from 0.1 on.
+    A tree of depth three learns on half of the rows where predictions disagree with the labels; its leaves are tested
+    on the other half against all other rows (Fisher's exact test), at 1 % for all leaves together. The score follows
+    the difference of both rates, from 0.1 on.
     """
 
     remedy = "Look at these rows: their labels are worse, or models need more of them or other columns."
@@ -114,7 +114,7 @@ def _slices(
             f"(p = {p_value:.1g}, on rows that did not choose the slice).",
             Bars("labels that predictions disagree with",
                  [(words, round(100 * wrong / n, 1)), ("all other rows", round(100 * others / m, 1))], "%", (0,)),
-            rows=tuple(row[leaf == k].tolist()[:MAX_LISTED]),
+            rows=tuple(row[leaf == k].tolist()),
         ))  # fmt: skip
     return findings
 

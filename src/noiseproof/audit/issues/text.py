@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import (
-    MAX_LISTED,
     NEEDS_ACTION,
     Bars,
     Finding,
@@ -55,10 +54,7 @@ WORD = re.compile(r"[^\W\d_]+")
 class BadTexts(FoundIssue):
     """Texts without words, with signs of a wrong encoding or of noise, or in another language than most.
 
-    Garbled: two signs in a hundred are broken (Ã© for é, the replacement character, HTML entities), control characters,
-    or two thirds are neither letters, digits nor spaces; or letters without vowels or spaces in words of more than 30.
-    Another language: most letters are of another script, or there are three function words of it, and more than twice
-    as many as of the usual language, which at least 60 % of the texts have. The score is 0.5 and their share.
+    The score is 0.5 and their share.
     """
 
     flag = "is_text_issue"
@@ -114,7 +110,7 @@ def _finding(
         f"{what} texts", min(1.0, NEEDS_ACTION + count / len(texts)),
         f"{count} of {len(texts)} texts {'is' if count == 1 else 'are'} {what}{in_language}, such as row {row[first]}: "
         f"{text!r}.",
-        bars._replace(marked=(at,)), rows=tuple(row[mask].tolist()[:MAX_LISTED]),
+        bars._replace(marked=(at,)), rows=tuple(row[mask].tolist()),
     )  # fmt: skip
 
 

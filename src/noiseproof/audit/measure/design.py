@@ -1,11 +1,10 @@
 """The designed sample: which rows a person is asked about, in which order, and with which probability.
 
-Rows are divided into strata of similar P(wrong), bounded so that each has the same sum of √(p(1 − p)) (Dalenius and
-Hodges 1959); two given classes have strata of their own. Inside a stratum rows are asked in a random order, so
-that those answered are a simple random sample of it, whoever stops whenever. The pilot has 30 questions, by the
-models' P(wrong); after it, and whenever the number has doubled, the next ones are allocated by the answers so far, in
-proportion to N_h·√(p_h(1 − p_h)) (Neyman 1934; integers as in Wright 2012). The constants were chosen on the ``--dev``
-sets of ``benchmarks/decisions.py``.
+Strata of similar P(wrong) have the same sum of √(p(1 − p)) (Dalenius and Hodges 1959); inside a stratum rows are asked
+in a random order, so that those answered are a simple random sample of it. A pilot of 30 questions is allocated by the
+models' P(wrong); after it, and whenever the number has doubled, the next ones by the answers so far, in proportion to
+N_h·√(p_h(1 − p_h)) (Neyman 1934; integers as in Wright 2012). The constants were chosen on the ``--dev`` sets of
+``benchmarks/decisions.py``.
 """
 
 from __future__ import annotations

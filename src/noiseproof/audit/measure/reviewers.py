@@ -29,13 +29,12 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
     """Agreement of the first and the second answer on each row asked twice, of one or of two people; None without any.
 
     Cohen's kappa is (same − chance)/(1 − chance) with chance = Σ_k P(first k)·P(second k) (Cohen 1960). The error e of
-    one answer follows from
+    one answer, and its interval, follow from the share that differs,
 
         P(differ) = 1 − (1 − e)² − e²/(K − 1),
 
-    and its interval from the exact one of the share that differs. This assumes that both answers err independently,
-    with the same probability, and take each of the K − 1 wrong classes equally often. A mistake that both make for the
-    same reason is not seen: e is then too small.
+    if both answers err independently, with the same probability, and take each of the K − 1 wrong classes equally
+    often.
     """
     pairs = _pairs(answers)
     if not pairs:
@@ -76,9 +75,8 @@ def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
         r = (m − e)/(1 − e·K/(K − 1))
 
     (Rogan & Gladen 1978). This assumes what `agreement` does, and that e is the same for right and wrong labels. The
-    interval is the range of r over the ellipse whose half-axes are those of both intervals: exact for a linear function
-    of two independent normal estimates, and following the curve of r where e is large. Both come partly from the same
-    rows, where an error raises m and e together, so the interval is rather too wide.
+    interval is the range of r over the ellipse whose half-axes are those of both intervals; as both come partly from
+    the same rows, it is rather too wide.
 
     >>> found = corrected(Estimate(0.145, 0.10, 0.20), Estimate(0.05, 0.02, 0.10), num_classes=2)
     >>> round(found.value, 4), round(found.low, 4), round(found.high, 4)

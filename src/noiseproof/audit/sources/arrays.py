@@ -434,8 +434,11 @@ def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]
 def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold, else all together."""
     mean, std = x[finite].mean(0, dtype=np.float64), x[finite].std(0, dtype=np.float64)
-    median = float(np.median(std[std > 0])) if (std > 0).any() else 1.0
-    differ = (std[std > 0] > 10 * median).any() or (std[std > 0] < median / 10).mean() > 0.5
+    varying = std[std > 0]
+    if not len(varying):
+        return np.asarray(x - mean, np.float32)
+    median = float(np.median(varying))
+    differ = (varying > 10 * median).any() or (varying < median / 10).mean() > 0.5
     return np.asarray((x - mean) / (np.where(std > 0, std, 1) if differ else median), np.float32)
 
 

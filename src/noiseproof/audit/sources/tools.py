@@ -14,7 +14,7 @@ from noiseproof.audit.exchange.base import Item, Labels, Tool
 from noiseproof.audit.files import Audit
 from noiseproof.audit.records import MemoryRecords, Records
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import separator_for, split_set
+from noiseproof.audit.sets import join_set, separator_for, split_set
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
@@ -75,7 +75,7 @@ class Annotated(Source):
         """The labels of an entry as one word, empty where it is not labelled."""
         if labels is None or not self.multi_label:
             return labels[0] if labels else ""
-        return str(self.multi_label["separator"].join(labels)) or NO_LABEL
+        return join_set(labels, self.multi_label["separator"])
 
     @cached_property
     def item_ids(self) -> list[str]:

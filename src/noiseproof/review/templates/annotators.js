@@ -8,13 +8,12 @@ const annotators = {
 
   parts(lines) {
     const shown = this.all ? lines : lines.slice(0, FIRST_ANNOTATORS);
-    const titles = ["annotator", "right labels", "labels", "most frequent error", "disputed", "advice"];
-    const head = titles.map((title, i) => make("th", { scope: "col", class: [2, 4].includes(i) ? "number" : null }, title));
-    const table = make("table", { class: "rates annotators" }, make("thead", null, make("tr", null, ...head)), make("tbody", null, ...shown.map((one) => this.line(one))));
-    const more = lines.length > shown.length ? make("button", { type: "button", class: "more" }, `All ${whole(lines.length)} annotators`) : null;
-    more?.addEventListener("click", () => { this.all = true; overview.fill("annotators", this.parts(lines)); });
+    const titles = ["annotator", "right labels", "labels", "most frequent error", "disputed", "advice"], head = makeHead(titles, (i) => [2, 4].includes(i));
+    const table = makeTable({ class: "rates annotators" }, head, shown.map((one) => this.line(one)));
+    const showAll = () => { this.all = true; overview.fill("annotators", this.parts(lines)); };
+    const more = lines.length > shown.length ? makeButton(`All ${whole(lines.length)} annotators`, showAll, { class: "more" }) : null;
     const note = "Quality with its 95 % interval. Disputed: labels called wrong where the annotator disagrees with the consensus.";
-    return [make("p", { class: "faint" }, note), make("div", { class: "wide" }, table), more];
+    return [make("p", { class: "faint" }, note), table, more];
   },
 
   line(one) {
@@ -26,8 +25,6 @@ const annotators = {
 
   rows(one) {
     if (!one.rows.length) return "0";
-    const button = make("button", { type: "button", "aria-label": `${one.rows.length} disputed rows of ${one.annotator}` }, whole(one.rows.length));
-    button.addEventListener("click", () => overview.list({ rows: one.rows }, "list"));
-    return button;
+    return overview.button({ rows: one.rows }, whole(one.rows.length), `${one.rows.length} disputed rows of ${one.annotator}`);
   },
 };

@@ -24,8 +24,7 @@ const bulk = {
   other() {
     const places = this.places;
     if (!places.length) return;
-    const items = [...store.audit.classes, ...(store.audit.new_classes ?? [])].map((name) => ({ text: readable(name), value: name }));
-    chooser.open(`The label of ${counted(places.length, "row")}`, items, (label) => this.decide("other", label, places));
+    chooser.open(`The label of ${counted(places.length, "row")}`, classItems(allClasses()), (label) => this.decide("other", label, places));
   },
 
   async decide(decision, label = null, places = this.places) {

@@ -14,18 +14,12 @@ const chips = {
     const before = issue.decision ? resulting(issue) ?? issue.given : issue.given;
     if (this.row !== issue.row) Object.assign(this, { row: issue.row, on: new Set(this.parts(before)) });
     const mark = (name) => (given.has(name) === suggested.has(name) ? null : suggested.has(name) ? "add" : "remove");
-    const buttons = store.audit.multi_label.labels.map((name) => make("button", {
-      type: "button", class: "chip", "data-label": name, "aria-pressed": this.on.has(name), "data-mark": mark(name),
+    const buttons = store.audit.multi_label.labels.map((name) => makeButton(readable(name), ({ target }) => this.toggle(target, name), {
+      class: "chip", "data-label": name, "aria-pressed": this.on.has(name), "data-mark": mark(name),
       title: mark(name) && `Suggested: ${mark(name)} this label.`,
-    }, readable(name)));
-    const save = make("button", { type: "button", id: "chips-save" }, "Save these labels");
-    const group = make("div", { id: "chips", role: "group", "aria-label": "Labels of this row" }, ...buttons, save);
-    group.addEventListener("click", ({ target }) => {
-      const name = target.closest(".chip")?.dataset.label;
-      if (name !== undefined) this.toggle(target.closest(".chip"), name);
-      else if (target.closest("#chips-save")) this.save(issue);
-    });
-    return [group];
+    }));
+    const save = makeButton("Save these labels", () => this.save(issue), { id: "chips-save" });
+    return [make("div", { id: "chips", role: "group", "aria-label": "Labels of this row" }, ...buttons, save)];
   },
   toggle(chip, name) {
     if (!this.on.delete(name)) this.on.add(name);
@@ -40,7 +34,7 @@ const chips = {
     this.row = null;
     if (same(issue.suggested)) return decide("accept");
     if (same(issue.given)) return decide("keep");
-    const word = this.word(issue.given), known = [...store.audit.classes, ...(store.audit.new_classes ?? [])];
-    return decide("other", word, !known.includes(word));
+    const word = this.word(issue.given);
+    return decide("other", word, !allClasses().includes(word));
   },
 };

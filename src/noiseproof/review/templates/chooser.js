@@ -52,13 +52,16 @@ const chooser = {
   },
 };
 
+const allClasses = () => [...store.audit.classes, ...(store.audit.new_classes ?? [])];
+const classItems = (names) => names.map((name) => ({ text: readable(name), value: name }));
+
 function chooseOther() {
   const issue = issueAt(view.current);
   if (!issue) return;
   const note = new Map("given" in issue ? [[issue.given, "given"], [issue.suggested, "suggested"]] : []);
-  const names = [...store.audit.classes, ...(store.audit.new_classes ?? [])].filter((name) => name !== issue.given);
-  const items = [...names.filter((name) => !note.has(name)), ...names.filter((name) => note.has(name))]
-    .map((name) => ({ text: readable(name), value: name, note: note.get(name) }));
+  const names = allClasses().filter((name) => name !== issue.given);
+  const items = classItems([...names.filter((name) => !note.has(name)), ...names.filter((name) => note.has(name))])
+    .map((item) => ({ ...item, note: note.get(item.value) }));
   const title = note.size ? `Another label than ${readable(issue.given)} or ${readable(issue.suggested)}` : "The label of this row";
   const create = store.audit.measure ? null : (name) =>
     (name === issue.given.trim() ? { why: `${quoted(name)} is the given label: keep it with k.` } : { text: `New class ${quoted(name)}`, value: name });

@@ -73,7 +73,7 @@ function drawFields(issue, fields) { // the columns that separate the two labels
 
 function drawTable(fields) {
   const lines = fields.map(([name, value]) => make("tr", null, make("th", { scope: "row" }, name), make("td", null, value)));
-  return make("div", { class: "wide" }, make("table", null, make("tbody", null, ...lines)));
+  return makeTable(null, [], lines);
 }
 
 function drawStrips(issue, columns, cells) {
@@ -81,8 +81,7 @@ function drawStrips(issue, columns, cells) {
     make("th", { scope: "row" }, column.name), make("td", null, cells.get(column.name)),
     make("td", null, column.words ? drawShares(issue, column, cells.get(column.name)) : drawStrip(issue, column, cells.get(column.name)))));
   const key = (side) => make("span", { class: `key ${side}` }, readable(issue[side]));
-  const head = make("tr", null, make("th", { scope: "col" }, "column"), make("th", { scope: "col" }, "value"), make("th", { scope: "col" }, key("given"), key("suggested")));
-  return make("div", { class: "wide" }, make("table", { class: "strips" }, make("thead", null, head), make("tbody", null, ...lines)));
+  return makeTable({ class: "strips" }, [...makeHead(["column", "value"]), make("th", { scope: "col" }, key("given"), key("suggested"))], lines);
 }
 
 function below(value, percentiles) { // the share of a class, in percent, whose values lie below
@@ -164,13 +163,11 @@ function drawGroup(issue, title, rows) {
 }
 
 function drawOther(issue, other) {
-  const cells = (other.fields ?? []).map(([name, value]) => `${name} ${value}`).join(" · ");
-  const button = make("button", { type: "button", class: "other-row", title: `Open ${named(other)}` },
+  return makeButton([
     other.has_image ? make("img", { src: store.picture(other.row, 96), alt: "", loading: "lazy" }) : null,
     make("span", { class: "faint" }, make("strong", null, readable(other.label)), ` ${named(other)}`, other.is_issue ? make("span", { class: "suspect" }, " suspect") : null),
-    other.has_image ? null : make("span", { class: "snippet" }, other.text ?? cells));
-  button.addEventListener("click", () => openOther(issue, other));
-  return button;
+    other.has_image ? null : make("span", { class: "snippet" }, rowWords(other)),
+  ], () => openOther(issue, other), { class: "other-row", title: `Open ${named(other)}` });
 }
 
 async function openOther({ given, suggested }, other) { // its values lie among those of the two labels of the issue
@@ -186,11 +183,11 @@ async function openOther({ given, suggested }, other) { // its values lie among 
 
 function drawPicture(issue, image) {
   const label = issue.opened ?? issue.given, alt = label === undefined ? "The picture to label" : `Row ${issue.row}, given ${readable(label)}`;
-  const picture = make("img", { src: image ?? store.picture(issue.row, 640), alt });
-  picture.addEventListener("load", () => picture.classList.toggle("tiny", picture.naturalWidth <= 64));
-  picture.addEventListener("error", () => button.replaceWith(make("p", { class: "faint" }, "This picture cannot be shown.")));
-  const button = make("button", { type: "button", class: "zoomable", title: "Zoom (z)" }, picture);
-  button.addEventListener("click", () => zoom(picture, image ?? store.picture(issue.row, 1024)));
+  const picture = make("img", {
+    src: image ?? store.picture(issue.row, 640), alt, load: () => picture.classList.toggle("tiny", picture.naturalWidth <= 64),
+    error: () => button.replaceWith(make("p", { class: "faint" }, "This picture cannot be shown.")),
+  });
+  const button = makeButton(picture, () => zoom(picture, image ?? store.picture(issue.row, 1024)), { class: "zoomable", title: "Zoom (z)" });
   return button;
 }
 

@@ -17,8 +17,7 @@ function findingParts(findings) {
 
 function findingRows(examples) { // to look at
   return make("p", { class: "faint" }, "Look at ", ...examples.flatMap((other, i) => {
-    const button = make("button", { type: "button", class: "example" }, named(other));
-    button.addEventListener("click", () => openOther({ given: other.label, suggested: other.label }, other));
+    const button = makeButton(named(other), () => openOther({ given: other.label, suggested: other.label }, other), { class: "example" });
     return i ? [", ", button] : [button];
   }));
 }

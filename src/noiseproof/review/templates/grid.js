@@ -28,27 +28,24 @@ const grid = {
   get geometry() {
     const box = byId("cells"), [least, height] = CELLS[store.audit.has_pictures ? "pictures" : "cards"];
     const columns = Math.max(1, Math.floor(box.clientWidth / least)), full = Math.ceil(view.total / columns) * height;
-    const bar = Math.min(full, TALLEST), seen = box.clientHeight || 1;
-    return { box, columns, width: 100 / columns, height, bar, seen, stretch: bar > seen ? (full - seen) / (bar - seen) : 1 };
+    return { ...scrolled(box, full), box, columns, full, width: 100 / columns, size: height };
   },
 
   reveal() { // scroll to what is in focus
-    byId("cells-space").style.height = `${this.geometry.bar}px`;
-    const { box, columns, height, seen, stretch } = this.geometry, at = Math.floor(this.focus / columns) * height, top = box.scrollTop * stretch;
-    if (at < top) box.scrollTop = at / stretch;
-    else if (at + height > top + seen) box.scrollTop = (at + height - seen) / stretch;
+    const { box, columns, full, size } = this.geometry;
+    scrollInto(box, full, Math.floor(this.focus / columns) * size, size);
     this.draw();
   },
 
   draw() {
-    const { box, columns, width, height, bar, seen, stretch } = this.geometry, top = box.scrollTop * stretch, cells = [];
-    byId("cells-space").style.height = `${bar}px`;
-    const first = Math.max(0, Math.floor(top / height) - 1) * columns, last = Math.min(view.total, (Math.ceil((top + seen) / height) + 1) * columns);
+    const { box, columns, width, size, height, seen, top } = this.geometry, cells = [];
+    byId("cells-space").style.height = `${height}px`;
+    const first = Math.max(0, Math.floor(top / size) - 1) * columns, last = Math.min(view.total, (Math.ceil((top + seen) / size) + 1) * columns);
     for (let i = first; i < last; i++) {
       const issue = issueAt(i), cell = drawCell(i, issue);
       if (!issue) load(Math.floor(i / PAGE))?.then?.(drawSoon, () => {});
       Object.assign(cell.style, {
-        left: `${(i % columns) * width}%`, width: `${width}%`, height: `${height}px`, top: `${box.scrollTop + Math.floor(i / columns) * height - top}px`,
+        left: `${(i % columns) * width}%`, width: `${width}%`, height: `${size}px`, top: `${box.scrollTop + Math.floor(i / columns) * size - top}px`,
       });
       cells.push(cell);
     }
@@ -85,16 +82,18 @@ const grid = {
     this.draw();
   },
 
-  all() {
-    this.selected = new Set(Array(view.total).keys());
+  select(places) {
+    this.selected = new Set(places);
     this.begin(this.focus);
     this.draw();
   },
 
+  all() {
+    this.select(Array(view.total).keys());
+  },
+
   none() {
-    this.selected = new Set();
-    this.begin(this.focus);
-    this.draw();
+    this.select([]);
   },
 
   chord(event) { // Ctrl with a key
@@ -124,7 +123,7 @@ function cellWords(issue) {
   return [text || named(issue)];
 }
 
-const steps = (lines) => lines * grid.geometry.columns, visible = () => Math.max(1, Math.floor(grid.geometry.seen / grid.geometry.height));
+const steps = (lines) => lines * grid.geometry.columns, visible = () => Math.max(1, Math.floor(grid.geometry.seen / grid.geometry.size));
 const going = (to) => (event) => grid.go(to(), event.shiftKey);
 views.add("grid", {
   show: () => grid.show(), hide: () => grid.hide(), chord: (event) => grid.chord(event),

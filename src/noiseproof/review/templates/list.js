@@ -4,23 +4,22 @@
 const HEIGHT = 52, TALLEST = 8e6; // pixels of an item; of a list that browsers can show
 const SIGNS = { accept: "✓", keep: "=", other: "→", skip: "?", exclude: "✕", unclear: "≈" };
 
-function geometry() {
-  const list = byId("list"), full = view.total * HEIGHT, height = Math.min(full, TALLEST);
-  const seen = list.clientHeight || 1;
+function scrolled(box, full) { // which part of a list is seen, whose full height browsers may be unable to show
+  const height = Math.min(full, TALLEST), seen = box.clientHeight || 1;
   const stretch = height > seen ? (full - seen) / (height - seen) : 1; // pixels of the true list for one of the bar
-  return { list, full, height, seen, stretch };
+  return { height, seen, stretch, top: box.scrollTop * stretch };
 }
 
-function scrollTo(i) {
-  byId("space").style.height = `${geometry().height}px`;
-  const { list, seen, stretch } = geometry(), top = list.scrollTop * stretch, at = i * HEIGHT;
-  if (at < top) list.scrollTop = at / stretch;
-  else if (at + HEIGHT > top + seen) list.scrollTop = (at + HEIGHT - seen) / stretch;
+function scrollInto(box, full, at, size) { // so that what is at these pixels of the true list is seen
+  box.firstElementChild.style.height = `${scrolled(box, full).height}px`;
+  const { seen, stretch, top } = scrolled(box, full);
+  if (at < top) box.scrollTop = at / stretch;
+  else if (at + size > top + seen) box.scrollTop = (at + size - seen) / stretch;
 }
 
 function drawList() {
   if (store?.audit.measure) return; // it would be an invitation to choose, and chosen rows are no random sample
-  const { list, seen, stretch } = geometry(), top = list.scrollTop * stretch;
+  const list = byId("list"), { seen, top } = scrolled(list, view.total * HEIGHT);
   const first = Math.max(0, Math.floor(top / HEIGHT) - 2), last = Math.min(view.total, Math.ceil((top + seen) / HEIGHT) + 2);
   const items = [];
   for (let i = first; i < last; i++) {
@@ -48,9 +47,10 @@ function drawList() {
 }
 
 function snippetWords(issue) { // a few words of the row; its name where it has none
-  const { text, fields } = issue.snippet ?? {};
-  return text || (fields ?? []).map(([name, cell]) => `${name} ${cell}`).join(" · ") || named(issue);
+  return rowWords(issue.snippet ?? {}) || named(issue);
 }
+
+const rowWords = ({ text, fields }) => text || (fields ?? []).map(([name, cell]) => `${name} ${cell}`).join(" · ");
 
 function done(issue) {
   const word = issue.decision === "other" ? `${SIGNS.other} ${readable(issue.label)}` : `${SIGNS[issue.decision]} ${issue.decision}`;

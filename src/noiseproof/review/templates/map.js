@@ -1,7 +1,7 @@
 "use strict";
 // The map: all rows in the plane on a canvas, labels called wrong as rings; a lasso or the keyboard selects among these.
 
-const COLORED = 10, STEPS = 65535, PADDING = 12, NEAR = 50; // classes; of a coordinate; pixels; rows selected around one
+const COLORED = 10, PADDING = 12, NEAR = 50; // classes; pixels; rows selected around one
 const MANY = 3000; // labels called wrong that are squares: rings take longer to draw
 const MAP_HELP = "Drag around rows to select them, click one to open it; Shift and drag moves the map. Keys: arrows move between labels called wrong, Enter opens one, "
   + `Space at two of them selects the rectangle between, n the ${NEAR} nearest.`;
@@ -69,12 +69,10 @@ const map = {
     const sampled = row.length < rows ? `${whole(row.length)} of ${whole(rows)} rows: labels called wrong first, then a random sample. ` : `${counted(rows, "row")}. `;
     const far = beyond ? `${counted(beyond, "far row")} at the edge. ` : "";
     const legend = this.names.map((name, i) => {
-      const button = make("button", { type: "button", "aria-pressed": "false", class: "swatch" }, make("i", { class: `color-${i < COLORED ? i : "other"}` }), name);
-      button.addEventListener("click", () => this.light(i));
-      return button;
+      const color = make("i", { class: `color-${i < COLORED ? i : "other"}` });
+      return makeButton([color, name], () => this.light(i), { "aria-pressed": "false", class: "swatch" });
     });
-    const near = make("button", { type: "button" }, `${NEAR} nearest `, make("kbd", null, "n"));
-    near.addEventListener("click", () => this.selectNearest());
+    const near = makeButton([`${NEAR} nearest `, make("kbd", null, "n")], () => this.selectNearest());
     const label = `Map of ${counted(row.length, "row")} by their given labels; ${counted(this.points.issues, "label")} called wrong. Arrow keys move.`;
     return [
       make("div", { id: "map-frame" }, make("canvas", { id: "map-points", "aria-hidden": "true" }),

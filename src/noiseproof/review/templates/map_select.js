@@ -79,8 +79,8 @@ Object.assign(map, {
     const about = await this.brief(i);
     if (this.hinted !== i) return;
     const [x, y] = this.place(i), { width } = this.layout;
-    const cells = (about.fields ?? []).map(([name, value]) => `${name} ${value}`).join(" · "), image = about.image ?? (about.has_image ? store.picture(about.row, 96) : null);
-    box.replaceChildren(...[image ? make("img", { src: image, alt: "" }) : null, make("strong", null, briefly(about)), image ? null : make("span", { class: "snippet" }, about.text ?? cells)].filter(Boolean));
+    const image = about.image ?? (about.has_image ? store.picture(about.row, 96) : null);
+    box.replaceChildren(...[image ? make("img", { src: image, alt: "" }) : null, make("strong", null, briefly(about)), image ? null : make("span", { class: "snippet" }, rowWords(about))].filter(Boolean));
     box.style.left = `${x < width / 2 ? x + 12 : x - 12}px`;
     box.style.top = `${y}px`;
     box.classList.toggle("leftward", x >= width / 2);
@@ -96,11 +96,11 @@ Object.assign(map, {
   // --- the keyboard
 
   press(event) {
-    const [right, down] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key] ?? [0, 0];
+    const [right, down] = ARROWS[event.key] ?? [];
     const act = this.zoomKey(event) ?? {
       Enter: () => { if (this.at !== null) this.enter(this.at); }, " ": () => this.putCorner(), n: () => this.selectNearest(),
       Escape: this.corner === null ? null : () => { this.corner = null; this.drawTop(); },
-    }[event.key] ?? (right || down ? () => this.move(right, down) : null);
+    }[event.key] ?? (right === undefined ? null : () => this.move(right, down));
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
@@ -108,8 +108,7 @@ Object.assign(map, {
   },
 
   async move(right, down) { // to the nearest label called wrong in this direction
-    const { width, height } = this.layout, count = this.points.issues || this.points.row.length;
-    const [x, y] = this.at === null ? [width / 2, height / 2] : this.place(this.at);
+    const count = this.points.issues || this.points.row.length, [x, y] = this.center();
     let [best, least] = [null, Infinity];
     for (let i = 0; i < count; i++) {
       const [px, py] = this.place(i), along = (px - x) * right + (py - y) * down, across = Math.abs((px - x) * down + (py - y) * right);
@@ -140,7 +139,7 @@ Object.assign(map, {
   },
 
   selectNearest() {
-    const { width, height } = this.layout, [x, y] = this.at === null ? [width / 2, height / 2] : this.place(this.at);
+    const [x, y] = this.center();
     const apart = (i) => { const [px, py] = this.place(i); return Math.hypot(px - x, py - y); };
     const points = [...Array(this.decidable()).keys()].map((i) => [apart(i), i]).sort(([one], [two]) => one - two);
     return this.select(points.slice(0, NEAR).map(([, i]) => i));

@@ -28,18 +28,14 @@ Object.assign(map, {
   },
 
   zoomTools() {
-    const button = (sign, key, label, act) => {
-      const node = make("button", { type: "button", "aria-label": label, title: `${label} (${key})` }, sign);
-      node.addEventListener("click", act);
-      return node;
-    };
+    const button = (sign, key, label, act) => makeButton(sign, act, { "aria-label": label, title: `${label} (${key})` });
     return [button("+", "+", "Zoom in", () => this.zoomBy(1.5)), button("−", "-", "Zoom out", () => this.zoomBy(1 / 1.5)),
       button("All", "0", "Show all of the map", () => this.resize())];
   },
 
   zoomKey({ key, shiftKey }) { // what a key does, if anything
-    const [right, down] = { ArrowRight: [-1, 0], ArrowLeft: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] }[key] ?? [];
-    if (right !== undefined) return shiftKey ? () => this.pan(60 * right, 60 * down) : null;
+    const [right, down] = ARROWS[key] ?? [];
+    if (right !== undefined) return shiftKey ? () => this.pan(-60 * right, -60 * down) : null;
     return { "+": () => this.zoomBy(1.5), "-": () => this.zoomBy(1 / 1.5), 0: () => this.resize() }[key] ?? null;
   },
 

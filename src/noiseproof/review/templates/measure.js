@@ -59,7 +59,7 @@ function progressOfMeasuring({ measured, total }) {
 // --- blind: the label is chosen among all classes
 
 function blindChoices(classes) {
-  const button = (choice, key, text, label) => make("button", { type: "button", "data-choice": choice, "data-label": label }, make("kbd", null, key), ` ${text}`);
+  const button = (choice, key, text, label) => makeButton([make("kbd", null, key), ` ${text}`], null, { "data-choice": choice, "data-label": label });
   const labels = classes.length <= FEW
     ? classes.map((name, i) => button("other", String(i + 1), readable(name), name))
     : [button("other", "o", "Label …")];

@@ -61,8 +61,7 @@ const overview = {
       progress.total && ["decided", `${whole(progress.decided)} of ${whole(progress.total)}`],
       measured && ["wrong labels left", withInterval(measured.wrong_left, whole, ""), "Measured: in the data once the decisions are applied."],
     ];
-    const begin = make("button", { type: "button", class: "begin" }, "Decide, the worst label first ", make("kbd", null, "l"));
-    begin.addEventListener("click", () => views.show("list"));
+    const begin = makeButton(["Decide, the worst label first ", make("kbd", null, "l")], () => views.show("list"), { class: "begin" });
     const verdict = store.audit.verdict ? [make("p", { id: "verdict", class: "sentence" }, store.audit.verdict)] : [];
     const hint = "How many wrong labels are left can be measured on a random sample: noiseproof review … --measure 100";
     return [
@@ -99,26 +98,22 @@ const overview = {
       return make("td", null, button);
     };
     const lines = shown.map((g) => make("tr", null, head("given", g), ...shown.map((s) => cell(g, s))));
-    const top = make("tr", null, make("td", null), ...shown.map((s) => head("suggested", s)));
-    const table = make("table", { class: shown.some((k) => names[k].length > 3) ? "matrix long" : "matrix", "aria-describedby": "matrix-help" },
-      make("thead", null, top), make("tbody", null, ...lines));
-    table.addEventListener("keydown", moveInTable);
+    const table = makeTable({
+      class: shown.some((k) => names[k].length > 3) ? "matrix long" : "matrix", "aria-describedby": "matrix-help", keydown: moveInTable,
+    }, [make("td", null), ...shown.map((s) => head("suggested", s))], lines);
     [...table.querySelectorAll("button")].forEach((button, i) => { button.tabIndex = i ? -1 : 0; });
     const help = "Labels called wrong that are open, of all. Rows: given label; columns: suggested. Select a pair to decide on its rows.";
-    return [make("div", { class: "wide" }, table), make("p", { id: "matrix-help", class: "matrix-help faint" }, help), left.length ? this.moreClasses(left) : null];
+    return [table, make("p", { id: "matrix-help", class: "matrix-help faint" }, help), left.length ? this.moreClasses(left) : null];
   },
 
   button(filter, text, label) {
-    const button = make("button", { type: "button", "aria-label": label, title: label }, text);
-    button.addEventListener("click", () => this.list(filter, "list"));
-    return button;
+    return makeButton(text, () => this.list(filter, "list"), { "aria-label": label, title: label });
   },
 
   moreClasses(left) {
-    const button = make("button", { type: "button", class: "more" }, `${whole(left.length)} more classes …`);
     const items = left.map(({ k, count }) => ({ text: readable(store.audit.classes[k]), value: k, note: whole(count) }));
-    button.addEventListener("click", () => chooser.open("Add a class to the matrix", items, (k) => { this.added.push(k); this.draw(); }));
-    return button;
+    const choose = () => chooser.open("Add a class to the matrix", items, (k) => { this.added.push(k); this.draw(); });
+    return makeButton(`${whole(left.length)} more classes …`, choose, { class: "more" });
   },
 
   // --- qualities
@@ -133,15 +128,14 @@ const overview = {
     choice.value = k ?? "";
     choice.addEventListener("change", () => { this.chosen = choice.value === "" ? null : Number(choice.value); this.fill("quality", this.qualityParts()); });
     const legend = make("p", { class: "faint" }, make("span", { class: "key issues" }, "called wrong"), make("span", { class: "key rows" }, "all labels"), "Drag over the bars to list their rows.");
-    const tools = make("div", { class: "tools" }, choice, make("label", null, "from ", low), make("label", null, "to ", high), show);
-    tools.addEventListener("keydown", (event) => event.stopPropagation()); // typing is no command
+    const keydown = (event) => event.stopPropagation(); // typing is no command
+    const tools = make("div", { class: "tools", keydown }, choice, make("label", null, "from ", low), make("label", null, "to ", high), show);
     return [chart, legend, tools];
   },
 
   rangeInputs() {
     const input = (value) => make("input", { type: "number", min: 0, max: 1, step: "any", value });
-    const [low, high] = [input(0), input(1)], show = make("button", { type: "button" }, "Show");
-    show.addEventListener("click", () => this.takeRange(low, high));
+    const [low, high] = [input(0), input(1)], show = makeButton("Show", () => this.takeRange(low, high));
     return [low, high, show];
   },
 
@@ -160,18 +154,16 @@ const overview = {
     const name = (k) => (issues[k] ? this.button({ given: names[k] }, readable(names[k]), `Labels called wrong: ${readable(names[k])}`) : readable(names[k]));
     const lines = shown.map((k) => make("tr", null, make("th", { scope: "row" }, name(k)),
       make("td", null, drawBar(rate[k], most, `${share(rate[k])} %`)), number(issues[k]), number(decided[k]), number(rows[k])));
-    const titles = ["given label", "estimated noise", "called wrong", "decided", "rows"];
-    const head = titles.map((title, i) => make("th", { scope: "col", class: i > 1 ? "number" : null }, title));
-    const table = make("table", { class: "rates" }, make("thead", null, make("tr", null, ...head)), make("tbody", null, ...lines));
-    const more = order.length > shown.length ? make("button", { type: "button", class: "more" }, `All ${whole(order.length)} classes`) : null;
-    more?.addEventListener("click", () => { this.allRates = true; this.fill("rates", this.rateParts()); });
-    return [make("div", { class: "wide" }, table), more];
+    const head = makeHead(["given label", "estimated noise", "called wrong", "decided", "rows"], (i) => i > 1);
+    const showAll = () => { this.allRates = true; this.fill("rates", this.rateParts()); };
+    const more = order.length > shown.length ? makeButton(`All ${whole(order.length)} classes`, showAll, { class: "more" }) : null;
+    return [makeTable({ class: "rates" }, head, lines), more];
   },
 };
 
 function moveInTable(event) { // arrow keys move between the buttons of a table, which is one stop of the tab key
-  const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
-  if (!down && !right) return;
+  const [right, down] = ARROWS[event.key] ?? [];
+  if (right === undefined) return;
   event.preventDefault();
   event.stopPropagation();
   const lines = [...event.currentTarget.rows], from = event.target.closest("td, th"), line = from.parentElement;

@@ -78,7 +78,7 @@ function drawPeople({ reviewer, reviewers, conflicts, agreement, second_opinions
   const parts = [...reviewers.map(person)];
   if (second.total) parts.push(make("span", null, `second opinions ${second.done} of ${second.total}`));
   if (agreement) parts.push(make("span", { title: "The share of rows decided by two people who did not see each other's decision, and Cohen's kappa." }, `agreement ${agreed(agreement)}`));
-  if (conflicts) parts.push(make("button", { type: "button", id: "conflicts" }, counted(conflicts, "conflict")));
+  if (conflicts) parts.push(makeButton(counted(conflicts, "conflict"), null, { id: "conflicts" }));
   const hadFocus = document.activeElement?.id === "conflicts";
   byId("people").replaceChildren(...parts);
   if (hadFocus) byId("conflicts")?.focus();

@@ -32,10 +32,8 @@ const spellings = {
   open() {
     if (store.audit.measure) return;
     if (!byId("spelling").hidden) return byId("spelling-yes").focus();
-    const items = (names) => names.map((name) => ({ text: readable(name), value: name }));
-    const classes = [...store.audit.classes, ...store.audit.new_classes];
-    chooser.open("A class that is another one, spelled differently", items(store.audit.classes), (spelling) => {
-      const others = items(classes.filter((name) => name !== spelling));
+    chooser.open("A class that is another one, spelled differently", classItems(store.audit.classes), (spelling) => {
+      const others = classItems(allClasses().filter((name) => name !== spelling));
       chooser.open(`${quoted(spelling)} becomes`, others, (label) => this.merge(spelling, label));
     });
   },

@@ -77,7 +77,7 @@ async function show(i) {
   }
   view.current = view.total ? Math.min(Math.max(i, 0), view.total - 1) : -1;
   if (views.current === "grid") return grid.draw();
-  scrollTo(view.current);
+  scrollInto(byId("list"), view.total * HEIGHT, view.current * HEIGHT, HEIGHT);
   drawList();
   await drawCard();
   const ahead = Math.floor((view.current + PAGE / 2) / PAGE);
