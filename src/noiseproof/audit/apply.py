@@ -471,8 +471,7 @@ def _both_labels(
 
     Labels are numbers (N,), or 0 and 1 (N, K) of several labels a row.
     """
-    name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
-    rows = data.row.tolist()
+    name, rows = audit.given, data.row.tolist()
     before = [name[r] if r >= 0 else data.classes[g] for r, g in zip(rows, data.given.tolist(), strict=True)]
     after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
     if multi := audit.config.get("multi_label"):

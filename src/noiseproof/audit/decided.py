@@ -9,9 +9,8 @@ import torch
 
 from noiseproof.audit.judge.cut import cut_labels
 from noiseproof.audit.judge.goal import parse_goal
-from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.audit.judge.rate import shifted
-from noiseproof.audit.labels import LabelIssues, class_means, select, with_dynamics
+from noiseproof.audit.labels import LabelIssues, class_means, with_dynamics
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.network import Evidence
@@ -42,23 +41,12 @@ def judge_decided(
     decided = torch.from_numpy(data.decided)
     known = torch.where(decided >= 0, (decided != given).double(), wrong)
     rate, (low, high) = float(known[counted].mean()), issues.noise_interval
-    at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
     return replace(
         issues,
-        quality=cut.quality.numpy(),
-        is_issue=cut.is_issue.numpy(),
-        suggested=posterior.suggested.numpy(),
-        suggestion_quality=(wrong * posterior.suggested_share).float().numpy(),
-        predicted=posterior.predicted.numpy(),
+        **issues.judge.describe(given, probs, posterior, wrong, cut, counted),
         noise_rate=rate,
         noise_interval=(min(low, rate), max(high, rate)),
-        class_rates=class_means(known[counts], given[counts], K).numpy(),
-        transition=issues.judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
-        cut=cut.thresholds.numpy(),
-        false_positive_rate=float(right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)),
-        margin=posterior.margin.numpy(),
-        confidence=probs[at, given].numpy(),
-        suggested_confidence=probs[at, posterior.suggested].numpy(),
+        class_rates=class_means(known, given, K, counted),
         neighbour_agreement=training.neighbour_agreement,
         unlearned=training.unlearned,
         doubt=training.doubt,

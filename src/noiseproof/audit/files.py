@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,6 +74,18 @@ class Audit:
         """The classes in a column of the issues by their numbers, (N,)."""
         number = {name: k for k, name in enumerate(self.classes)}
         return self.issues[column].map(number).to_numpy().astype(np.int64)
+
+    @property
+    def given(self) -> dict[int, str]:
+        """The given label of each audited row."""
+        return dict(zip(self.issues["row"].tolist(), self.issues["given_label"].tolist(), strict=True))
+
+    def spellings(self, cells: Sequence[Any]) -> dict[str, Any]:
+        """How ``cells``, one for each row of the source, spell each given label, most often if in several ways."""
+        counts: dict[str, Counter[Any]] = {}
+        for row, name in self.given.items():
+            counts.setdefault(name, Counter())[cells[row]] += 1
+        return {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
     def moved(self, place: NDArray[np.int64]) -> Audit:
         """The same audit with the numbers that its rows have now, ``place`` (source_rows,)."""
@@ -171,6 +184,16 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
 def cache_beside(folder: PathLike) -> Path:
     """Return the folder beside an audit where features are kept, for further audits of the same data."""
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
+
+
+def read_votes(audit: Audit) -> dict[int, list[list[str]]] | None:
+    """The annotators of each row with their labels, None where votes are in columns of the data alone."""
+    if (frame := read_crowd(audit, CROWD[2])) is None:
+        return None
+    votes: dict[int, list[list[str]]] = {}
+    for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
+        votes.setdefault(row, []).append([annotator, label])
+    return votes
 
 
 def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from noiseproof.audit.crowd.confusion import Annotators, VotedRows, fit_annotators
 from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.audit.judge.cut import cut_labels
+from noiseproof.audit.judge.cut import Cut, cut_labels
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
 from noiseproof.audit.judge.posterior import (
@@ -186,22 +186,11 @@ def find_label_issues(
         given, wrong, rows.uncertain, rate.estimate, K, goal=parse_goal(goal), may_be_fine=interval.is_negligible,
         is_predictable=is_predictable,
     )  # fmt: skip
-    at, counts, right = torch.arange(N), select(rows.counted), 1 - wrong
     return LabelIssues(
-        quality=cut.quality.numpy(),
-        is_issue=cut.is_issue.numpy(),
-        suggested=posterior.suggested.numpy(),
-        suggestion_quality=(wrong * posterior.suggested_share).float().numpy(),
-        predicted=posterior.predicted.numpy(),
+        **judge.describe(given, probs, posterior, wrong, cut, rows.counted),
         noise_rate=rate.estimate,
         noise_interval=(interval.low, interval.high),
-        class_rates=class_means(wrong[counts], given[counts], K).numpy(),
-        transition=judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
-        cut=cut.thresholds.numpy(),
-        false_positive_rate=float(right[cut.is_issue].sum() / right[rows.counted].sum().clamp(min=SMALL)),
-        margin=posterior.margin.numpy(),
-        confidence=probs[at, given].numpy(),
-        suggested_confidence=probs[at, posterior.suggested].numpy(),
+        class_rates=class_means(wrong, given, K, rows.counted),
         neighbour_agreement=agreement,
         unlearned=None if evidence is None else evidence.unlearned,
         doubt=None if evidence is None else evidence.doubt,
@@ -226,6 +215,25 @@ class RowJudge(Brief):
         if votes is None or self.annotators is None:
             return reduce_posterior(given, probs, self.noise.posterior(given, probs))
         return reduce_posterior(given, probs, self.voted(given, probs, votes).posterior(self.annotators))
+
+    def describe(
+        self, given: Tensor, probs: Tensor, posterior: RowPosterior, wrong: Tensor, cut: Cut, counted: Tensor
+    ) -> dict[str, Any]:
+        """Fields of ``LabelIssues`` that follow from P(wrong) (N,) and the cut, by the ``counted`` rows (N,)."""
+        at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
+        return {
+            "quality": cut.quality.numpy(),
+            "is_issue": cut.is_issue.numpy(),
+            "suggested": posterior.suggested.numpy(),
+            "suggestion_quality": (wrong * posterior.suggested_share).float().numpy(),
+            "predicted": posterior.predicted.numpy(),
+            "transition": self.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
+            "cut": cut.thresholds.numpy(),
+            "false_positive_rate": float(right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)),
+            "margin": posterior.margin.numpy(),
+            "confidence": probs[at, given].numpy(),
+            "suggested_confidence": probs[at, posterior.suggested].numpy(),
+        }
 
     def voted(self, given: Tensor, probs: Tensor, votes: Votes) -> VotedRows:
         """The rows that annotators voted on, with all other evidence."""
@@ -262,10 +270,11 @@ def select(mask: Tensor) -> Any:
     return slice(None) if bool(mask.all()) else mask
 
 
-def class_means(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """The mean of ``values`` (N,) in each class, (K,); 0 without rows."""
+def class_means(values: Tensor, classes: Tensor, num_classes: int, counted: Tensor) -> NDArray[np.float64]:
+    """The mean of ``values`` (N,) in each class, (K,), over the ``counted`` rows (N,); 0 without rows."""
+    values, classes = values[select(counted)], classes[select(counted)]
     sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, classes, values)
-    return sums / torch.bincount(classes, minlength=num_classes).clamp(min=1)
+    return np.asarray((sums / torch.bincount(classes, minlength=num_classes).clamp(min=1)).numpy())
 
 
 def _fit(

@@ -50,13 +50,6 @@ def find_layout(sample: NDArray[Any], *, named: bool = False) -> Layout | None:
 
     D numbers are a picture if adjacent ones differ less than any two, along both sides alike: numbers in any order do
     not, and those of a series only along one side. With ``named``, the columns are called pixels and need no test.
-
-    >>> y, x = np.mgrid[:8, :8]
-    >>> blobs = np.stack([np.hypot(y - i % 8, x - i // 8) for i in range(64)]).reshape(64, 64)
-    >>> find_layout(blobs).shape
-    (8, 8)
-    >>> find_layout(blobs[:, np.random.default_rng(0).permutation(64)]) is None
-    True
     """
     shapes = _shapes(sample.shape[1])
     numbers = np.asarray(sample, np.float64)

@@ -202,8 +202,8 @@ def corrections(
 
     ``accept_all`` takes the suggestion for undecided rows, too, where it is more likely right than the given label. It
     is refused unless this clearly mends more labels than it spoils, by measured decisions or, without any, by an audit
-    with trusted rows or annotators. Decided changes that are likelier slips of the reviewer, by rows asked twice, are
-    left out. ``yes`` overrides both.
+    with trusted rows or annotators. Decided changes that are likelier slips of the reviewer are left out. ``yes``
+    overrides both.
 
     Args:
         answers: all answers of the review (``read_answers``), with second opinions; by default ``decisions``.

@@ -263,6 +263,17 @@ def has_lists(cells: Sequence[Any], name: str) -> bool:
     return True
 
 
+def spelled_lists(names: Collection[str], multi: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    """How words spell the labels in the lists of ``where``: by the separator of the user, or any that no label has."""
+    multi = multi or {"separator": separator_for(names), "labels": None}
+    if odd := sorted(name for name in names if multi["separator"] in name):
+        raise ValueError(
+            f"Expected labels without the separator {multi['separator']!r} in the lists of {where}, got "
+            f"{preview(odd)}. Leave out `multi_label`: lists need none."
+        )
+    return dict(multi)
+
+
 def _is_absent(cell: Any) -> bool:
     return cell is None or str(cell) in ("nan", "<NA>", "NaT")
 
@@ -326,10 +337,7 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
 
 def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     """How the source spells each word that it has; others are spelled as they are, and no label as an empty cell."""
-    counts: dict[str, Counter[Any]] = {}
-    for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
-        counts.setdefault(name, Counter())[cells[row]] += 1
-    return {NONE: ""} | {name: count.most_common(1)[0][0] for name, count in counts.items()}
+    return {NONE: ""} | audit.spellings(cells)
 
 
 def split_among(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from noiseproof.audit.files import CROWD, Audit, read_crowd
+from noiseproof.audit.files import CROWD, Audit, read_crowd, read_votes
 
 MOST, MOST_ROWS = 500, 500  # annotators, and disputed rows of each, that a page has
 
@@ -19,12 +19,7 @@ class AnnotatorFiles:
     @cached_property
     def votes(self) -> dict[int, list[list[str]]] | None:
         """The annotators of each row with their labels, None where votes are in columns of the data alone."""
-        if (frame := read_crowd(self.audit, CROWD[2])) is None:
-            return None
-        votes: dict[int, list[list[str]]] = {}
-        for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
-            votes.setdefault(row, []).append([annotator, label])
-        return votes
+        return read_votes(self.audit)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a line for each annotator, the worst first: annotators.csv, and the disputed rows.

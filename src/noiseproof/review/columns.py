@@ -93,11 +93,7 @@ def compare_numbers(one: NDArray[np.float64], two: NDArray[np.float64], columns:
 
 
 def compare_words(one: NDArray[Any], two: NDArray[Any], columns: int = 1) -> dict[str, Any] | None:
-    """Return the total variation of two samples of words and the shares of both; None if it is no more than chance.
-
-    >>> compare_words(np.array(["a"] * 50, object), np.array(["b"] * 50, object))["words"]
-    [['a', 1.0, 0.0], ['b', 0.0, 1.0]]
-    """
+    """Return the total variation of two samples of words and the shares of both; None if it is no more than chance."""
     known, codes = np.unique(np.concatenate([one, two]).astype(str), return_inverse=True)
     counts = np.stack([np.bincount(part, minlength=len(known)) for part in (codes[: len(one)], codes[len(one) :])])
     is_rare = counts.sum(0) < RARE

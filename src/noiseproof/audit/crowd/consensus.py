@@ -53,13 +53,12 @@ def consensus(
     annotators and frequencies of the classes together make likelier (``pooled``), else to one at random.
 
     Args:
-        votes: a table (N, A) of class numbers, −1 where an annotator gave none, or ``Votes``, as in
-            ``read_rows(…, annotations=lines).annotators``.
+        votes: a table (N, A) of class numbers, −1 where an annotator gave none, or ``Votes``.
         num_classes: by default the columns of ``pred_probs``, or the largest class with a vote.
         method: ``majority``; ``dawid-skene``, a confusion matrix of each annotator (Dawid and Skene 1979); ``glad``,
             an ability of each annotator and a difficulty of each row (Whitehill et al. 2009); ``mace``, an annotator
             who knows the label or answers by habit (Hovy et al. 2013); ``pooled``, confusion matrices that start as
-            the crowd's, for annotators with few labels (``noiseproof.audit.crowd.confusion``).
+            the crowd's, for annotators with few labels.
         pred_probs: (N, K), from models that did not see the row: the prior of its label.
         seed: of ties that nothing else resolves.
 

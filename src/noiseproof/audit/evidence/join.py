@@ -66,11 +66,6 @@ def join_answers(
     Weights and offsets, unless given, make the given answers most likely, with a penalty OWN/2·|w_k − w|² on the
     distance from weights that all questions share, which have one on that from equal weights: so rare labels have those
     of the others. Unlike a mixture, this is calibrated for each question, by which the judge tells noise from overlap.
-
-    >>> yes = np.array([[0], [0], [1], [1]])
-    >>> p, weights = join_answers(yes, {"good": 0.1 + 0.8 * yes, "random": np.full((4, 1), 0.5)})
-    >>> bool(((p > 0.5) == yes).all()), mean_shares(("good", "random"), weights)["good"] > 0.5
-    (True, True)
     """
     logits = np.stack([_log_odds(p) for p in predictions.values()], -1)  # (N, K, M)
     if weights is None:

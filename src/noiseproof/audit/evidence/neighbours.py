@@ -279,10 +279,10 @@ def neighbour_votes(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Class probabilities by votes of the neighbours (N, K), and the share of these with the row's own label (N,).
 
-    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels, so that no
-    probability is zero. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart`` (N,),
-    such as a fold or a group of near-duplicates, do not vote for each other; without any voter the share is NaN. The
-    row's own label and π are those of ``given`` (N,), by default of ``labels``.
+    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels. ``labels``
+    are classes (N,) or distributions (N, K). Rows of the same value in ``apart`` (N,), such as a fold, do not vote for
+    each other; without any voter the share is NaN. The row's own label and π are those of ``given`` (N,), by default
+    ``labels``.
     """
     voted = torch.as_tensor(np.asarray(labels))
     index = torch.from_numpy(neighbours.index)

@@ -80,10 +80,6 @@ def exact_share(count: float, total: float) -> Estimate:
     """``count`` of ``total`` independent draws as a share, with its exact interval (Clopper & Pearson 1934).
 
     Both may be fractions: effective numbers of weighted draws.
-
-    >>> share = exact_share(0, 10)  # 1 − 0.025^(1/10)
-    >>> share.value, share.low, round(share.high, 4)
-    (0.0, 0.0, 0.3085)
     """
     from scipy.special import betaincinv
 

@@ -58,9 +58,8 @@ def propose(
     """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the same mixture.
 
     ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` those of `most_informative`, ``measure``
-    the next questions of the design (`Design`, which is drawn where there is none), about decided rows, too; where its
-    round has fewer, the others take their place. A row has one purpose, to measure before all others: only these rows
-    represent the rest.
+    the next questions of the `Design`, which is drawn where there is none; where its round has fewer, the others take
+    their place. A row has one purpose, to measure before all others: only these rows represent the rest.
     """
     check_count("count", count, 1)
     questions: list[Proposal] = []
@@ -113,10 +112,6 @@ def most_informative(
         given: (N,) class numbers.
         group: (N,) of near-duplicates, −1 for a row without any.
         closed: (N,) rows that are not available, and nor are their near-duplicates.
-
-    >>> p = np.array([0.5, 0.5, 0.4, 0.1, 0.02])
-    >>> most_informative(p, np.array([0, 0, 0, 1, 1]), np.array([3, 3, -1, -1, -1]), np.zeros(5, bool), 3)
-    array([0, 2, 3])
     """
     worth = wrong * (1 - wrong)
     taken = set(group[closed & (group >= 0)].tolist())

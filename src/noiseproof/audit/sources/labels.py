@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -129,10 +128,7 @@ def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ())
     A class without an audited row is spelled as its name, or as its position in the classes that the user named, if
     numbers are positions there and not names. ``names`` may have new classes, which are spelled as their names.
     """
-    counts: dict[str, Counter[Any]] = {}
-    for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
-        counts.setdefault(name, Counter())[cells[row]] += 1
-    spelling = {name: count.most_common(1)[0][0] for name, count in counts.items()}
+    spelling = audit.spellings(cells)
     written = list(spelling.values())
     numbers = read_labels(written)
     is_number = numbers.dtype.kind == "i"
@@ -174,7 +170,7 @@ def merge_labels(
     """
     if not becomes:
         return dict(changes)
-    given = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
+    given = audit.given
     labels = dict(enumerate(words or ())) | given | dict(changes)
     merged = {row: becomes.get(label, label) for row, label in labels.items() if row in changes or label in becomes}
     return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}

@@ -29,7 +29,7 @@ from noiseproof.audit.sets import (
     labels_in,
     list_cells,
     lists_as_sets,
-    separator_for,
+    spelled_lists,
     yes_no,
 )
 from noiseproof.audit.sources.annotations import first_labels, place_votes
@@ -166,13 +166,7 @@ class TableSource(Source):
         if self.config["annotators"] or request.annotations is not None:
             raise ValueError("Expected one label a row beside `annotators`, got lists. Leave one of the options out.")
         names = {name for each in lists_as_sets(cells) for name in each or ()}
-        multi = self.config["multi_label"] or {"separator": separator_for(names), "labels": None}
-        if odd := sorted(name for name in names if multi["separator"] in name):
-            raise ValueError(
-                f"Expected labels without the separator {multi['separator']!r} in the lists of {label!r}, got "
-                f"{preview(odd)}. Leave out `multi_label`: lists need none."
-            )
-        self.config["multi_label"] = {**multi, "kind": "cells"}
+        self.config["multi_label"] = {**spelled_lists(names, self.config["multi_label"], repr(label)), "kind": "cells"}
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
         return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))

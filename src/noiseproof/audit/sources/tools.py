@@ -14,7 +14,7 @@ from noiseproof.audit.exchange.base import Item, Labels, Tool
 from noiseproof.audit.files import Audit
 from noiseproof.audit.records import MemoryRecords, Records
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import join_set, separator_for, split_set
+from noiseproof.audit.sets import join_set, spelled_lists, split_set
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
@@ -63,12 +63,9 @@ class Annotated(Source):
 
     def _note_sets(self, labels: set[str], are_lists: bool) -> None:
         """Keep in ``config`` how words spell the labels of an entry: by the separator of the user, or any that does."""
-        multi = self.config["multi_label"] or {"separator": separator_for(labels), "labels": None}
-        if odd := sorted(label for label in labels if are_lists and multi["separator"] in label):
-            raise ValueError(
-                f"Expected labels without the separator {multi['separator']!r} in the lists of {self.path}, got "
-                f"{preview(odd)}. Leave out `multi_label`: lists need none."
-            )
+        multi = self.config["multi_label"]
+        if are_lists or multi is None:
+            multi = spelled_lists(labels, multi, str(self.path))
         self.config["multi_label"] = {**multi, "kind": "lists" if are_lists else "words"}
 
     def word(self, labels: Labels | None) -> str:

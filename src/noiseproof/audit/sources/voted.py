@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import CROWD, Audit, read_crowd
+from noiseproof.audit.files import Audit, read_votes
 from noiseproof.audit.sources.labels import merge_labels, row_outcomes
 
 LABEL, QUALITY, VOTES = "label", "label_quality", "votes"
@@ -40,18 +40,9 @@ def voted_cells(
         likely = {suggested: other_quality, given: quality}.get(changes.get(row, given), 0.0)
         cells[LABEL][row] = int(label) if are_numbers else label
         cells[QUALITY][row] = 1.0 if row in decided else round(float(likely), 6)
-    for row, by_name in (_votes(audit) if votes else {}).items():
-        cells[VOTES][row] = json.dumps(by_name, ensure_ascii=False)
+    for row, pairs in ((read_votes(audit) or {}) if votes else {}).items():
+        cells[VOTES][row] = json.dumps(dict(pairs), ensure_ascii=False)
     return cells
-
-
-def _votes(audit: Audit) -> dict[int, dict[str, str]]:
-    frame = read_crowd(audit, CROWD[2])
-    assert frame is not None  # of an audit with annotators
-    votes: dict[int, dict[str, str]] = {}
-    for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
-        votes.setdefault(row, {})[annotator] = label
-    return votes
 
 
 def voted_outcomes(cells: Cells, left_out: Collection[int] = ()) -> dict[int, object]:

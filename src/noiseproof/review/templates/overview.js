@@ -180,3 +180,64 @@ views.add("overview", {
   show: () => overview.show(),
   keys: { u: async () => { await undo(); await overview.show(); } },
 });
+
+// --- issues of columns, classes and of the whole: a sentence, labelled bars, and what to do
+
+const ACTION = 0.5; // score from which on something should be done
+
+function findingParts(findings) {
+  return findings.map((one, i) => {
+    const isFirst = findings.findIndex(({ type }) => type === one.type) === i; // the remedy is said once
+    const fix = one.fixes ? [" ", make("code", null, `noiseproof apply … --fix ${one.type}`), ` ${one.fixes}`] : [];
+    return make("article", { class: one.score >= ACTION ? "finding" : "finding minor", "aria-label": `${one.type}: ${one.about}` },
+      make("p", { class: "sentence" }, make("strong", null, `${one.type} `), one.sentence),
+      one.picture ? findingBars(one.picture) : null,
+      one.examples?.length ? findingRows(one.examples) : null,
+      isFirst ? make("p", { class: "faint" }, one.remedy, ...fix) : null);
+  });
+}
+
+function findingRows(examples) { // to look at
+  return make("p", { class: "faint" }, "Look at ", ...examples.flatMap((other, i) => {
+    const button = makeButton(named(other), () => openOther({ given: other.label, suggested: other.label }, other), { class: "example" });
+    return i ? [", ", button] : [button];
+  }));
+}
+
+function findingBars({ title, bars, unit, marked }) {
+  const most = Math.max(...bars.map(([, value]) => value));
+  const lines = bars.map(([name, value], i) => make("tr", { class: marked.includes(i) ? "marked" : null },
+    make("th", { scope: "row" }, readable(name), marked.includes(i) ? make("span", { class: "faint" }, " ◂") : null),
+    make("td", null, drawBar(value, most, `${value.toLocaleString("en")} ${unit}`))));
+  return make("div", { class: "wide" }, make("table", { class: "bars" }, make("caption", { class: "faint" }, title), make("tbody", null, ...lines)));
+}
+
+// --- those who labelled the data: quality with its interval, what they confuse, and the rows where they stand alone
+
+const FIRST_ANNOTATORS = 12;
+
+const annotators = {
+  all: false,
+
+  parts(lines) {
+    const shown = this.all ? lines : lines.slice(0, FIRST_ANNOTATORS);
+    const titles = ["annotator", "right labels", "labels", "most frequent error", "disputed", "advice"], head = makeHead(titles, (i) => [2, 4].includes(i));
+    const table = makeTable({ class: "rates annotators" }, head, shown.map((one) => this.line(one)));
+    const showAll = () => { this.all = true; overview.fill("annotators", this.parts(lines)); };
+    const more = lines.length > shown.length ? makeButton(`All ${whole(lines.length)} annotators`, showAll, { class: "more" }) : null;
+    const note = "Quality with its 95 % interval. Disputed: labels called wrong where the annotator disagrees with the consensus.";
+    return [make("p", { class: "faint" }, note), table, more];
+  },
+
+  line(one) {
+    const interval = `${share(one.quality)} % (${share(one.low)} to ${share(one.high)})`;
+    const error = one.confuses ? `${readable(one.confuses)} as ${readable(one.with)}, ${whole(Math.round(one.confused))}` : "";
+    return make("tr", null, make("th", { scope: "row" }, one.annotator), make("td", null, drawBar(one.quality, 1, interval)),
+      make("td", { class: "number" }, whole(one.labels)), make("td", null, error), make("td", { class: "number" }, this.rows(one)), make("td", null, one.advice));
+  },
+
+  rows(one) {
+    if (!one.rows.length) return "0";
+    return overview.button({ rows: one.rows }, whole(one.rows.length), `${one.rows.length} disputed rows of ${one.annotator}`);
+  },
+};
