@@ -39,7 +39,7 @@ from noiseproof.audit.plan import corrections
 from noiseproof.audit.records import TextRecords
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
-from noiseproof.core.locks import Lock
+from noiseproof.core.files import Lock
 from noiseproof.train import Diverged, Interrupted
 
 

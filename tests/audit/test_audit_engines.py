@@ -17,8 +17,7 @@ from noiseproof.audit import audit, read_rows
 from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.neighbours import nearest
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
-from noiseproof.core.cluster import map_jobs, work_on
-from noiseproof.core.threads import fixed_threads, threads_for
+from noiseproof.core.cluster import fixed_threads, map_jobs, threads_for, work_on
 from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.text import encode_texts
 

@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from noiseproof.audit.evidence import neighbours
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
-from noiseproof.core.threads import fixed_threads
+from noiseproof.core.cluster import fixed_threads
 
 
 def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:

@@ -23,7 +23,7 @@ from noiseproof.audit.evidence.join import FLOOR, PRIOR, join, mixture_weights
 from noiseproof.audit.evidence.trees import TREES, fit_trees
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.threads import fixed_threads
+from noiseproof.core.cluster import fixed_threads
 from noiseproof.data.tables import FeatureTable
 from noiseproof.models.trees import FAST_ROUNDS, TreeClassifier, boosting_rounds
 

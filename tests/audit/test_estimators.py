@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 from noiseproof.audit.evidence.estimators import cross_fit
-from noiseproof.core.objects import load_object
+from noiseproof.core.plugins import load_object
 
 
 def wine() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from chaos import writers
 
-from noiseproof.core.locks import Lock, describe, holder, last_holder
+from noiseproof.core.files import Lock, describe_holder, holder, last_holder
 
-HOLD = "import sys; from pathlib import Path; from noiseproof.core.locks import Lock; l = Lock(Path(sys.argv[1])); " \
+HOLD = "import sys; from pathlib import Path; from noiseproof.core.files import Lock; l = Lock(Path(sys.argv[1])); " \
        "print(l.held, flush=True); sys.stdin.read()"  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def test_one_holds_it_and_others_learn_who(tmp_path: Path) -> None:
     first = Lock(path)
     second = Lock(path)  # of another object in the same process, too
     assert first.held and not second.held
-    assert describe(holder(path) or {}) == f"process {os.getpid()} on {os.uname().nodename}"
+    assert describe_holder(holder(path) or {}) == f"process {os.getpid()} on {os.uname().nodename}"
     second.release()  # releases nothing
     assert not Lock(path).held
     first.release()
@@ -69,4 +69,4 @@ def test_a_shorter_name_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     assert last_holder(path)["pid"] == os.getpid()
     lock.release()
     path.write_text("what a version before wrote")
-    assert last_holder(path) == {} and describe({}) == "another process"
+    assert last_holder(path) == {} and describe_holder({}) == "another process"

@@ -8,7 +8,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from noiseproof.audit import audit
-from noiseproof.core.threads import WORK, choose_threads, fixed_threads, threads_for
+from noiseproof.core.cluster import WORK, choose_threads, fixed_threads, threads_for
 from noiseproof.data import Dataset, Split, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.train import Settings, prepare, train

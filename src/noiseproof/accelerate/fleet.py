@@ -22,7 +22,7 @@ from torch import Tensor
 
 from noiseproof.accelerate.stacks import StackPool
 from noiseproof.core.checks import check_count
-from noiseproof.core.gpu import new_stream
+from noiseproof.core.tensors import new_stream
 from noiseproof.data import Inputs
 from noiseproof.train.executor import make_executor
 from noiseproof.train.job import Job

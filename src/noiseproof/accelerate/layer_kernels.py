@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from noiseproof.core.gpu import device_of
+from noiseproof.core.tensors import device_of
 
 # Triton is not typed. These sizes do not specialise a kernel: a single network must run the same code as several, and
 # batches of another length (the last one, those of test sets) need not be compiled again.

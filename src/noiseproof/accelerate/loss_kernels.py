@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from noiseproof.core.gpu import device_of
+from noiseproof.core.tensors import device_of
 
 SHARE = 16  # samples of a program
 TILE = 8192  # numbers that it holds at a time, at most

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.accelerate.networks import Stack
-from noiseproof.core.gpu import has_kernels
+from noiseproof.core.tensors import has_kernels
 from noiseproof.train.step import Stepper
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from noiseproof.analysis.runs import RunFolder, Runs, open_runs, seeds_of
 from noiseproof.core.checks import check_word
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 
 T = TypeVar("T")
 Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]

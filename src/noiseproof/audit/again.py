@@ -24,8 +24,7 @@ from noiseproof.audit.report import LabelReport, audit
 from noiseproof.audit.rows import digest_all, follow_rows
 from noiseproof.audit.sets import LabelSets, label_names_of, labels_in
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.messages import counted
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress, counted
 from noiseproof.data.sources import PathLike
 
 

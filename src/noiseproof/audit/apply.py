@@ -35,8 +35,8 @@ from noiseproof.audit.sources.labels import merge_labels, row_outcomes
 from noiseproof.audit.sources.voted import Cells, moved_cells, voted_cells, voted_outcomes
 from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
-from noiseproof.core.objects import load_object
-from noiseproof.core.spreadsheets import safe_table
+from noiseproof.core.plugins import load_object
+from noiseproof.core.tablefiles import safe_table
 from noiseproof.data import NoisyData, Split
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train

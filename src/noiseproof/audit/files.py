@@ -21,7 +21,7 @@ from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.core.files import check_files, replacing_all
-from noiseproof.core.spreadsheets import plain_cell, safe_table
+from noiseproof.core.tablefiles import plain_cell, safe_table
 from noiseproof.data.frames import write_csv
 from noiseproof.data.sources import PathLike
 

@@ -30,9 +30,8 @@ from noiseproof.audit.sources.annotations import attach_votes, first_labels, rea
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import Progress, preview
 from noiseproof.core.plugins import MODULES, load_plugins
-from noiseproof.core.progress import Progress
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.features import get_extractor
 from noiseproof.data.frames import as_frame, is_foreign_table, read_file

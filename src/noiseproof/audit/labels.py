@@ -28,9 +28,8 @@ from noiseproof.audit.judge.posterior import (
 )
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
 from noiseproof.audit.sets import are_lists, is_matrix
-from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import Brief, preview
 from noiseproof.core.probs import check_probabilities
 from noiseproof.data.votes import Votes
 

@@ -34,13 +34,12 @@ from noiseproof.audit.labelsets import judge_sets
 from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.gpu import check_device
+from noiseproof.core.cluster import NUMBER_WORK, threads_for
+from noiseproof.core.files import Lock
 from noiseproof.core.lazy import provided
-from noiseproof.core.locks import Lock
-from noiseproof.core.messages import preview
-from noiseproof.core.objects import load_object
-from noiseproof.core.progress import Progress
-from noiseproof.core.threads import NUMBER_WORK, threads_for
+from noiseproof.core.messages import Progress, preview
+from noiseproof.core.plugins import load_object
+from noiseproof.core.tensors import check_device
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, gpu, once
-from noiseproof.core.threads import fixed_threads
+from noiseproof.core.cluster import fixed_threads
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.sources import PathLike
 from noiseproof.train import Diverged

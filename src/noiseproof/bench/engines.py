@@ -45,11 +45,10 @@ from noiseproof.bench.results import (
 )
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.cluster import ray_session
-from noiseproof.core.locks import describe
+from noiseproof.core.cluster import fixed_threads, ray_session
+from noiseproof.core.files import describe_holder
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
-from noiseproof.core.threads import fixed_threads
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Result, Task
@@ -299,7 +298,7 @@ def _run_here(
 
 def _warn_waiting(keys: Collection[str], folder: Path) -> None:
     holders = (holder(folder, key) for key in keys)
-    places = {describe(one) for one in holders if one}
+    places = {describe_holder(one) for one in holders if one}
     log.warning("waiting for %s of others: %s", counted(len(keys), "run"), ", ".join(sorted(places)) or "just finished")
 
 

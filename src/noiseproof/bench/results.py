@@ -30,7 +30,7 @@ import torch
 import xxhash
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.core import locks
+from noiseproof.core import files
 from noiseproof.train import Result
 from noiseproof.train.checkpoint import BEST, write_text
 from noiseproof.train.loop import EPOCHS
@@ -47,7 +47,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-class Lock(locks.Lock):
+class Lock(files.Lock):
     """The right to train one experiment."""
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -56,7 +56,7 @@ class Lock(locks.Lock):
 
 def holder(folder: Path, key: str) -> Json | None:
     """The process and machine that train an experiment now; None if none does."""
-    return locks.holder(folder / "locks" / key)
+    return files.holder(folder / "locks" / key)
 
 
 def result_path(folder: Path, key: str) -> Path:

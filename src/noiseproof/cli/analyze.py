@@ -320,7 +320,7 @@ def analyze_rows(
 
     from noiseproof.analysis.after.rows import row_table
     from noiseproof.analysis.runs import open_run
-    from noiseproof.core.spreadsheets import safe_table
+    from noiseproof.core.tablefiles import safe_table
 
     table = row_table(open_run(run, data_dir=data_dir), part)  # type: ignore[arg-type]  # other words are refused
     path = Path(out or Path(run, "rows.csv"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from noiseproof.audit import LabelReport
-    from noiseproof.core.progress import Progress
+    from noiseproof.core.messages import Progress
 
 BEGAN = clock.perf_counter()
 SHOWN = 10
@@ -335,8 +335,7 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
 @contextmanager
 def _machine(engine: Any, address: str | None, threads: int | None) -> Iterator[None]:
     """Where the audit runs."""
-    from noiseproof.core.cluster import work_on
-    from noiseproof.core.threads import fixed_threads
+    from noiseproof.core.cluster import fixed_threads, work_on
 
     with fixed_threads(threads), work_on(engine, address):
         yield

@@ -25,7 +25,7 @@ from noiseproof.cli.show import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.core.progress import Progress
+    from noiseproof.core.messages import Progress
     from noiseproof.data import Dataset
     from noiseproof.noise import NoisyLabels
 

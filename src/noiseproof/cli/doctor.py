@@ -114,7 +114,7 @@ def _devices() -> list[dict[str, str]]:
     """The devices that torch can train on."""
     import torch
 
-    from noiseproof.core.gpu import has_kernels
+    from noiseproof.core.tensors import has_kernels
 
     devices = [{"name": "cpu", "what": f"{counted(torch.get_num_threads(), 'thread')}"}]
     for index in range(torch.cuda.device_count()):

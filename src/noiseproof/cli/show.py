@@ -23,7 +23,7 @@ from rich.text import Text
 from noiseproof.core.messages import printable
 
 if TYPE_CHECKING:
-    from noiseproof.core.progress import Progress
+    from noiseproof.core.messages import Progress
     from noiseproof.core.registry import Registry
     from noiseproof.train.job import EpochProgress
 

@@ -101,7 +101,7 @@ def train(
     checkpoint_steps: options.CheckpointSteps = None,
 ) -> None:
     """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is started again."""
-    from noiseproof.core.threads import fixed_threads
+    from noiseproof.core.cluster import fixed_threads
     from noiseproof.data import get_dataset
     from noiseproof.train.settings import make_fabric
 

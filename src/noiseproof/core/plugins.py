@@ -1,4 +1,4 @@
-"""Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the like."""
+"""Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the like; named objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from noiseproof.core.files import file_digest
 
@@ -118,3 +120,31 @@ def plugin_line(error: BaseException) -> str:
     lines = [(frame.f_code.co_filename, line) for frame, line in steps if frame.f_globals.get("__name__") in modules]
     place = f" (in {lines[-1][0]}, line {lines[-1][1]})" if lines else ""
     return (plugin_line(error.__cause__) if error.__cause__ else "") or place
+
+
+def load_object(name: str) -> Any:
+    """The object ``module:name``; a class is called without arguments.
+
+    Modules in the current folder are found, too, as by ``python -m``.
+
+    >>> load_object("sklearn.ensemble:RandomForestClassifier")
+    RandomForestClassifier()
+    """
+    module, _, path = name.partition(":")
+    expected = "Expected `estimator` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
+    if not module or not path:
+        raise ValueError(f"{expected} got {name!r}.")
+    if os.getcwd() not in sys.path and "" not in sys.path:  # a console script has the folder of the script instead
+        sys.path.append(os.getcwd())
+    try:
+        value = attrgetter(path)(importlib.import_module(module))
+    except ImportError as error:
+        raise ValueError(f"{expected} got {name!r}: {error}.") from error
+    except AttributeError as error:
+        raise ValueError(f"{expected} got {name!r}: {module} has no {path}.") from error
+    try:
+        return value() if isinstance(value, type) else value
+    except TypeError as error:
+        raise ValueError(
+            f"{expected} got {name!r}, which needs arguments: {error}. Make an instance in a module, and name that."
+        ) from error

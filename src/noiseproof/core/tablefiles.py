@@ -1,4 +1,4 @@
-"""Files of tables: their kinds, how a text file is written, and the names of the columns, all without pandas."""
+"""Files of tables, without pandas: kinds, how a text file is written, names of columns, cells that are no formulas."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from noiseproof.core.limits import check_members, check_unpacked
 from noiseproof.core.messages import preview
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KINDS = (".csv", ".tsv", ".parquet", ".jsonl", ".xlsx", ".arrow")
 OTHER_ENDINGS = {".pq": ".parquet", ".ndjson": ".jsonl", ".feather": ".arrow", ".ipc": ".arrow"}
@@ -297,3 +300,36 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
             '`--multi-label columns`, in Python `multi_label="columns"`.'
         )
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
+
+
+_FORMULA, _ESCAPED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def safe_cell(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: an apostrophe comes before = + - @, a tab or a carriage return.
+
+    Numbers stay as they are. ``plain_cell`` takes the apostrophe off again.
+
+    >>> safe_cell("=1+1"), safe_cell("-1.5"), safe_cell("cat"), safe_cell("'-x")
+    ("'=1+1", '-1.5', 'cat', "''-x")
+    """
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def plain_cell(cell: Any) -> Any:
+    """A cell as it was before ``safe_cell``.
+
+    >>> plain_cell("'=1+1"), plain_cell("'cat'")
+    ('=1+1', "'cat'")
+    """
+    return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
+
+
+def safe_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A copy of a table for spreadsheets, whose words and names of columns are no formulas."""
+    words = [name for name in table.columns if table[name].dtype.kind not in "biufMm"]
+    unsafe = [name for name in words if any(safe_cell(cell) is not cell for cell in table[name].unique())]
+    safe = table.assign(**{name: [safe_cell(cell) for cell in table[name]] for name in unsafe})
+    return safe.rename(columns=safe_cell)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.sources import PathLike
 from noiseproof.models.pretrained import Weights, is_installed

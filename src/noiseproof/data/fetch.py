@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from noiseproof.core.limits import check_limit
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 from noiseproof.data.sources import DATASETS, FILES, Download, PathLike, data_root
 
 CHUNK = 2**20

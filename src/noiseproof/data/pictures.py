@@ -15,7 +15,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 from noiseproof.data.augment import IMAGENET
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.messages import counted
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress, counted
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
 from noiseproof.data.frames import Table, read_table, reading_notes, table_name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.core.brief import Brief
+from noiseproof.core.messages import Brief
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -26,8 +26,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
 
+from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
-from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.data import Dataset, NoisyData, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform

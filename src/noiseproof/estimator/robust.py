@@ -18,8 +18,8 @@ from noiseproof.audit.evidence.estimators import check_classifier, cross_fit, se
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
+from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
-from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.data.frames import as_frame, is_foreign_table
 from noiseproof.estimator.labels import encode_labels
 from noiseproof.estimator.seeds import RandomState, draw_seed

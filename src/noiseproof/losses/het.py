@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_flag, check_number, check_word
-from noiseproof.core.gpu import has_kernels
 from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import wide
+from noiseproof.core.tensors import has_kernels, wide
 from noiseproof.losses.base import Kind, Loss, register
 from noiseproof.losses.engine import derive_seed
 from noiseproof.losses.fast import LastResult

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.gpu import has_kernels
 from noiseproof.core.lazy import provided
+from noiseproof.core.tensors import has_kernels
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: cuDNN runs wider convolutions of one network faster than ours run several

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from noiseproof.core import files
-from noiseproof.core.locks import Lock, describe, last_holder
+from noiseproof.core.files import Lock, describe_holder, last_holder
 from noiseproof.strategies import Run
 from noiseproof.train.identity import DATA, comparable
 from noiseproof.train.settings import Settings
@@ -57,7 +57,7 @@ def sole_writer(folder: Path | None, fabric: Fabric) -> Iterator[None]:
         if not lock.held:
             refusal = (
                 f"Expected a folder in which no other process trains, got {folder}, in which "
-                f"{describe(last_holder(folder / LOCK))} does. Wait for it, stop it, or choose another folder."
+                f"{describe_holder(last_holder(folder / LOCK))} does. Wait for it, stop it, or choose another folder."
             )
     if folder is not None and fabric.world_size > 1:
         refusal = fabric.broadcast(refusal)

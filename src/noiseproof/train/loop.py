@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
-from noiseproof.core.gpu import new_stream, until_done
-from noiseproof.core.threads import threads_for
+from noiseproof.core.cluster import threads_for
+from noiseproof.core.tensors import new_stream, until_done
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook

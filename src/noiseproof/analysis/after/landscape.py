@@ -22,8 +22,8 @@ from torch.func import functional_call
 from noiseproof.analysis.figures import Figure, Layer, Needs, Subjects, figure, stack
 from noiseproof.analysis.runs import NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.messages import Progress
 from noiseproof.core.output import Output
-from noiseproof.core.progress import Progress
 from noiseproof.core.tensors import wide
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.strategies.sweeps import evaluating

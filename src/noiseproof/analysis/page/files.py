@@ -11,7 +11,7 @@ from noiseproof.analysis.figures import Figure, MissingFigure
 from noiseproof.analysis.page.html import make_page, to_csv
 from noiseproof.analysis.page.marks import Styles, palette
 from noiseproof.analysis.page.paper import to_matplotlib
-from noiseproof.core.spreadsheets import safe_table
+from noiseproof.core.tablefiles import safe_table
 
 ENDINGS = (".html", ".png", ".pdf", ".csv")
 

@@ -30,7 +30,7 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from torch import Tensor
 
 from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
-from noiseproof.core.brief import Brief
+from noiseproof.core.messages import Brief
 from noiseproof.data.votes import Votes
 
 ROUNDS, CONVERGED = 50, 1e-4  # of EM, and the change of probabilities that ends it

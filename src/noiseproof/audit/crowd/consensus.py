@@ -13,8 +13,8 @@ from torch import Tensor
 
 from noiseproof.audit.crowd.confusion import VotedRows, fit_annotators
 from noiseproof.audit.judge.posterior import SMALL
-from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_word
+from noiseproof.core.messages import Brief
 from noiseproof.core.probs import check_probabilities
 from noiseproof.data.votes import Votes
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from noiseproof.audit.crowd.confusion import Annotators, VotedRows, draw_annotators
 from noiseproof.audit.judge.posterior import SMALL
-from noiseproof.core.brief import Brief
+from noiseproof.core.messages import Brief
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.folds import connected, in_one_fold
 from noiseproof.audit.evidence.neighbours import Neighbours
-from noiseproof.core.brief import Brief
+from noiseproof.core.messages import Brief
 
 Ints = NDArray[np.int64]
 CHANCE = 1e-3  # how often chance alone may bring two rows as close as a near-duplicate

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.core.cluster import map_jobs
-from noiseproof.core.progress import Progress
-from noiseproof.core.threads import NUMBER_WORK, threads_for
+from noiseproof.core.cluster import NUMBER_WORK, map_jobs, threads_for
+from noiseproof.core.messages import Progress
 
 Probs = NDArray[np.float32]
 

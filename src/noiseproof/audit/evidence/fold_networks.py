@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.adam import adam
 
 from noiseproof.accelerate.networks import Stack, Unstackable, draws
+from noiseproof.core.cluster import threads_for
 from noiseproof.core.output import Output
-from noiseproof.core.threads import threads_for
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses import Loss

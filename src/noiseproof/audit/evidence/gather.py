@@ -26,10 +26,8 @@ from noiseproof.audit.evidence.questions import (
 )
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
-from noiseproof.core.brief import Brief
-from noiseproof.core.objects import load_object
-from noiseproof.core.plugins import load_plugins
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Brief, Progress
+from noiseproof.core.plugins import load_object, load_plugins
 from noiseproof.core.registry import near_names
 from noiseproof.data.frames import ParquetColumns
 from noiseproof.data.tables import FeatureTable

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
+from noiseproof.core.messages import Brief
 
 log = logging.getLogger("noiseproof")
 VOTERS = 25  # neighbours that vote on a label

@@ -19,10 +19,9 @@ from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
-from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.cluster import is_distributed, map_jobs
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Brief, Progress
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy

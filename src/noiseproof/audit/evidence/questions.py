@@ -17,7 +17,7 @@ from noiseproof.audit.evidence.network import LINEAR, MODEL, Evidence, Trainer, 
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable
 
 METHOD = "gce:q=0.5"  # robust, and a loss of the margin, which those of several labels are

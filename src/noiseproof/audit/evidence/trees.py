@@ -14,7 +14,7 @@ from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
 from noiseproof.audit.evidence.network import CORRECTED, LARGE, Evidence, soft_labels
 from noiseproof.audit.evidence.taught import Taught
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable
 
 Ints = NDArray[np.int64]

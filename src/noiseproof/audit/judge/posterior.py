@@ -26,7 +26,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from noiseproof.core.brief import Brief
+from noiseproof.core.messages import Brief
 from noiseproof.core.probs import confident_counts, mean_label_probability
 
 BETAS = (0.7, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)

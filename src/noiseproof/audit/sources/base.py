@@ -32,9 +32,7 @@ from noiseproof.audit.sources.labels import (
     spell_classes,
 )
 from noiseproof.audit.sources.voted import Cells, moved_cells, named_cells, voted_outcomes
-from noiseproof.core.brief import Brief
-from noiseproof.core.messages import counted
-from noiseproof.core.progress import Progress
+from noiseproof.core.messages import Brief, Progress, counted
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import as_frame, library_of
