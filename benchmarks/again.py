@@ -33,7 +33,7 @@ from timing import write_rows
 
 from noiseproof.audit import AuditData, audit, audit_again, read_audit, read_rows
 from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_answers
-from noiseproof.audit.measure.proposals import MIXTURE, parse_mixture, propose
+from noiseproof.audit.measure.design import MIXTURE, parse_mixture, propose
 
 OUT = Path(__file__).parent / "results" / "again.json"
 DEV, REPORT = ("vehicle", "ionosphere", "pima"), ("digits", "phoneme")

@@ -14,9 +14,9 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.neighbours import nearest
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
+from noiseproof.audit.evidence.trees import cross_fit
 from noiseproof.core.cluster import fixed_threads, map_jobs, threads_for, work_on
 from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.text import encode_texts

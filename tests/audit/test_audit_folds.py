@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates, same_rows
 from noiseproof.audit.evidence.folds import connected, in_one_fold, make_folds, merge_groups
-from noiseproof.audit.evidence.neighbours import Neighbours, outlier_scores
+from noiseproof.audit.evidence.neighbours import Duplicates, Neighbours, find_duplicates, outlier_scores, same_rows
 
 
 def brute_force(x: np.ndarray, k: int = 10) -> Neighbours:

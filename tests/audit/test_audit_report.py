@@ -19,8 +19,8 @@ from handmade_audit import write_table_audit
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
-from noiseproof.audit.evidence.duplicates import Duplicates
 from noiseproof.audit.evidence.gather import Surroundings
+from noiseproof.audit.evidence.neighbours import Duplicates
 from noiseproof.audit.files import check_folder, read_audit
 from noiseproof.audit.issues import WrongLabels
 from noiseproof.audit.issues.base import MAX_LISTED

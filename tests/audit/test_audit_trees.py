@@ -16,11 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
 from noiseproof.audit.evidence.gather import default_model
 from noiseproof.audit.evidence.join import FLOOR, PRIOR, join, mixture_weights
-from noiseproof.audit.evidence.trees import TREES, fit_trees
+from noiseproof.audit.evidence.trees import TREES, cross_fit, fit_trees
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.cluster import fixed_threads

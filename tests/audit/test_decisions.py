@@ -19,10 +19,10 @@ from noiseproof.audit.decisions import (
     read_decisions,
     read_log,
     read_standing,
+    resolve_merges,
     to_bytes,
     to_line,
 )
-from noiseproof.audit.standing import resolve_merges
 
 OLD = b'row,id,given_label,decision,label\n7,"b\r\n,",cat,accept,dog\n8,c,cat,skip,\n8,c,cat,undo,\n9,d,owl,keep,owl\n'
 OLD_LINES = [

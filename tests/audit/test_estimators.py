@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
-from noiseproof.audit.evidence.estimators import cross_fit
+from noiseproof.audit.evidence.trees import cross_fit
 from noiseproof.core.plugins import load_object
 
 

@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.judge.goal import Goal, parse_goal
+from noiseproof.audit.judge.cut import Goal, parse_goal
 from noiseproof.audit.measure import calibrate
 from noiseproof.audit.measure.calibrate import (
     Calibrated,

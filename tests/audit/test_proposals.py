@@ -13,8 +13,15 @@ from handmade_audit import write_audit
 from noiseproof.audit import read_audit
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.proposals import PURPOSES, Proposal, interleave, most_informative, parse_mixture, propose
+from noiseproof.audit.measure.design import (
+    PURPOSES,
+    Design,
+    Proposal,
+    interleave,
+    most_informative,
+    parse_mixture,
+    propose,
+)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import LabelReport, audit
-from noiseproof.audit.reasons import AGREES, GENERAL, NOT_ENOUGH, OUTWEIGHED, RowEvidence, general_sentences
+from noiseproof.audit.issues.label import AGREES, GENERAL, NOT_ENOUGH, OUTWEIGHED, RowEvidence, general_sentences
 from noiseproof.core.messages import quoted
 
 LOOKS = "looks like 'dog' (90 %) rather than 'cat' (6 %)"

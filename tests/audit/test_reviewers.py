@@ -13,8 +13,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 
 from noiseproof.audit.decisions import Decision
-from noiseproof.audit.measure.interval import Estimate, exact_share
-from noiseproof.audit.measure.reviewers import agreement, corrected
+from noiseproof.audit.measure.interval import Estimate, agreement, corrected, exact_share
 
 ERROR = 0.05
 

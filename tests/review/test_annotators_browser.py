@@ -13,7 +13,7 @@ from review_server import Server
 from test_overview_browser import listed, see_overview
 
 from noiseproof.audit import audit, read_audit
-from noiseproof.review.annotators import AnnotatorFiles
+from noiseproof.review.context import AnnotatorFiles
 from noiseproof.review.page import file_page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

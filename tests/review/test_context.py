@@ -15,10 +15,8 @@ from sklearn.neighbors import NearestNeighbors
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.pictures import find_layout, pixel_columns
 from noiseproof.audit.sources import open_rows
-from noiseproof.review.columns import ColumnRanking, compare_numbers, compare_words
+from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking, compare_numbers, compare_words
 from noiseproof.review.context import Context
-from noiseproof.review.nearby import Nearby
-from noiseproof.review.words import WordRanking
 
 # --- nearest and typical rows -----------------------------------------------------------------------------------------
 

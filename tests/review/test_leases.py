@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noiseproof.review.leases import Leases
+from noiseproof.review.people import Leases
 
 
 class Clock:

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from handmade_audit import write_table_audit
 
-from noiseproof.audit.conflicts import conflicts, differ
 from noiseproof.audit.decisions import Decision, read_answers, read_decisions, read_standing
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.reviewers import agreement
-from noiseproof.review.leases import Leases
-from noiseproof.review.people import hashed
+from noiseproof.audit.measure.interval import agreement
+from noiseproof.audit.plan import conflicts, differ
+from noiseproof.review.people import Leases, hashed
 from noiseproof.review.queue import Queue
 from noiseproof.review.select import Filter
 

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from noiseproof.audit.decisions import read_answers, read_decisions
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.proposals import parse_mixture, propose
+from noiseproof.audit.measure.design import Design, parse_mixture, propose
 from noiseproof.cli import app
 
 pytest.importorskip("httpx", reason="the review server's client is not installed")

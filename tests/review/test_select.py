@@ -16,8 +16,7 @@ from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.sources.table import TableSource
 from noiseproof.review.queue import Issues
-from noiseproof.review.search import Search
-from noiseproof.review.select import CHOICES, KEPT, Filter, Selections, Sort, State, select
+from noiseproof.review.select import CHOICES, KEPT, Filter, Search, Selections, Sort, State, select
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Decision
-from noiseproof.audit.evidence.estimators import FittedClasses, check_classifier, select_rows
+from noiseproof.audit.decisions import Decision, Standing
 from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
+from noiseproof.audit.evidence.trees import FittedClasses, check_classifier, select_rows
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.issues import Fix
@@ -30,10 +30,9 @@ from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
 from noiseproof.audit.records import rewrite
 from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES, Source
+from noiseproof.audit.sources.annotations import Cells, moved_cells, voted_cells, voted_outcomes
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import merge_labels, row_outcomes
-from noiseproof.audit.sources.voted import Cells, moved_cells, voted_cells, voted_outcomes
-from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
 from noiseproof.core.plugins import load_object
 from noiseproof.core.tablefiles import safe_table
@@ -517,8 +516,8 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
 
     For rows that were not audited, such as those of a trusted table, only exact copies are known.
     """
-    from noiseproof.audit.evidence.duplicates import find_duplicates
     from noiseproof.audit.evidence.folds import merge_groups
+    from noiseproof.audit.evidence.neighbours import find_duplicates
 
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)

@@ -1,19 +1,101 @@
-"""Figures of an audit: tables with a description of how they are drawn, as in ``noiseproof.analysis``."""
+"""A report in a notebook: a few lines of text, a small page of HTML, and figures as in ``noiseproof.analysis``."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from noiseproof.analysis.page.shell import environment
+from noiseproof.audit.issues.base import NEEDS_ACTION, list_findings
+from noiseproof.core.messages import counted, plain, printable, quoted
 
 if TYPE_CHECKING:
     from noiseproof.analysis import Figure
     from noiseproof.audit.report import LabelReport
 
+FEW, MANY = 5, 10  # worst labels in the text, and in the page
+MAX_CLASSES = 20  # in the page
+SNIPPET, THUMBNAIL, MAX_CELLS = 120, 64, 8  # characters of a row, pixels of a picture, columns of a table
+NEXT = 'report.table() has every row, report.figure("quality") draws them, report.review() opens the review page.'
 BINS = 40  # of the histogram of qualities
 MOST_CLASSES = 30  # that are readable side by side
 STAGE = "Audit"
+
+
+def as_text(report: LabelReport) -> str:
+    """The audit in a few lines."""
+    summary = report.summary()
+    lines = [_headline(report, summary), summary["verdict"]]
+    worst = worst_labels(report, FEW)
+    if worst:
+        lines.append("worst labels:")
+        lines += [
+            f"  {label['name']}: {quoted(label['given'])}, suggested {quoted(label['suggested'])} "
+            f"(quality {label['quality']:.3f})"
+            for label in worst
+        ]
+    more = summary["issues"] - len(worst)
+    return printable("\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), NEXT]))
+
+
+def as_html(report: LabelReport) -> str:
+    """The audit as HTML without scripts or requests: summary, noise rate by class, worst labels with their rows."""
+    summary = report.summary()
+    classes = sorted(summary["classes"], key=lambda one: -one["noise_rate"])
+    worst = worst_labels(report, MANY)
+    for label in worst:
+        label |= _content(report, label["row"], label["id"])
+    named = {name: plain(name) for name in report.data.classes}
+    return environment("noiseproof.audit").get_template("report.html.j2").render(
+        headline=_headline(report, summary), summary=summary, classes=classes[:MAX_CLASSES],
+        other_classes=max(0, len(classes) - MAX_CLASSES), worst=worst, named=named, next=NEXT,
+        has_content=any(label["picture"] or label["text"] for label in worst),
+        findings=[one for one in list_findings(summary) if one["score"] >= NEEDS_ACTION],
+        highest=max((one["noise_rate"] for one in classes), default=0) or 1,
+    )  # fmt: skip
+
+
+def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
+    """The first ``most`` of the labels called wrong, from the worst."""
+    data, labels = report.data, report.label_issues
+    rows = report.order
+    rows = rows[labels.is_issue[rows]][:most]
+    has_ids = data.ids is not None
+    columns = (rows, data.row[rows], data.names[rows], labels.quality[rows], report.why(rows))
+    return [
+        {
+            "row": row, "id": str(id), "name": f"row {row} ({id})" if has_ids else f"row {row}",
+            "given": data.classes[data.given[at]], "suggested": data.classes[labels.suggested[at]],
+            "quality": quality, "why": why,
+        }
+        for at, row, id, quality, why in zip(*(column.tolist() for column in columns), strict=True)
+    ]  # fmt: skip
+
+
+def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
+    source, sets = report.data.source.config.get("data"), report.data.sets
+    count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
+    called = f"{counted(summary['issues'], 'label' if sets is None else 'row')} called wrong"
+    name = f" of {Path(source).name}" if source else ""
+    return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
+
+
+def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:
+    """What a row is: a small picture, the beginning of its text or the cells of a small table; else nothing."""
+    source = report.data.source
+    with suppress(OSError, ImportError):  # pictures whose files are gone, or no PIL to draw them
+        if (picture := source.picture(row, id, THUMBNAIL)) is not None:
+            return {"picture": f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}", "text": ""}
+    lines = source.describe(row, id).splitlines()
+    if lines == [id] or (source.config.get("text") is None and len(lines) > MAX_CELLS):
+        return {"picture": "", "text": ""}
+    text = " · ".join(lines)
+    return {"picture": "", "text": text if len(text) <= SNIPPET else f"{text[:SNIPPET]}…"}
 
 
 def quality(report: LabelReport) -> Figure:

@@ -28,8 +28,8 @@ from noiseproof.data.sources import PathLike
 if TYPE_CHECKING:
     import pandas as pd
 
+    from noiseproof.audit.decisions import Decision
     from noiseproof.audit.report import LabelReport
-    from noiseproof.audit.standing import Decision
 
 FORMAT = 2
 WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor
 from noiseproof.audit.crowd.confusion import Annotators, VotedRows, fit_annotators
 from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.audit.judge.cut import Cut, cut_labels
-from noiseproof.audit.judge.goal import parse_goal
+from noiseproof.audit.judge.cut import Cut, cut_labels, parse_goal
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
 from noiseproof.audit.judge.posterior import (
     SMALL,
@@ -26,12 +25,15 @@ from noiseproof.audit.judge.posterior import (
     fit_class_noise,
     reduce_posterior,
 )
-from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
+from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean, shifted
 from noiseproof.audit.sets import are_lists, is_matrix
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import Brief, preview
 from noiseproof.core.probs import check_probabilities
 from noiseproof.data.votes import Votes
+
+if TYPE_CHECKING:
+    from noiseproof.audit.sources.base import AuditData
 
 P = ParamSpec("P")
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
@@ -424,3 +426,40 @@ def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)
     a = float(shares[1, int((pair @ shares).clamp(min=0.001).log().mean(0).argmax())])
     return probs if a == 0 else torch.lerp(probs, votes, a)
+
+
+def judge_decided(
+    issues: LabelIssues, data: AuditData, training: Evidence, undecided: Evidence, goal: str = "f1"
+) -> LabelIssues:
+    """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one without, ``undecided``.
+
+    What all rows share, or a row's own label has trained (T, β, the shift of the log odds, predictions for training
+    rows), stays as without decisions: the quality of a row does not depend on the decision on it. Only the noise rate
+    counts decided rows as decided.
+    """
+    assert data.decided is not None and issues.judge is not None
+    given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)
+    K = len(data.classes)
+    trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
+    probs = with_dynamics(torch.from_numpy(training.pred_probs), undecided, data.annotators)
+    posterior = issues.judge.posterior(given, probs, data.annotators)
+    wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
+    uncertain = counted & ~trusted
+    cut = cut_labels(
+        given, wrong, uncertain, float(wrong[counted].mean()), K, goal=parse_goal(goal),
+        may_be_fine=issues.may_be_fine, is_predictable=issues.is_predictable,
+    )  # fmt: skip
+    decided = torch.from_numpy(data.decided)
+    known = torch.where(decided >= 0, (decided != given).double(), wrong)
+    rate, (low, high) = float(known[counted].mean()), issues.noise_interval
+    return replace(
+        issues,
+        **issues.judge.describe(given, probs, posterior, wrong, cut, counted),
+        noise_rate=rate,
+        noise_interval=(min(low, rate), max(high, rate)),
+        class_rates=class_means(known, given, K, counted),
+        neighbour_agreement=training.neighbour_agreement,
+        unlearned=training.unlearned,
+        doubt=training.doubt,
+        voted=None if data.annotators is None else issues.judge.voted(given, probs, data.annotators),
+    )

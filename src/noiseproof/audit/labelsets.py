@@ -15,8 +15,7 @@ from noiseproof.audit.evidence.gather import AuditEvidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
 from noiseproof.audit.evidence.questions import both, guessed
 from noiseproof.audit.judge.answers import AnswerNoise, fit_answer_noise
-from noiseproof.audit.judge.cut import worst_labels
-from noiseproof.audit.judge.goal import parse_goal
+from noiseproof.audit.judge.cut import parse_goal, worst_labels
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, Predictability, Share
 from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.audit.labels import CountedRows, LabelIssues, with_votes

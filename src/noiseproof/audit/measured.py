@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision, check_decisions
 from noiseproof.audit.files import FILES, PARQUET, Audit, read_audit, write_json
-from noiseproof.audit.issues.label import MAX_PAIRS
+from noiseproof.audit.issues.label import GENERAL, MAX_PAIRS, general_sentences
 from noiseproof.audit.judge.interval import NEGLIGIBLE
 from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
 from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
 from noiseproof.audit.measure.estimate import Measurement, measure
 from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
-from noiseproof.audit.reasons import GENERAL, general_sentences
 from noiseproof.core.files import replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv

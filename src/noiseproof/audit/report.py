@@ -17,21 +17,19 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.crowd.confusion import Annotators, VotedRows
 from noiseproof.audit.crowd.quality import AnnotatorQuality, label_again, measure_quality
-from noiseproof.audit.decided import judge_decided
-from noiseproof.audit.display import as_html, as_text
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
 from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
-from noiseproof.audit.figures import FIGURES
+from noiseproof.audit.figures import FIGURES, as_html, as_text
 from noiseproof.audit.files import COLUMNS, FORMAT, LOCK, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED, chosen_types
+from noiseproof.audit.issues.label import TRUSTED, general_sentences
 from noiseproof.audit.issues.leakage import distrust, leaking_columns
-from noiseproof.audit.judge.goal import parse_goal
-from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.judge.cut import parse_goal
+from noiseproof.audit.labels import LabelIssues, find_label_issues, judge_decided
 from noiseproof.audit.labelsets import judge_sets
-from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
@@ -342,7 +340,7 @@ class LabelReport:
         on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports. With
         ``csv_safe``, cells of issues.csv that a spreadsheet would take for formulas get an apostrophe.
         """
-        from noiseproof.audit.renewal import renew_decisions
+        from noiseproof.audit.again import renew_decisions
 
         target = check_folder(folder, force=force)
         lock = Lock(target / LOCK)

@@ -28,10 +28,10 @@ from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
+    from noiseproof.audit.decisions import Decision, Standing
     from noiseproof.audit.files import Audit
     from noiseproof.audit.issues import Fix
     from noiseproof.audit.plan import Plan
-    from noiseproof.audit.standing import Decision, Standing
 
 
 Decisions = Annotated[
@@ -116,8 +116,7 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit.apply import kept_out, plan_retraining
-    from noiseproof.audit.conflicts import read_conflicts
-    from noiseproof.audit.plan import plan_corrections
+    from noiseproof.audit.plan import plan_corrections, read_conflicts
 
     audit, reviewed = _read(folder, decisions, accept_all or bool(fix))
     disputed = read_conflicts(folder, decisions)

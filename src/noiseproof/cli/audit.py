@@ -318,7 +318,7 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
     check_request(data, source)
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
-    from noiseproof.audit.judge.goal import parse_goal
+    from noiseproof.audit.judge.cut import parse_goal
 
     parse_goal(goal)
     try:

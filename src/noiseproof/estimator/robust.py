@@ -14,8 +14,8 @@ from sklearn.utils import get_tags, indexable
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
 
-from noiseproof.audit.evidence.estimators import check_classifier, cross_fit, seeded, select_rows, weight_name
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
+from noiseproof.audit.evidence.trees import check_classifier, cross_fit, seeded, select_rows, weight_name
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for

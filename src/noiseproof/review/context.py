@@ -1,27 +1,78 @@
-"""What a reviewer compares a row with: columns and words that separate its two labels, near and typical rows, votes."""
+"""A row as a reviewer sees it: a few words of it, votes, and what to compare it with."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from noiseproof.audit.files import Audit, cache_beside
+from noiseproof.audit.files import CROWD, Audit, cache_beside, read_crowd, read_votes
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
-from noiseproof.review.annotators import AnnotatorFiles
-from noiseproof.review.columns import ColumnRanking
-from noiseproof.review.nearby import Nearby
-from noiseproof.review.snippet import FEW, hidden_columns, snippet
-from noiseproof.review.words import WordRanking
+from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking
 
+MOST_ANNOTATORS, MOST_ROWS = 500, 500  # annotators, and disputed rows of each, that a page has
+SNIPPET, FEW = 200, 4  # characters of a text or cell, cells of a row
 NEAREST, TYPICAL, DUPLICATES = 5, 2, 10  # rows of each kind
 PAIRS = 10  # the most frequent ones of issues, whose columns lead the snippets of all
+
+
+class AnnotatorFiles:
+    """The files of an audit about its annotators; empty where it has none."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    @cached_property
+    def votes(self) -> dict[int, list[list[str]]] | None:
+        """The annotators of each row with their labels, None where votes are in columns of the data alone."""
+        return read_votes(self.audit)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return a line for each annotator, the worst first: annotators.csv, and the disputed rows.
+
+        These are labels called wrong on rows where they disagree with the consensus.
+        """
+        if (frame := read_crowd(self.audit, CROWD[0])) is None:
+            return []
+        issues = self.audit.issues
+        listed = issues[issues["is_label_issue"]]
+        disputed: dict[str, list[int]] = {}
+        for row, consensus in zip(listed["row"].tolist(), listed["consensus_label"].tolist(), strict=True):
+            for annotator, label in (self.votes or {}).get(row, ()):
+                if label != str(consensus):
+                    disputed.setdefault(annotator, []).append(row)
+        names = list(map(str, frame.columns))
+        lines = [
+            dict(zip(names, cells, strict=True)) for cells in frame[:MOST_ANNOTATORS].astype(object).values.tolist()
+        ]
+        return [{**line, "rows": disputed.get(line["annotator"], [])[:MOST_ROWS]} for line in lines]
+
+
+def hidden_columns(audit: Audit) -> set[str]:
+    """Return the columns that a snippet does not show: the id, which stands beside it, and votes."""
+    return {audit.config["id"], *(audit.config["annotators"] or ())}
+
+
+def snippet(content: Mapping[str, Any], columns: Iterable[str], hidden: Collection[str] = ()) -> dict[str, Any]:
+    """Return the beginning of a text, or the cells in ``columns``, by default the first that say something.
+
+    >>> snippet({"fields": [["weight", "0"], ["size", "7"]]}, [])
+    {'fields': [['size', '7']]}
+    """
+    if content.get("has_image"):
+        return {"has_image": True}
+    if "text" in content:
+        return {"text": " ".join(content["text"][: 2 * SNIPPET].split())[:SNIPPET]}
+    cells = dict(content.get("fields") or content.get("predictions", []))
+    first = [name for name in columns if name in cells] or [n for n, cell in cells.items() if cell not in ("", "0")]
+    return {"fields": [[name, cells[name][:SNIPPET]] for name in first if name not in hidden][:FEW]}
 
 
 class Labels:

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit
 from noiseproof.audit.issues.base import issue_types, list_findings
-from noiseproof.review.annotators import AnnotatorFiles
-from noiseproof.review.context import Labels
+from noiseproof.review.context import AnnotatorFiles, Labels
 from noiseproof.review.queue import rounded
 
 BINS = 40  # of the histogram of qualities

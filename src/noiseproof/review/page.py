@@ -9,15 +9,14 @@ from typing import Any
 
 from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
+from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
-from noiseproof.audit.spellings import spellings_of
-from noiseproof.review.columns import ColumnRanking
-from noiseproof.review.context import Context, Labels, column_ranking, leading_columns
+from noiseproof.review.comparisons import ColumnRanking
+from noiseproof.review.context import Context, Labels, column_ranking, hidden_columns, leading_columns
 from noiseproof.review.overview import Overview
 from noiseproof.review.projection import BYTES, MOST, Projection
 from noiseproof.review.queue import Issues, rounded
-from noiseproof.review.snippet import hidden_columns
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (

@@ -13,15 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import BadDecisions, DecisionLog, check_decisions
+from noiseproof.audit.decisions import (
+    NO_ROW,
+    ROW_CHOICES,
+    BadDecisions,
+    Choice,
+    Decision,
+    DecisionLog,
+    RowChoice,
+    check_decisions,
+    resolve_merges,
+)
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
+from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources.base import NoRows
-from noiseproof.audit.spellings import spellings_of
-from noiseproof.audit.standing import NO_ROW, ROW_CHOICES, Choice, Decision, RowChoice, resolve_merges
 from noiseproof.review.people import People
-from noiseproof.review.search import Search
-from noiseproof.review.select import Filter, Orders, Selections, select
+from noiseproof.review.select import Filter, Orders, Search, Selections, select
 
 
 class Issues:

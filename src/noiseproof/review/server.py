@@ -23,22 +23,19 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from noiseproof.audit.decisions import FILE as DECISIONS
+from noiseproof.audit.decisions import NO_ROW, Choice, RowChoice
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.audit.standing import NO_ROW, Choice, RowChoice
-from noiseproof.review.context import Context
+from noiseproof.review.context import Context, hidden_columns, snippet
 from noiseproof.review.guard import LOOPBACK, Guard, Person
-from noiseproof.review.measuring import Measuring, Panel, Plan, command
+from noiseproof.review.measuring import Measuring, Panel, Plan, Proposing, command
 from noiseproof.review.overview import Overview
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.projection import Projection
-from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
-from noiseproof.review.search import Search
-from noiseproof.review.select import Filter, Sort, State
-from noiseproof.review.snippet import hidden_columns, snippet
+from noiseproof.review.select import Filter, Search, Sort, State
 
 if TYPE_CHECKING:
     import uvicorn

@@ -13,19 +13,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates
-from noiseproof.audit.evidence.estimators import check_classifier, cross_fit
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
-from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
-from noiseproof.audit.evidence.network import LARGE, Evidence, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence.neighbours import (
+    VOTERS,
+    Duplicates,
+    Neighbours,
+    find_duplicates,
+    nearest,
+    outlier_scores,
+)
+from noiseproof.audit.evidence.network import LARGE, Evidence, Taught, cross_validate, soft_labels, watch_training
 from noiseproof.audit.evidence.questions import (
     fit_question_estimator,
     fit_question_trees,
     question_evidence,
     question_folds,
 )
-from noiseproof.audit.evidence.taught import Taught
-from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
+from noiseproof.audit.evidence.trees import (
+    MANY_ROWS,
+    TREES,
+    check_classifier,
+    cross_fit,
+    fit_trees,
+    join_with_neighbours,
+)
 from noiseproof.core.messages import Brief, Progress
 from noiseproof.core.plugins import load_object, load_plugins
 from noiseproof.core.registry import near_names

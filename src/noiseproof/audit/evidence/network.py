@@ -17,7 +17,6 @@ from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, m
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
-from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.cluster import is_distributed, map_jobs
@@ -41,6 +40,21 @@ WIDE = 100  # rows per column below which one training memorises too many wrong 
 CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
 MANY = 20_000  # rows beyond which the number of epochs falls faster
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """Labels of N rows to fit models to.
+
+    A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights, which all folds
+    share and which would carry a decision back to its own row, are those of models that saw no decision.
+    """
+
+    labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
+    # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and of several labels
+    truth: Tensor | None
+    weights: Mapping[str, float]  # of the models, by name
+    label_weights: NDArray[np.float64] | None = None  # (K, M + 1), of several labels a row: those of `join_answers`
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
 from noiseproof.audit.evidence.join import join_answers, mean_shares
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
-from noiseproof.audit.evidence.network import LINEAR, MODEL, Evidence, Trainer, prepare_inputs
-from noiseproof.audit.evidence.taught import Taught
-from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees
+from noiseproof.audit.evidence.network import LINEAR, MODEL, Evidence, Taught, Trainer, prepare_inputs
+from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_trees
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable

@@ -13,12 +13,12 @@ from noiseproof.audit.issues.base import MAX_LISTED, Fix, Issue, register_issue
 from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
-    from noiseproof.audit.evidence.duplicates import Duplicates
+    from noiseproof.audit.decisions import Decision
     from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.evidence.neighbours import Duplicates
     from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
-    from noiseproof.audit.standing import Decision
 
 
 @register_issue("near-duplicate")

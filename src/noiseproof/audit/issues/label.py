@@ -1,7 +1,11 @@
-"""Labels that are wrong, with the label they should have."""
+"""Labels that are wrong, with the label they should have, and why they are called wrong.
+
+A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named after "although".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +14,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import Issue, register_issue, rounded
 from noiseproof.audit.judge.interval import NEGLIGIBLE
-from noiseproof.audit.reasons import explain_issues
+from noiseproof.core.messages import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +23,173 @@ if TYPE_CHECKING:
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
+TRUSTED = "The label is trusted."
+AGREES = "The evidence agrees with the label."
+OUTWEIGHED = "The model prefers another label, but the rest of the evidence supports this one."
+NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
+GENERAL = (AGREES, OUTWEIGHED, NOT_ENOUGH)  # of labels that are not called wrong
+HALF, MOST = 50, 75  # per cent
+MAX_REASONS, MAX_NAMES = 3, 3  # in a sentence
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
 MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
 ASSUMPTION = "Assumes that mistakes depend on the class only"
+
+
+def general_sentences(
+    quality: NDArray[np.floating], suggestion_quality: NDArray[np.floating], is_predicted: NDArray[np.bool_]
+) -> NDArray[np.object_]:
+    """Of labels that are not called wrong, (N,), by the probability of the given and of the suggested label.
+
+    ``is_predicted`` says whether the model, without annotators and class confusions, predicts the given label.
+    """
+    is_unlikely = np.round(quality, 6) < np.round(suggestion_quality, 6)
+    sentences: NDArray[np.object_] = np.array(GENERAL, dtype=object)[np.select([is_unlikely, is_predicted], [2, 0], 1)]
+    return sentences
+
+
+@dataclass(frozen=True)
+class RowEvidence:
+    """What is known of a row whose label is called wrong; numbers are per cent, None where there is none."""
+
+    given: str
+    suggested: str
+    confidence: int  # the model's, in the given label
+    other: int  # and in the suggested one
+    agreement: int | None = None  # of its neighbours
+    unlearned: int | None = None  # epochs in which the given label was not predicted
+    doubt: int | None = None  # noise that the model's head predicts
+    votes: tuple[int, int, int] | None = None  # annotators of the given label, of the suggested one, and in all
+    is_reliable: bool = False  # whether annotators of the suggested label outweigh those of the given one
+    names: tuple[Sequence[str], Sequence[str]] = ((), ())  # of annotators of the given label, and of the suggested one
+
+    def sentence(self) -> str:
+        """The reason, without a full stop."""
+        reasons, doubts = self._from_annotators()
+        for part, against in (self._from_model(is_first=not reasons), *((part, "") for part in self._from_training())):
+            reasons += [part] if part else []
+            doubts += [against] if against else []
+        if not reasons:
+            reasons = [f"the label is not certain: this may be {self._suggested} ({self.other} %)"]
+        text = "; ".join(reasons[:MAX_REASONS]) + (f", although {' and '.join(doubts)}" if doubts else "")
+        for label in (self.given, self.suggested):  # a remark on spaces is made once
+            first, name, rest = text.partition(quoted(label))
+            text = first + name + rest.replace(quoted(label), repr(label))
+        return text[0].upper() + text[1:]
+
+    @property
+    def _given(self) -> str:
+        return quoted(self.given)
+
+    @property
+    def _suggested(self) -> str:
+        return quoted(self.suggested)
+
+    def _from_annotators(self) -> tuple[list[str], list[str]]:
+        """What annotators say for the verdict, and against it."""
+        if self.votes is None or not self.votes[2]:
+            return [], []
+        for_given, for_suggested, total = self.votes
+        suggesting = _say(for_suggested, total, self._suggested, self.names[1])
+        if for_suggested > for_given:
+            return [suggesting], []
+        if for_suggested and self.is_reliable:
+            verb = "is" if for_suggested == 1 else "are"
+            others = f"the one who says {self._given}" if for_given == 1 else f"those who say {self._given}"
+            return [f"{suggesting} and {verb} more reliable than {others}"], []
+        if not for_given:
+            return [f"none of {total} annotators says {self._given}" if total > 1 else
+                    f"the annotator does not say {self._given}"], []  # fmt: skip
+        return [], [_say(for_given, total, self._given, self.names[0])]
+
+    def _from_model(self, *, is_first: bool) -> tuple[str, str]:
+        """What the model says for the verdict, or against it."""
+        it = "this" if is_first else "it"
+        if self.other > self.confidence:
+            return (
+                f"{it} looks like {self._suggested} ({self.other} %) rather than {self._given} ({self.confidence} %)",
+                "",
+            )
+        return "", f"it looks more like {self._given} ({self.confidence} %)" if self.confidence > self.other else ""
+
+    def _from_training(self) -> Sequence[str]:
+        """What neighbours and the training add, where they support the verdict."""
+        parts = []
+        if self.agreement is not None and self.agreement < HALF:
+            share = f"only {self.agreement} % of the most similar rows are" if self.agreement else (
+                "none of the most similar rows is"
+            )  # fmt: skip
+            parts.append(f"{share} labelled {self._given}")
+        if self.other > self.confidence and self.unlearned is not None and self.unlearned >= HALF:
+            rarely = f"{'never' if self.unlearned == 100 else 'rarely'} took it for {self._given}"
+            parts.append(
+                f"while learning, the model {rarely if self.unlearned >= MOST else 'mostly took it for something else'}"
+            )
+        if self.doubt is not None and self.doubt >= HALF:
+            parts.append("rows like this are hard to label")
+        return parts
+
+
+def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
+    """How many annotators chose a label, and who.
+
+    >>> _say(2, 3, "'dog'"), _say(3, 3, "'dog'"), _say(1, 1, "'dog'")
+    ("2 of 3 annotators say 'dog'", "all 3 annotators say 'dog'", "the annotator says 'dog'")
+    >>> _say(2, 3, "'dog'", ["ann", "bob"]), _say(4, 9, "'dog'", ["ann", "bob", "cid", "dan"])
+    ("2 of 3 annotators say 'dog' (ann, bob)", "4 of 9 annotators say 'dog' (ann, bob, cid …)")
+    """
+    if names:
+        who = ", ".join(names[:MAX_NAMES]) + " …" * (len(names) > MAX_NAMES)
+        return f"{_say(count, total, label)} ({who})"
+    if count == total == 1:
+        return f"the annotator says {label}"
+    if count == total:
+        return f"{'both' if total == 2 else f'all {total}'} annotators say {label}"
+    return f"{count} of {total} annotators {'says' if count == 1 else 'say'} {label}"
+
+
+def explain_issues(labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+    """Why the labels of ``rows`` are called wrong."""
+    names = np.array(data.classes, dtype=object)
+    shares = (
+        labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
+    )  # fmt: skip
+    columns = (
+        names[data.given[rows]].tolist(), names[labels.suggested[rows]].tolist(),
+        *(_percent(values, rows) for values in shares), *_count_votes(labels, data, rows),
+    )  # fmt: skip
+    return [RowEvidence(*values).sentence() for values in zip(*columns, strict=True)]
+
+
+def _count_votes(
+    labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]
+) -> tuple[list[tuple[int, int, int] | None], list[bool], list[tuple[list[str], list[str]]]]:
+    """Annotators of the given and of the suggested label and in all; whether the former are outweighed; their names."""
+    who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
+    if data.annotators is None:
+        return [None] * len(rows), [False] * len(rows), who
+    votes, given, suggested = data.annotators[rows], data.given[rows], labels.suggested[rows]
+    for_given, for_suggested = votes.label == given[votes.row], votes.label == suggested[votes.row]
+    counts = [np.bincount(votes.row[mask], minlength=len(rows)) for mask in (for_given, for_suggested, slice(None))]
+    for mask, which in ((for_given, 0), (for_suggested, 1)):
+        for row, annotator in zip(votes.row[mask].tolist(), votes.annotator[mask].tolist(), strict=True):
+            who[row][which].append(votes.names[annotator])
+    outweighed = np.zeros(len(rows))
+    if labels.judge is not None and labels.judge.annotators is not None:
+        log_p = labels.judge.annotators.confusion.log().numpy()
+        evidence = log_p[votes.annotator, suggested[votes.row], votes.label]
+        evidence -= log_p[votes.annotator, given[votes.row], votes.label]
+        np.add.at(outweighed, votes.row, evidence)
+    return [(a, b, c) for a, b, c in np.stack(counts, 1).tolist()], (outweighed > 0).tolist(), who
+
+
+def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
+    """Integer percentages of ``rows``, None where there is no number."""
+    if values is None:
+        return [None] * len(rows)
+    shares = values[rows]
+    is_known = np.isfinite(shares)
+    percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
+    return [percent if known else None for percent, known in zip(percents, is_known.tolist(), strict=True)]
 
 
 @register_issue("label")

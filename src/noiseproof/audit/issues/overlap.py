@@ -76,7 +76,7 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
 
     Also the first row that equals each row of the data, (N,), and how many test rows were compared.
     """
-    from noiseproof.audit.evidence.duplicates import near_limit, same_rows
+    from noiseproof.audit.evidence.neighbours import near_limit, same_rows
 
     data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
     assert test is not None and data.x is not None

@@ -1,16 +1,69 @@
-"""The cut: which labels are called issues."""
+"""The cut: which labels are called issues, by the goal that these should achieve."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.audit.judge.goal import Goal
-
+Aim = Literal["f1", "precision", "recall", "budget"]
 RARE = 20.0  # rows of the overall noise rate that the rate of each class is averaged with
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The largest expected F1, or a bound on another figure."""
+
+    aim: Aim = "f1"
+    bound: float = 0.0  # of precision and recall, or the number of rows of a budget
+
+    def count(self, wrong: NDArray[np.float64]) -> int:
+        """How many rows to call wrong, from their P(wrong) (N,) in falling order.
+
+        The first n have the expected precision Σₙ P(wrong)/n, recall Σₙ P(wrong)/Σ P(wrong) and F1
+        2·Σₙ P(wrong)/(n + Σ P(wrong)). A precision is kept by as many rows as possible, a recall by as few.
+
+        >>> [Goal(*aim).count(np.array([0.9, 0.8, 0.4, 0.1])) for aim in (("f1",), ("precision", 0.8), ("recall", 0.9))]
+        [2, 2, 3]
+        """
+        hits, n, total = wrong.cumsum(), np.arange(1, len(wrong) + 1), wrong.sum()
+        if self.aim == "budget":
+            return min(int(self.bound), len(wrong))
+        if not total > 0:
+            return 0
+        if self.aim == "f1":
+            return int((hits / (n + total)).argmax()) + 1
+        if self.aim == "recall":
+            return int(np.searchsorted(hits, self.bound * total * (1 - 1e-12))) + 1
+        kept = np.flatnonzero(hits / n >= self.bound - 1e-12)
+        return int(kept[-1]) + 1 if len(kept) else 0
+
+
+def parse_goal(text: str) -> Goal:
+    """``f1``, ``precision=0.9``, ``recall=0.9`` or ``budget=300``.
+
+    >>> parse_goal("budget=300")
+    Goal(aim='budget', bound=300.0)
+    """
+    name, _, value = text.strip().partition("=")
+    try:
+        if name == "f1" and not value:
+            return Goal()
+        bound = float(value)
+        if name in ("precision", "recall") and 0 < bound <= 1:
+            return Goal(name, bound)  # type: ignore[arg-type]  # checked above
+        if name == "budget" and bound >= 1 and bound == int(bound):
+            return Goal("budget", bound)
+    except (ValueError, OverflowError):  # not a number, or an infinite one
+        pass
+    raise ValueError(
+        f"Expected a goal of {', '.join(get_args(Aim))}: f1, precision=0.9, recall=0.9 (in (0, 1]) or budget=300 "
+        f"(rows), got {text!r}."
+    )
 
 
 @dataclass(frozen=True, eq=False)

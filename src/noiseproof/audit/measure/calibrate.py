@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.judge.goal import parse_goal
+from noiseproof.audit.judge.cut import parse_goal
 from noiseproof.audit.measure.design import is_wrong
 from noiseproof.audit.measure.estimate import Population, Sample
-from noiseproof.audit.measure.reviewers import agreement
+from noiseproof.audit.measure.interval import agreement
 
 CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
 COEFFICIENTS, PENALTY = np.array([-2.0, 0.5, 0.3]), np.array([0.1, 1.0, 1.0])  # of 1, −log rank − 1, log odds

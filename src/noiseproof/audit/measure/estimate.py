@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
-from noiseproof.audit.measure.interval import Estimate, stratified
-from noiseproof.audit.measure.reviewers import Agreement, agreement, corrected
+from noiseproof.audit.measure.interval import Agreement, Estimate, agreement, corrected, stratified
 
 ENOUGH = 10  # decisions on rows of a class, from which on its rate is reported
 ENOUGH_ACCEPTED = 8  # measured rows that the rule of --accept-all would change

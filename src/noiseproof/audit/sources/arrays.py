@@ -23,10 +23,9 @@ from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layou
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words, with_sets
-from noiseproof.audit.sources.annotations import voted_labels
+from noiseproof.audit.sources.annotations import Cells, moved_cells, voted_labels, voted_outcomes
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given, find_rows
-from noiseproof.audit.sources.voted import Cells, moved_cells, voted_outcomes
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview

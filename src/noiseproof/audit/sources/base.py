@@ -23,6 +23,7 @@ from noiseproof.audit.memory import (
 )
 from noiseproof.audit.rows import Digests, digest_all, digest_words
 from noiseproof.audit.sets import LabelSets, as_sets, join_sets, spell_cells, with_sets
+from noiseproof.audit.sources.annotations import Cells, moved_cells, named_cells, voted_outcomes
 from noiseproof.audit.sources.labels import (
     check_issues,
     check_unchanged,
@@ -31,7 +32,6 @@ from noiseproof.audit.sources.labels import (
     row_outcomes,
     spell_classes,
 )
-from noiseproof.audit.sources.voted import Cells, moved_cells, named_cells, voted_outcomes
 from noiseproof.core.messages import Brief, Progress, counted
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.rows import Digests, digest_words
-from noiseproof.audit.sources.annotations import voted_labels
+from noiseproof.audit.sources.annotations import Cells, voted_labels
 from noiseproof.audit.sources.arrays import ArraySource, cell_table, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
-from noiseproof.audit.sources.voted import Cells
 
 if TYPE_CHECKING:
     import pandas as pd

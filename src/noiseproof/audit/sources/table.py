@@ -32,7 +32,7 @@ from noiseproof.audit.sets import (
     spelled_lists,
     yes_no,
 )
-from noiseproof.audit.sources.annotations import first_labels, place_votes
+from noiseproof.audit.sources.annotations import Cells, first_labels, named_cells, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
 from noiseproof.audit.sources.labels import (
     check_issues,
@@ -42,7 +42,6 @@ from noiseproof.audit.sources.labels import (
     merge_labels,
     row_outcomes,
 )
-from noiseproof.audit.sources.voted import Cells, named_cells
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import KINDS, table_kind
