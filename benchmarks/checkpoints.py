@@ -23,7 +23,7 @@ from timing import against, interleave, quantiles, write_rows
 from torch import Tensor, nn
 
 from noiseproof.train.checkpoint import _put_tensors, _take_tensors, load, save
-from noiseproof.train.identity import checksum, digest
+from noiseproof.train.job import checksum, digest
 
 HIDDEN, BAR, DIGEST_BAR = 2200, 1.5, 100.0
 

@@ -18,18 +18,17 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.accelerate import Job, Outcome, fit_many
-from noiseproof.accelerate.joint import Joint
+from noiseproof.accelerate.joint import Joint, JointSGD
 from noiseproof.accelerate.networks import StackedLinear
 from noiseproof.accelerate.stacks import Stacked, StackPool
-from noiseproof.accelerate.updates import JointSGD
 from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.base import Backbone
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
+from noiseproof.train.guard import StopRequest
 from noiseproof.train.step import Stepper
-from noiseproof.train.stopping import StopRequest
 
 CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
 METHODS = [

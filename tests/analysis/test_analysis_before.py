@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 from pathlib import Path
 
 import mpmath
@@ -34,7 +35,7 @@ from noiseproof.cli import app
 from noiseproof.core.grammar import split_specs
 from noiseproof.core.margin import margin
 from noiseproof.data import get_dataset
-from noiseproof.losses import averages, get_loss
+from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error
 from noiseproof.losses.logistic_normal import negative_log_normal
 from noiseproof.noise import get_noise
@@ -362,7 +363,8 @@ def test_losses_that_have_no_conditions_are_named() -> None:
 
 def test_fit_refuses_a_sigma_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Margins are the model's own; losses that look at other classes too are averaged over simulated logits."""
-    monkeypatch.setattr(averages, "_sampled", lambda loss, z, num_classes, sigma: -sigma / (1 + math.exp(z)))
+    calibrate = import_module("noiseproof.losses.calibrate")  # noiseproof.losses has a function of this name
+    monkeypatch.setattr(calibrate, "_sampled", lambda loss, z, num_classes, sigma: -sigma / (1 + math.exp(z)))
     command = ["analyze", "fit", "--data", "two-moons", "--model", "mlp:hidden=[4]", "--json", "--loss"]
     refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
     assert refused.exit_code == 2 and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from noiseproof.analysis import open_run
-from noiseproof.analysis.after.rows import row_table
+from noiseproof.analysis.after.predictions import row_table
 from noiseproof.cli import app
 from noiseproof.core.margin import margin
 from noiseproof.data import get_dataset

@@ -24,8 +24,7 @@ from noiseproof.core.margin import LabelProb
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
-from noiseproof.losses.settled import SettledAttention, settled
-from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW
+from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW, SettledAttention, settled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Method, Settings, Task, prepare, train
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.analysis import open_run
-from noiseproof.analysis.after.gradient_noise import LABELS, LOGITS, gradient_noise
+from noiseproof.analysis.after.landscape import LABELS, LOGITS, gradient_noise
 from noiseproof.analysis.before.label_noise import (
     logit_noise,
     logit_noise_covariance,

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from noiseproof.audit import audit, corrected, read_rows
-from noiseproof.data.sparse import SparseAxes
+from noiseproof.data.arrays import SparseAxes
 
 N, WRONG = 24, 5
 TRUE = ["cat", "dog"] * (N // 2)

@@ -15,7 +15,7 @@ import pytest
 import noiseproof
 from noiseproof.audit.evidence.gather import CHOICES
 from noiseproof.bench.tables import list_tables
-from noiseproof.cli.completion import _known_names, _state
+from noiseproof.cli.options import _known_names, _state
 from noiseproof.data import DATASETS
 from noiseproof.losses import LOSSES
 from noiseproof.models import MODELS

@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 from noiseproof.cli import app
 from noiseproof.noise import NoisyLabels, get_noise
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
-from noiseproof.noise.human import majority_vote, read_columns, worst_label
-from noiseproof.noise.pickled import IntegerUnpickler
+from noiseproof.noise.human import IntegerUnpickler, majority_vote, read_columns, worst_label
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.data import get_dataset
-from noiseproof.data.sampling import ClassBalanced
+from noiseproof.data.base import ClassBalanced
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Batch, Run, Strategy, get_strategy
 from noiseproof.train import Method, Settings, prepare, train

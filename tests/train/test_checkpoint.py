@@ -25,10 +25,10 @@ from noiseproof.analysis import open_run
 from noiseproof.analysis.runs import NotARun
 from noiseproof.core import files
 from noiseproof.data import get_dataset
-from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, identity, prepare
+from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, job, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
-from noiseproof.train.identity import checksum, digest
+from noiseproof.train.job import checksum, digest
 
 SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
 
@@ -425,10 +425,10 @@ def test_changed_image_files_are_refused_and_others_are_read_once(
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (8, 8), (shade, shade, 0)).save(file)
     reads: list[Path] = []
-    monkeypatch.setattr(identity, "file_checksum", lambda path: reads.append(path) or files.checksum(path))
+    monkeypatch.setattr(job, "file_checksum", lambda path: reads.append(path) or files.checksum(path))
 
     def run() -> Result:
-        identity._DIGESTS.clear()  # as in another process
+        job._DIGESTS.clear()  # as in another process
         reads.clear()
         task = prepare(get_dataset(f"folder:path={tmp_path / 'photos'},size=8"))
         return train(task, "ce", replace(SETTINGS, batch_size="full"), out=tmp_path / "out", resume=True)
@@ -458,9 +458,9 @@ def test_inputs_that_lie_otherwise_have_the_same_checksum() -> None:
 def test_what_a_transform_keeps_for_itself_is_no_part_of_a_run() -> None:
     task = moons()
     assert task.normalise is not None and isinstance(task.train.x, Tensor)
-    before = identity._describe(task.normalise)
+    before = job._describe(task.normalise)
     task.normalise(task.train.x)
-    assert identity._describe(task.normalise) == before == "Standardise([0.506088, 0.239847], [0.862688, 0.500588])"
+    assert job._describe(task.normalise) == before == "Standardise([0.506088, 0.239847], [0.862688, 0.500588])"
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:

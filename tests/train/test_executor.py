@@ -19,10 +19,10 @@ from noiseproof.core import lazy
 from noiseproof.train import Interrupted, Result, Settings, executor, train
 from noiseproof.train.checkpoint import checkpoints, load
 from noiseproof.train.executor import Eager, make_executor
+from noiseproof.train.guard import StopRequest
 from noiseproof.train.job import Job, build
 from noiseproof.train.loop import training
 from noiseproof.train.step import Stepper
-from noiseproof.train.stopping import StopRequest
 
 SETTINGS = Settings(model="mlp:hidden=[6]", epochs=2, batch_size=24, optimizer="sgd:lr=0.1,momentum=0.9")
 STEPS = 5

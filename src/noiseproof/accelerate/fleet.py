@@ -25,10 +25,10 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.tensors import new_stream
 from noiseproof.data import Inputs
 from noiseproof.train.executor import make_executor
+from noiseproof.train.guard import Interrupted, StopRequest, stop_on_signals
 from noiseproof.train.job import Job
 from noiseproof.train.loop import Result, training
 from noiseproof.train.settings import make_fabric
-from noiseproof.train.stopping import Interrupted, StopRequest, stop_on_signals
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric

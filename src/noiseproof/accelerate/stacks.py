@@ -17,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
-from noiseproof.accelerate.joint import Joint, can_join
+from noiseproof.accelerate.joint import Joint, JointSGD, can_join, can_update
 from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
-from noiseproof.accelerate.updates import JointSGD, can_update
 from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train.executor import Executor, make_executor
+from noiseproof.train.guard import StopRequest
 from noiseproof.train.step import Stepper, compute_loss, make_targets
-from noiseproof.train.stopping import StopRequest
 
 T = TypeVar("T")
 log = logging.getLogger("noiseproof")

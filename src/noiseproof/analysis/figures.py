@@ -28,7 +28,7 @@ STAGES = {"before": "Before training", "during": "During training", "after": "Af
 MODULES = (  # in the order of a page
     "before.losses", "before.logistic_normal", "before.nce", "before.label_noise", "during.curves", "during.samples",
     "during.variants", "after.predictions", "after.calibration", "after.cost", "after.features",
-    "after.gradient_noise", "after.landscape",
+    "after.landscape",
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
-from noiseproof.train.identity import DATA, known_files, same_inputs
+from noiseproof.train.job import DATA, known_files, same_inputs
 from noiseproof.train.loop import reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from noiseproof.data.sparse import is_sparse
+from noiseproof.data.arrays import is_sparse
 
 if TYPE_CHECKING:
     import pandas as pd

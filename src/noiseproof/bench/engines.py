@@ -53,8 +53,8 @@ from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Result, Task
 from noiseproof.train.checkpoint import BadCheckpoint
+from noiseproof.train.guard import stop_on_signals
 from noiseproof.train.settings import make_fabric
-from noiseproof.train.stopping import stop_on_signals
 
 ENGINES = ("local", "processes", "ray")
 POLL = 0.2  # seconds between looks at what other processes did

@@ -3,7 +3,7 @@
 Modules that need torch are imported where they are used: help and completion must not wait for it.
 """
 
-from noiseproof.cli import audit, review, measure, apply, train, analyze, bench, data, catalog, doctor  # isort: skip  # in the order of the help
+from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor  # isort: skip  # in the order of the help
 from noiseproof.cli.main import app
 
-__all__ = ["analyze", "app", "apply", "audit", "bench", "catalog", "data", "doctor", "measure", "review", "train"]
+__all__ = ["analyze", "app", "apply", "audit", "bench", "catalog", "data", "doctor", "review", "train"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noiseproof.cli.completion import names
 from noiseproof.cli.main import TRAINING, app
+from noiseproof.cli.options import names
 from noiseproof.cli.show import AsJson, DataDir, count_progress, echo, examples, plain, refusals, say, show, show_json
 from noiseproof.core.messages import counted
 
@@ -318,7 +318,7 @@ def analyze_rows(
     """Write what a trained model says of each row: prediction, margin, NAL's trust and targets, LN's variance."""
     from pathlib import Path
 
-    from noiseproof.analysis.after.rows import row_table
+    from noiseproof.analysis.after.predictions import row_table
     from noiseproof.analysis.runs import open_run
     from noiseproof.core.tablefiles import safe_table
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.completion import columns, names
 from noiseproof.cli.main import YOUR_DATA, app
-from noiseproof.cli.options import on_machine, on_training
+from noiseproof.cli.options import columns, names, on_machine, on_training
 from noiseproof.cli.show import AsJson, echo, examples, refusals, say, show, show_json, stage_progress, training_exits
 from noiseproof.core.messages import counted, plain
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.completion import columns, names
 from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.options import (
     Accelerator,
@@ -25,6 +24,8 @@ from noiseproof.cli.options import (
     RetryFailed,
     TableSeeds,
     Workers,
+    columns,
+    names,
     on_machine,
     on_training,
 )

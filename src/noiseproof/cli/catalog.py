@@ -6,8 +6,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from noiseproof.cli.completion import names
 from noiseproof.cli.main import LISTS, TRAINING, app
+from noiseproof.cli.options import names
 from noiseproof.cli.show import (
     AsJson,
     describe,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.completion import names
 from noiseproof.cli.main import TRAINING, app
+from noiseproof.cli.options import names
 from noiseproof.cli.show import (
     AsJson,
     DataDir,

@@ -1,12 +1,152 @@
-"""Options that several commands of training share, as annotated types."""
+"""Options that several commands share, as annotated types, and values that the shell completes."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from noiseproof.cli.completion import names
+import noiseproof
+from noiseproof.core.files import replacing
+from noiseproof.core.plugins import PLUGINS
+
+CACHE = "~/.cache/noiseproof/names.json"
+Complete = Callable[[typer.Context, str], list[str]]
+
+
+def names(*kinds: str, more: Iterable[str] = (), several: bool = False) -> Complete:
+    """Complete the registered names of ``kinds``, and ``more``; of ``several`` the last, after a comma."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        known = _known_names() if kinds else {}
+        return _matching([*more, *(name for kind in kinds for name in known.get(kind, ()))], incomplete, several)
+
+    return complete
+
+
+def columns(several: bool = False) -> Complete:
+    """Complete the columns of the table that the argument or option ``data`` names."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        from noiseproof.core.tablefiles import read_header
+
+        with suppress(Exception):  # no table, or none that can be read: the command says why, not the shell
+            # Before an option without its value, arguments are left where they were.
+            table = next(filter(None, [context.params.get("data"), *context.args]))
+            return _matching(map(str, read_header(Path(table)) or ()), incomplete, several)
+        return []
+
+    return complete
+
+
+def _join_broken_words(environ: MutableMapping[str, str]) -> str:
+    """Undo that bash breaks words at @, = and :, and return the part of the last word that it leaves as it is.
+
+    ``a:b`` comes as the words ``a``, ``:`` and ``b``, of which ``b`` is replaced; of ``a@b`` it is ``@b``.
+    """
+    if not environ.get("_NOISEPROOF_COMPLETE", "").endswith("_bash") or "COMP_WORDS" not in environ:
+        return ""
+    words: list[list[str]] = []
+    is_break = False
+    for piece in environ["COMP_WORDS"].split("\n")[: int(environ["COMP_CWORD"]) + 1]:
+        was_break, is_break = is_break, re.fullmatch("[@=:]+", piece) is not None
+        if words and piece and (is_break or was_break):
+            words[-1].append(piece)
+        else:
+            words.append([piece])
+    *before, last = words
+    if last[0].startswith("--") and last[1:2] == ["="]:
+        before, last = [*before, last[:1]], last[2:]
+    kept, incomplete = "".join(last), "" if is_break else last[-1]
+    kept = kept.removesuffix(incomplete)
+    if kept.endswith("@"):
+        kept, incomplete = kept[:-1], f"@{incomplete}"
+    environ["COMP_WORDS"] = "\n".join([*map("".join, before), incomplete])
+    environ["COMP_CWORD"] = str(len(before))
+    return kept
+
+
+_KEPT = _join_broken_words(os.environ)  # before typer reads them
+
+
+def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str]:
+    incomplete = _KEPT + incomplete
+    before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+    found = sorted({value for value in values if value.startswith(last)})
+    if "@" not in last:  # a paper's settings, of which there are many, from NAME@ on
+        found = [value for value in found if "@" not in value]
+    return [(before + comma + value).removeprefix(_KEPT) for value in found]
+
+
+def _known_names() -> dict[str, list[str]]:
+    """The registered names by kind, from a file unless the package or a plug-in changed: torch takes seconds."""
+    state = _state()
+    with suppress(Exception):  # no home, no file, or one that something else wrote
+        stored = json.loads(Path(CACHE).expanduser().read_text("utf-8"))
+        if stored["state"] == state:
+            return {kind: [*map(str, known)] for kind, known in stored["names"].items()}
+    with suppress(Exception):  # a plug-in that cannot be loaded: the command says why, not the shell
+        known = _registered_names()
+        with suppress(OSError, RuntimeError):
+            path = Path(CACHE).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, sync=False) as part:
+                part.write_text(json.dumps({"state": state, "names": known}), "utf-8")
+        return known
+    return {}
+
+
+def _state() -> list[str]:
+    """What the names depend on and is quick to read: names of the package's files, installed packages, plug-ins.
+
+    The folder of installed packages changes with every installation. A file that is edited in place is not noticed.
+    """
+    package = Path(noiseproof.__file__).parent
+    modules = sorted(path for _, _, files in os.walk(package) for path in files if path.endswith((".py", ".toml")))
+    installed = [path for path in sys.path if path.endswith("-packages")]  # where entry points of plug-ins would be
+    plugins = os.environ.get(PLUGINS, "")
+    files = [name for name in plugins.split(",") if name.endswith(".py")]
+    changed = [str(os.stat(path).st_mtime_ns) for path in [*installed, *files] if os.path.exists(path)]
+    return [str(package), noiseproof.__version__, plugins, *modules, *installed, *changed]
+
+
+def _registered_names() -> dict[str, list[str]]:
+    from noiseproof.analysis.figures import figure_makers
+    from noiseproof.audit.evidence.gather import CHOICES
+    from noiseproof.audit.issues import ISSUES
+    from noiseproof.bench.tables import list_tables
+    from noiseproof.core.plugins import load_plugins
+    from noiseproof.data import DATASETS
+    from noiseproof.data.features import FEATURES
+    from noiseproof.losses import LOSSES
+    from noiseproof.models import MODELS
+    from noiseproof.noise import NOISES
+    from noiseproof.papers import loss_presets, method_presets
+    from noiseproof.train import METHODS
+    from noiseproof.train.protocols import protocols
+
+    load_plugins()
+    losses = [*LOSSES, *(f"{name}@{paper}" for name, paper, *_ in loss_presets())]
+    return {
+        "methods": [*METHODS, *(f"{name}@{paper}" for name, paper, *_ in method_presets()), *losses],
+        "losses": losses,
+        "datasets": list(DATASETS),
+        "noises": list(NOISES),
+        "models": list(MODELS),
+        "judges": [*CHOICES, *MODELS],
+        "features": list(FEATURES),
+        "issues": list(ISSUES),
+        "figures": [maker.name for maker in figure_makers()],
+        "tables": list_tables(),
+        "protocols": sorted({paper for paper, *_ in protocols()}),
+    }
 
 
 def on_training(text: str, **options: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from noiseproof.core.lazy import import_modules
 from noiseproof.data.arrays import from_arrays, from_hf, from_torch
-from noiseproof.data.base import Dataset, Encoder, Inputs, LazyInputs, NoisyData, Split, corrupt
+from noiseproof.data.base import ClassBalanced, Dataset, Encoder, Inputs, LazyInputs, NoisyData, Split, corrupt
 from noiseproof.data.images import ImageFiles, from_image_folder, stream
-from noiseproof.data.sampling import ClassBalanced
 from noiseproof.data.shards import Shards, write_shards
 from noiseproof.data.sources import DATASETS, get_dataset
 from noiseproof.data.tables import from_table

@@ -17,8 +17,7 @@ from torch import Tensor
 from noiseproof.core.limits import check_limit
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
-from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
-from noiseproof.noise.pickled import IntegerUnpickler
+from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, IntegerUnpickler
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32

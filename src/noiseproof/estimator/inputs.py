@@ -1,21 +1,27 @@
-"""Inputs that are no arrays of numbers: texts, paths of pictures and sparse matrices, as features (N, F)."""
+"""What users pass to ``fit``: texts, pictures and sparse matrices as features (N, F), labels, seeds."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse  # type: ignore[import-untyped]
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite
 from torch import Tensor
 
+from noiseproof.core.checks import check_count
+from noiseproof.data.arrays import SparseAxes
 from noiseproof.data.features import Extractor
 from noiseproof.data.images import SUFFIXES
+from noiseproof.data.labels import TrainingLabels, soft_labels
 from noiseproof.data.pictures import Pictures, picture_extractor
-from noiseproof.data.sparse import SparseAxes
 from noiseproof.data.tables import Columns, moments, shifted_columns
 from noiseproof.data.text import text_extractor
 
@@ -125,3 +131,83 @@ def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
     column_names = tuple(map(str, range(len(fill)) if names is None else names))
     medians, means, stds = (torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std))
     return Columns(column_names, medians, {}, "impute", means, stds)
+
+
+def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes, sorted, and the class of each row as an integer, (N,); ``estimator`` is the name in messages."""
+    if y is None:
+        raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
+    _check_not_lists(y)
+    y = column_or_1d(y, warn=True)
+    check_consistent_length(X, y)
+    if y.dtype == object:
+        _check_objects(y)
+    assert_all_finite(y, input_name="y")
+    check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    return classes, codes.astype(np.int64)
+
+
+def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64], Tensor | None]:
+    """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns and their order."""
+    if y is None or soft_labels(y) is None:
+        return *encode_labels(X, y, estimator), None
+    check_consistent_length(X, y)
+    labels = TrainingLabels(y)
+    names = getattr(y, "columns", None)
+    classes = np.arange(len(labels.classes)) if names is None else np.asarray(names)
+    return classes, labels.y.numpy(), labels.soft
+
+
+def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+    """The classes and the labels (N, K) of rows with several of them, 0 or 1; None for other labels.
+
+    As in scikit-learn, every matrix of zeros and ones is one. The classes are the columns of a table, or their numbers.
+    """
+    if y is None or getattr(y, "ndim", 2) != 2:
+        return None
+    try:
+        matrix = y.toarray() if issparse(y) else np.asarray(y)
+    except ValueError:  # rows of different lengths
+        return None
+    if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
+        return None
+    check_consistent_length(X, matrix)
+    names = getattr(y, "columns", None)
+    return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(np.int64)
+
+
+def _check_not_lists(y: Any) -> None:
+    """Refuse rows that are lists of names, for which NumPy's and scikit-learn's errors name no remedy."""
+    rows = y if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object" else ()
+    if any(isinstance(row, list | tuple | set | frozenset) and len(row) != 1 for row in rows):
+        raise ValueError(
+            "Expected one label a row in y, or for several a matrix of zeros and ones, got lists. Use "
+            "sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y)."
+        )
+
+
+def _check_objects(y: NDArray[Any]) -> None:
+    """Refuse missing labels and mixed types, for which NumPy's error names no row."""
+    import pandas as pd
+
+    if (gaps := pd.isna(y)).any():
+        raise ValueError(f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows.")
+    is_string = [isinstance(label, str) for label in y]
+    if any(is_string) and not all(is_string):
+        other = y[is_string.index(False)]
+        raise ValueError(f"Expected labels of one type in y, got strings and {other!r}. Make all of them strings.")
+
+
+RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
+
+
+def draw_seed(random_state: RandomState) -> int:
+    """The seed itself, one drawn from a ``RandomState`` or ``Generator``, or another one each time for None."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0]) % 2**31
+    return check_count("random_state", random_state, 0, "It is a seed.")

@@ -37,15 +37,17 @@ from noiseproof.estimator.choice import best_method, held_out
 from noiseproof.estimator.inputs import (
     EncodedInputs,
     PictureInputs,
+    RandomState,
     SparseInputs,
     TextInputs,
     are_paths,
     as_words,
+    draw_seed,
+    encode_indicators,
+    encode_soft_labels,
     number_columns,
 )
-from noiseproof.estimator.labels import encode_indicators, encode_soft_labels
 from noiseproof.estimator.robust import RobustClassifier
-from noiseproof.estimator.seeds import RandomState, draw_seed
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier

@@ -21,8 +21,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.labels import encode_labels
-from noiseproof.estimator.seeds import RandomState, draw_seed
+from noiseproof.estimator.inputs import RandomState, draw_seed, encode_labels
 
 if TYPE_CHECKING:
     import pandas as pd

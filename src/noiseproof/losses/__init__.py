@@ -22,8 +22,7 @@ from noiseproof.losses.logistic_normal import LogisticNormal
 from noiseproof.losses.margin import AEL, AGCE, AUL, CE, GCE, MAE, RCE, SCE, TCE, Focal, PHuber, TruncatedGCE
 from noiseproof.losses.multilabel import ASL, MultiLabel
 from noiseproof.losses.remargin import Remargin, Unit
-from noiseproof.losses.spec import as_loss, describe, get_loss
-from noiseproof.losses.sums import WeightedSum
+from noiseproof.losses.sums import WeightedSum, as_loss, describe, get_loss
 
 __all__ = [
     "AEL", "AGCE", "ASL", "AUL", "CE", "CR", "GCE", "GLS", "LN", "LOSSES", "MAE", "MSE", "NCE", "NFL", "RCE", "SCE",

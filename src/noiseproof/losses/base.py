@@ -1,12 +1,13 @@
-"""What every loss shares: targets, weights and reduction."""
+"""What every loss shares: targets, weights, reduction, functions of the label's nll with a closed-form derivative."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,9 +17,8 @@ from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
-from noiseproof.core.tensors import readable, wide
-from noiseproof.losses.engine import pointwise
-from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks, set_weight
+from noiseproof.core.tensors import in_torch_func, readable, wide
+from noiseproof.losses.fast import apply, by_blocks, label_nll, mean, pays_in_blocks, set_weight
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -27,6 +27,62 @@ Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, 
 INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, beside int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
+
+
+class Curve(Protocol):
+    """A scalar function of the label's nll with its derivative in closed form."""
+
+    def value(self, y: LabelProb) -> Tensor: ...
+
+    def slope(self, y: LabelProb) -> Tensor: ...
+
+
+def pointwise(nll: Tensor, curve: Curve) -> Tensor:
+    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
+    function = _PointwiseForwardMode if in_torch_func() and not torch.compiler.is_compiling() else _Pointwise
+    value: Tensor = apply(function, nll, curve)
+    return value
+
+
+class _Pointwise(torch.autograd.Function):
+    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(nll: Tensor, curve: Curve) -> Tensor:
+        return curve.value(LabelProb(nll))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
+        nll, ctx.curve = inputs
+        ctx.save_for_backward(nll)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (nll,) = ctx.saved_tensors
+        return grad * ctx.curve.slope(LabelProb(nll)), None
+
+
+class _PointwiseForwardMode(_Pointwise):
+    """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
+        _Pointwise.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent * ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))  # type: ignore[no-any-return]
+
+
+def derive_seed(seed: int, step: int | None) -> int:
+    """Seed of what a loss with ``seed`` draws in a step; ``None`` is evaluation."""
+    state = np.random.SeedSequence([seed, 0 if step is None else step + 1]).generate_state(1, np.uint64)[0]
+    return int(state >> np.uint64(1))
+
+
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
 register = LOSSES.register_class
 

@@ -1,6 +1,8 @@
 """Hyperparameters from the number of classes, without training (papers the bias paper and the curriculum paper).
 
-At initialisation the logits are taken as independent N(0, σ²); :mod:`noiseproof.losses.averages` averages over them.
+At initialisation the logits are taken as independent N(0, σ²). A margin loss sees one random number of them,
+L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to about 1e-8: nothing is sampled. Losses that
+depend on the other classes too are averaged over a fixed sample.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.losses.averages import combined, log_sum, mean_error, normal
+from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, register
+from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.remargin import Remargin
-from noiseproof.losses.spec import as_loss
-from noiseproof.losses.sums import terms_of
+from noiseproof.losses.sums import as_loss, terms_of
 
 By = Literal["shift", "scale"]
 Z = TypeVar("Z", float, Tensor)
@@ -405,3 +408,133 @@ def _root(f: Callable[[float], float], low: float, high: float, *, tolerance: fl
             f_low /= 2  # the same end again: pull the line towards the other
         high, f_high = x, f_x
     return high
+
+
+class Distribution(NamedTuple):
+    """Quadrature weights at start, start + step, …; in numpy, since PyTorch's threads only cost time here."""
+
+    start: float
+    step: float
+    weights: NDArray[np.float64]
+
+    @property
+    def points(self) -> NDArray[np.float64]:
+        return self.start + np.arange(len(self.weights), dtype=np.float64) * self.step
+
+    @property
+    def mean(self) -> float:
+        return float(self.weights @ self.points)
+
+    def average(self, f: Callable[[Tensor], Tensor]) -> float:
+        return float(self.weights @ f(torch.from_numpy(self.points)).detach().numpy())
+
+    def finer(self, times: int) -> Distribution:
+        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in zeros."""
+        weights = np.fft.irfft(np.fft.rfft(self.weights), len(self.weights) * times)
+        return Distribution(self.start, self.step / times, weights)
+
+
+def normal(sigma: float, step: float) -> Distribution:
+    """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left; the trapezoidal rule is exact to rounding for it."""
+    reach = math.ceil(8.5 * sigma / step)
+    weights = np.exp(-((np.arange(-reach, reach + 1) * (step / sigma)) ** 2) / 2)
+    return Distribution(-reach * step, step, weights / weights.sum())
+
+
+def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
+    """The distribution of f(X, Y) for independent X and Y on grids of the same step.
+
+    The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
+    """
+    mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
+    relevant = np.abs(mass) > 1e-18
+    mass, values = mass[relevant], values[relevant]
+    start = values.min() - 3 * a.step
+    position = (values - start) / a.step
+    floor = np.floor(position)
+    fraction, index = position - floor, floor.astype(int)
+    weights = np.zeros(int(index.max()) + 4)
+    for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
+        share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
+        weights += np.bincount(index + i, mass * share, len(weights))
+    inside = np.flatnonzero(np.abs(weights) > 1e-17)
+    weights = weights[inside[0] : inside[-1] + 1]
+    return Distribution(float(start + inside[0] * a.step), a.step, weights / weights.sum())
+
+
+_SIX = np.arange(-2, 4)
+_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
+
+
+@functools.lru_cache(maxsize=512)
+def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
+    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid ``times`` finer."""
+    if times > 1:
+        return log_sum(count, sigma).finer(times)
+    if count == 1:
+        return normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
+    a, b = log_sum(count // 2, sigma), log_sum(count - count // 2, sigma)
+    step = min(a.step, b.step)
+    total = combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
+    variance = total.weights @ (total.points - total.mean) ** 2
+    return total.finer(2) if variance < (5 * step) ** 2 else total  # the sum of many logits varies little
+
+
+def mean_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
+    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum of others."""
+    if loss.needs != frozenset({"logits"}):
+        raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
+    if loss.kind != "margin":
+        return _sampled(_of_rows(loss, num_classes), z, num_classes, sigma)
+    value = math.nan
+    for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
+        others = log_sum(num_classes - 1, sigma, times)
+        before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
+        if abs(value - before) <= 1e-9 * abs(value):
+            break
+    return value
+
+
+def _of_rows(loss: Loss, num_classes: int) -> Loss:
+    """``loss`` of single rows, in a batch where every class is the label equally often if it depends on that."""
+    if isinstance(loss, Peer):  # the mean over the batch of what it takes away
+        loss = CR(loss=_of_rows(loss.loss, num_classes))
+    if isinstance(loss, CR) and loss.prior is None:
+        loss = loss.with_hyperparameters(prior=torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+    if not loss.independent_rows:
+        raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
+    return loss
+
+
+def _controls(rest: Tensor, z: float) -> Tensor:
+    """What the grid can average: L = log Σ_{i≠k} exp z_i, L², p and p², of which CE's and MAE's errors are made."""
+    p = torch.sigmoid(z - rest)
+    return torch.stack([rest, rest.square(), p, p.square()], 1)
+
+
+def _sampled(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
+    """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
+    K, generator = num_classes, torch.Generator().manual_seed(0)
+    others = log_sum(K - 1, sigma)
+    known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
+    known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
+    size = max(1, 2**17 // K)  # of a batch: 1 MiB
+    triangle = torch.empty(0, 7, dtype=torch.float64)  # R of the QR decomposition of all rows so far
+    for batch in range(max(math.ceil(64 / size), 2**20 // (size * K))):
+        draws = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
+        label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
+        for noise in (draws, -draws):  # (B, K)
+            with torch.enable_grad():
+                at = torch.full((size, 1), z, dtype=torch.float64, requires_grad=True)
+                losses = loss.per_sample(Output(noise.scatter(1, label, at)), label[:, 0])
+                (error,) = torch.autograd.grad(losses.sum(), at)
+            rest = noise.scatter(1, label, -torch.inf).logsumexp(1)
+            squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)
+            control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
+            seen = torch.cat([torch.ones_like(error), control, error], 1)
+            triangle = torch.linalg.qr(torch.cat([triangle, seen]), mode="r").R
+    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart what moments, which
+    # square the condition, would not, and directions as small as the grid's error are left out.
+    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
+    return float(inverse[0] @ triangle[:, 6] / norm[0])

@@ -16,8 +16,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels, wide
-from noiseproof.losses.base import Kind, Loss, register
-from noiseproof.losses.engine import derive_seed
+from noiseproof.losses.base import Kind, Loss, derive_seed, register
 from noiseproof.losses.fast import LastResult
 from noiseproof.losses.gaussian import field
 

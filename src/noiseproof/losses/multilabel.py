@@ -12,7 +12,7 @@ from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, MarginLoss, register
 from noiseproof.losses.margin import Focal
-from noiseproof.losses.spec import inner_loss
+from noiseproof.losses.sums import inner_loss
 
 
 @register("multilabel")

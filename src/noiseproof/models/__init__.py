@@ -12,9 +12,8 @@ from torch import Generator
 from noiseproof.core.checks import check_count
 from noiseproof.core.lazy import import_modules
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
-from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
+from noiseproof.models.base import INITS, MODELS, Backbone, initial_logit_spread, initialise_head
 from noiseproof.models.pretrained import EfficientNetBackbone
-from noiseproof.models.spread import initial_logit_spread
 from noiseproof.models.timm import TimmBackbone, spelled_out
 
 __all__ = [

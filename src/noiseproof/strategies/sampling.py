@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from torch import Tensor
 
-from noiseproof.data.sampling import ClassBalanced
+from noiseproof.data.base import ClassBalanced
 from noiseproof.strategies.base import Strategy, register
 from noiseproof.strategies.run import Run
 

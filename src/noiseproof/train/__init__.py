@@ -1,10 +1,9 @@
 """The one training loop, its record, its checkpoints, and the named methods."""
 
-from noiseproof.train.guard import Diverged
+from noiseproof.train.guard import Diverged, Interrupted
 from noiseproof.train.loop import Result, train
 from noiseproof.train.methods import METHODS, Method, get_method
 from noiseproof.train.settings import Settings
-from noiseproof.train.stopping import Interrupted
 from noiseproof.train.task import Task, prepare
 
 __all__ = [

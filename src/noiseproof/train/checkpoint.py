@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from noiseproof.core import files
 from noiseproof.core.files import Lock, describe_holder, last_holder
 from noiseproof.strategies import Run
-from noiseproof.train.identity import DATA, comparable
+from noiseproof.train.job import DATA, comparable
 from noiseproof.train.settings import Settings
 
 if TYPE_CHECKING:

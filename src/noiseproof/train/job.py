@@ -1,20 +1,33 @@
-"""A run to be made, and its parts: method, models, optimisers and record."""
+"""A run to be made, its parts, and the values that a resumed run must agree with, as plain JSON."""
 
 from __future__ import annotations
 
 import copy
+import json
 import math
+import os
+import re
 import time
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+import xxhash
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.checks import check_seed
+from noiseproof.core.files import check_files, write_checked
+from noiseproof.core.files import checksum as file_checksum
 from noiseproof.core.output import Output
+from noiseproof.core.plugins import plugin_digests
+from noiseproof.data.augment import Transform
+from noiseproof.data.base import Inputs
+from noiseproof.data.images import ImageFiles
 from noiseproof.heads import Head
 from noiseproof.losses import Loss
 from noiseproof.models.classifier import build_classifier
@@ -25,7 +38,7 @@ from noiseproof.train.record import Metrics, Record
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
-if TYPE_CHECKING:  # its import takes a second, and audits do without it
+if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
@@ -141,3 +154,142 @@ def needs_two_rows(run: Run) -> bool:
     except ValueError:  # PyTorch's "Expected more than 1 value per channel"
         return True
     return False
+
+
+FILES = "files.json"  # digests of image files, by a digest of their names, sizes and times
+READERS = 8  # threads that read image files
+ADDED = {  # what earlier versions did not record, in words
+    "clean_labels": "true labels", "validation_data": "validation data", "test_data": "test data",
+    "clean_validation_data": "clean validation data",
+}  # fmt: skip
+DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels",
+        "annotators": "annotators of the training labels"}  # fmt: skip
+_DIGESTS: dict[str, str] = {}  # of image files, in this process
+
+
+def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
+    """Method, data, preparation, settings, and a digest of registered code that is not noiseproof's."""
+    task = job.task
+    soft = task.train.soft
+    config = {"method": str(method), "seed": run.random.seed, "dataset": task.dataset, "noise": task.noise,
+              "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
+              "inputs": None, "input_shape": list(task.input_shape),
+              "augment": _describe(task.augment), "normalise": _describe(task.normalise),
+              "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
+    if soft is not None:
+        config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
+    if task.train.annotator is not None:
+        config["annotators"] = zlib.crc32(task.train.annotator.cpu().numpy().tobytes())
+    if run.is_split:
+        config["processes"] = run.processes.world_size  # each has a share of the weights
+    if job.folder is not None:
+        config |= data_digests(task, job.folder)
+    if code := plugin_digests(f"{job.method} {[*config.values()]}"):
+        config["code"] = code  # a run that began with other formulas must not be resumed
+    return config
+
+
+def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
+    """Digests of all data of a run but its labels: training inputs, true labels, and all of the other parts.
+
+    Those of image files are kept in the folder.
+    """
+    held, clean, test = task.validation, task.clean_validation, task.test
+    truth, used = task.train.clean, dict[str, str]()
+    kept = known_files(folder)
+    digests = {
+        "inputs": digest(task.train.x, used=used),
+        "clean_labels": None if truth is None else digest(truth),
+        "validation_data": None if held is None else digest(held.x, held.given, held.clean, held.soft, used=used),
+        "clean_validation_data": None if clean is None else digest(clean.x, clean.y, clean.soft, used=used),
+        "test_data": None if test is None else digest(test.x, test.y, test.soft, used=used),
+    }
+    if used and used != kept:
+        write_checked(folder / FILES, json.dumps(used, indent=1) + "\n")
+    return digests
+
+
+def digest(*parts: Inputs | None, used: dict[str, str] | None = None) -> str:
+    """XXH3 of all numbers, shapes and types, and of the content of image files; of other lazy inputs the length counts.
+
+    Digests of image files are added to ``used``.
+    """
+    total = xxhash.xxh3_128()
+    for part in parts:
+        if isinstance(part, Tensor):
+            total.update(f"{part.dtype} {tuple(part.shape)} ".encode())
+            total.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        elif isinstance(part, ImageFiles):
+            total.update(_files_digest(part, {} if used is None else used).encode())
+        else:
+            total.update(f"{None if part is None else len(part)} ".encode())
+    return total.hexdigest()
+
+
+def _files_digest(images: ImageFiles, used: dict[str, str]) -> str:
+    """Read image files only if the path, size or time of one is not that of a known digest."""
+    paths = [images.path(i) for i in range(len(images))]
+    about = xxhash.xxh3_128(f"{images.size} {images.fit}".encode())
+    for path, stat in ((path, path.stat()) for path in paths):
+        about.update(f"{os.fsencode(path)!r} {stat.st_size} {stat.st_mtime_ns} ".encode())
+    key = about.hexdigest()
+    if key not in _DIGESTS:
+        with ThreadPoolExecutor(READERS) as pool:
+            content = xxhash.xxh3_128("".join(pool.map(file_checksum, paths)).encode())
+        content.update(b"".join(os.fsencode(path.relative_to(images.root)) + b"\0" for path in paths))
+        _DIGESTS[key] = content.hexdigest()
+    used[key] = _DIGESTS[key]
+    return used[key]
+
+
+def known_files(folder: Path) -> dict[str, str]:
+    """Read the digests of image files in the folder of a run; without a whole file, none."""
+    try:
+        check_files(folder, FILES)
+        known = dict(json.loads((folder / FILES).read_bytes()))
+    except (ValueError, TypeError, OSError):
+        return {}
+    _DIGESTS.update(known)
+    return known
+
+
+# Earlier versions took a checksum of some of the training inputs, and none of other data.
+
+
+def same_inputs(x: Inputs, recorded: str | int) -> bool:
+    """Whether the training inputs are those that a run recorded."""
+    return (checksum(x) if isinstance(recorded, int) else digest(x)) == recorded
+
+
+def comparable(config: dict[str, Any], saved: dict[str, Any], x: Inputs) -> dict[str, Any]:
+    """``config`` as the version recorded it that ``saved`` a run of training inputs ``x``."""
+    if "test_data" in saved:
+        return config
+    return {key: value for key, value in config.items() if key not in ADDED} | {"inputs": checksum(x)}
+
+
+def checksum(x: Inputs) -> int | None:
+    """A checksum of a thousand rows spread over ``x``; None of files."""
+    if not isinstance(x, Tensor):
+        return None
+    rows = x[:: max(1, len(x) // 1000)].cpu().reshape(-1)
+    return zlib.crc32(rows.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def _describe(transform: Transform | None) -> str:
+    """The transform and its parameters to six digits, without addresses: equal on every machine."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, Tensor):
+            value = value.flatten().tolist()
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(text, value))}]"
+        if is_dataclass(value):
+            shown = (text(getattr(value, field.name)) for field in fields(value) if field.repr)  # not what it keeps
+            return f"{type(value).__name__}({', '.join(shown)})"
+        return f"{value:.6g}" if isinstance(value, float) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+    description = text(transform)
+    if len(description) < 200:
+        return description
+    return f"{description[:200]}… {zlib.crc32(description.encode()):08x}"

@@ -25,15 +25,13 @@ from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook
 from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state, sole_writer
 from noiseproof.train.executor import Executor, make_executor
-from noiseproof.train.guard import DivergenceGuard
-from noiseproof.train.identity import run_config
-from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, step_work
+from noiseproof.train.guard import DivergenceGuard, Stopper, StopRequest, ending_runs, stop_on_signals
+from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, run_config, step_work
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
 from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.step import AT_ONCE, Stepper
-from noiseproof.train.stopping import Stopper, StopRequest, ending_runs, stop_on_signals
 from noiseproof.train.task import Task
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it

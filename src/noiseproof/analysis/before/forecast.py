@@ -13,10 +13,19 @@ from noiseproof.core.checks import check_count
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
 from noiseproof.losses.attention import NoiseAttention
 from noiseproof.losses.calibrate import expected_margin, logit_bias
-from noiseproof.losses.settled import root_excess, settled
-from noiseproof.losses.spec import as_loss
-from noiseproof.losses.sums import WeightedSum, terms_of
-from noiseproof.losses.verdict import FALL, LEARNS, RANK, Answer, Weights, largest_weight, ratio, verdict
+from noiseproof.losses.sums import WeightedSum, as_loss, terms_of
+from noiseproof.losses.verdict import (
+    FALL,
+    LEARNS,
+    RANK,
+    Answer,
+    Weights,
+    largest_weight,
+    ratio,
+    root_excess,
+    settled,
+    verdict,
+)
 
 ATTENTION = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # λ of NAL that are tried, its paper's 0.5 and 10 among them
 

@@ -19,7 +19,7 @@ from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.losses.margin import CE
-from noiseproof.losses.spec import as_loss
+from noiseproof.losses.sums import as_loss
 
 On = Literal["labels", "logits"]
 

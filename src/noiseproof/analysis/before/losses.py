@@ -22,11 +22,9 @@ from noiseproof.analysis.runs import NotARun, Runs
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
 from noiseproof.losses import Loss
-from noiseproof.losses.averages import combined, log_sum, normal
-from noiseproof.losses.calibrate import average_error, calibrate, expected_margin, logit_bias
+from noiseproof.losses.calibrate import average_error, calibrate, combined, expected_margin, log_sum, logit_bias, normal
 from noiseproof.losses.gaussian import LN
-from noiseproof.losses.spec import as_loss
-from noiseproof.losses.sums import terms_of
+from noiseproof.losses.sums import as_loss, terms_of
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.margin import margin
 from noiseproof.losses.calibrate import expected_margin
 from noiseproof.losses.coupled import NCE
-from noiseproof.losses.spec import as_loss
-from noiseproof.losses.sums import terms_of
+from noiseproof.losses.sums import as_loss, terms_of
 
 DRAWS = 256  # of the other classes' logits
 

@@ -12,7 +12,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.losses import Loss
-from noiseproof.losses.spec import as_loss
+from noiseproof.losses.sums import as_loss
 
 
 def more_than_logits(loss: Loss, num_classes: int) -> str | None:

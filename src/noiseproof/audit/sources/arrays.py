@@ -30,9 +30,8 @@ from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
-from noiseproof.data.arrays import check_features
+from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
 from noiseproof.data.pictures import SMALLEST, encode_pictures
-from noiseproof.data.sparse import SparseAxes, is_sparse
 from noiseproof.data.tables import FeatureTable, moments, shift_of
 
 if TYPE_CHECKING:
