@@ -18,9 +18,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.accelerate import Job, Outcome, fit_many
-from noiseproof.accelerate.joint import Joint, JointSGD
 from noiseproof.accelerate.networks import StackedLinear
-from noiseproof.accelerate.stacks import Stacked, StackPool
+from noiseproof.accelerate.stacks import Joint, JointSGD, Stacked, StackPool
 from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
