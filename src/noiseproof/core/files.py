@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CHECKSUMS = "checksums.json"  # of the files that ``replacing_all`` wrote to a folder
 _DIGEST = b'"digest":"'  # in the header of a safetensors file; quotes inside of values are escaped
 _NO_DIGEST = b"0" * 32
+_WIDTH = 256  # of what is written about a holder, with spaces at its end
 
 
 class Damaged(ValueError):
@@ -272,9 +273,6 @@ def _tensors_digest(path: Path) -> tuple[int, bytes]:
         digest.update(_NO_DIGEST)
         digest.update(data[place + len(_NO_DIGEST) :])
         return place, digest.hexdigest().encode()
-
-
-_WIDTH = 256  # of what is written about a holder, with spaces at its end
 
 
 class Lock:

@@ -23,6 +23,7 @@ from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
 OTHER_WAYS = "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse matrix."
+FIT_ROWS, BLOCK = 50_000, 10_000  # rows of a sparse matrix that its axes are fitted to, and projected at a time
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
@@ -350,9 +351,6 @@ def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | 
         return image, None
     strings = [c for c in columns if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
     return None, strings[0] if len(strings) == 1 else None
-
-
-FIT_ROWS, BLOCK = 50_000, 10_000
 
 
 def is_sparse(value: Any) -> bool:

@@ -27,6 +27,8 @@ from noiseproof.losses.sums import as_loss, terms_of
 
 By = Literal["shift", "scale"]
 Z = TypeVar("Z", float, Tensor)
+_SIX = np.arange(-2, 4)
+_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
 
 
 class NoSolution(ValueError):
@@ -460,10 +462,6 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
     inside = np.flatnonzero(np.abs(weights) > 1e-17)
     weights = weights[inside[0] : inside[-1] + 1]
     return Distribution(float(start + inside[0] * a.step), a.step, weights / weights.sum())
-
-
-_SIX = np.arange(-2, 4)
-_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
 
 
 @functools.lru_cache(maxsize=512)

@@ -42,6 +42,8 @@ FALL = 3.0  # how far a margin falls behind its start, in logits
 LEARNS, PARTLY = 0.0077, 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
 SLOW = 114.0  # ``slowness`` up to which it learns
 RANK: dict[Answer, int] = {"learns": 0, "partly": 1, "underfits": 2}
+ROOT = 77.0  # K·start² up to which LN's mean learns first: 60 classes from the model's own start do, 100 do not
+HET_SCALE = math.log(2) + 1e-3  # the standard deviation with which the head of Het starts
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,6 @@ def _answer(left_behind: float, slowness: float, learns: float, partly: float) -
 
 def ratio(part: float, total: float) -> float:
     return part / total if total else math.nan
-
-
-ROOT = 77.0  # K·start² up to which LN's mean learns first: 60 classes from the model's own start do, 100 do not
-HET_SCALE = math.log(2) + 1e-3  # the standard deviation with which the head of Het starts
 
 
 class SettledNormal(MarginLoss):

@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
 EpochProgress = Callable[[int, int, int, Metrics | None], None]
+FILES = "files.json"  # digests of image files, by a digest of their names, sizes and times
+READERS = 8  # threads that read image files
+ADDED = {  # what earlier versions did not record, in words
+    "clean_labels": "true labels", "validation_data": "validation data", "test_data": "test data",
+    "clean_validation_data": "clean validation data",
+}  # fmt: skip
+DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels",
+        "annotators": "annotators of the training labels"}  # fmt: skip
+_DIGESTS: dict[str, str] = {}  # of image files, in this process
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,17 +163,6 @@ def needs_two_rows(run: Run) -> bool:
     except ValueError:  # PyTorch's "Expected more than 1 value per channel"
         return True
     return False
-
-
-FILES = "files.json"  # digests of image files, by a digest of their names, sizes and times
-READERS = 8  # threads that read image files
-ADDED = {  # what earlier versions did not record, in words
-    "clean_labels": "true labels", "validation_data": "validation data", "test_data": "test data",
-    "clean_validation_data": "clean validation data",
-}  # fmt: skip
-DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels",
-        "annotators": "annotators of the training labels"}  # fmt: skip
-_DIGESTS: dict[str, str] = {}  # of image files, in this process
 
 
 def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
