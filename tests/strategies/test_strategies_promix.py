@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -56,6 +57,10 @@ def counts_by_hand(p: np.ndarray, given: np.ndarray, wanted: list[int]) -> list[
         own, chance = p[given == k, k], (given == k).mean()
         likely = sum(q / (1 - q) > 2 * chance / (1 - chance) for q in own)
         least.append(max(min(most, likely), int((p[given == k].argmax(1) == k).sum())))
+    sizes = [int((given == k).sum()) for k in range(len(wanted))]
+    large = [k for k, size in enumerate(sizes) if size >= len(given) / len(wanted)]
+    share = Fraction(sum(least[k] for k in large), sum(sizes[k] for k in large))
+    least = [count if k in large else min(count, math.floor(share * sizes[k])) for k, count in enumerate(least)]
     lacking = [max(0, most - count) for most, count in zip(wanted, least, strict=True)]
     room = max(0, sum(wanted) - sum(least))
     return [count + math.ceil(room * lack / max(1, sum(lacking))) for count, lack in zip(least, lacking, strict=True)]
@@ -66,7 +71,10 @@ def counts_by_hand(p: np.ndarray, given: np.ndarray, wanted: list[int]) -> list[
     [([(60, 0, [0.6, 0.4]), (40, 1, [0.6, 0.4])], [30, 20], [60, 0]),  # labels 1 are wrong: none is trusted
      ([(60, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8])], [30, 20, 0], [30, 20, 0]),  # nothing is learned: shares
      ([(97, 0, [0.9, 0.1]), (3, 1, [0.7, 0.3])], [50, 2], [97, 2]),  # a rare class that is being learned
-     ([(10, 0, [0.9, 0.1]), (50, 0, [0.4, 0.6]), (30, 1, [0.1, 0.9]), (10, 1, [0.6, 0.4])], [30, 20], [20, 30])],
+     ([(10, 0, [0.9, 0.1]), (50, 0, [0.4, 0.6]), (40, 1, [0.4, 0.6])], [30, 20], [30, 20]),  # 1 is not the larger one
+     ([(48, 0, [0.9, 0.1]), (12, 0, [0.4, 0.6]), (40, 1, [0.1, 0.9])], [30, 20], [48, 32]),  # 4/5 of 0, so of 1
+     ([(30, 0, [0.8, 0.1, 0.1]), (10, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8]), (5, 2, [0.1, 0.1, 0.8]),
+       (15, 2, [0.8, 0.1, 0.1])], [20, 20, 10], [30, 12, 8])],  # 30, 0 and 5 are predicted; 15 are filled up, 4 to 1
 )  # fmt: skip
 def test_counts_of_rows_follow_predictions(
     groups: list[tuple[int, int, list[float]]], wanted: list[int], counts: list[int]

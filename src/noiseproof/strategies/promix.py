@@ -20,18 +20,24 @@ from noiseproof.strategies.sweeps import predict_log_probs
 def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
     """How many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where ``wanted`` (K,) are its share.
 
-    They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share of all labels. Only
-    where these are fewer than all ``wanted``, as early in a training, classes are filled up, all by the same part of
-    what they lack.
+    They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share of all labels.
+    Noise that is the same for all classes brings their sizes closer to N/K, never past it: of a class with fewer labels
+    than that, no greater part is trusted than of the larger ones together, as predictions that mistake it for the
+    largest would confirm themselves. Only where all these are fewer than all ``wanted``, as early in a training,
+    classes are filled up, all by the same part of what they lack.
 
-    >>> given, wanted = torch.tensor([0] * 6 + [1] * 4), torch.tensor([3, 2])  # all are predicted as 0
-    >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)
+    >>> given, wanted = torch.tensor([0] * 6 + [1] * 4), torch.tensor([3, 2])
+    >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)  # all are predicted as 0
     tensor([6, 0])
+    >>> agreed_counts(torch.tensor([[0.3, 0.7]]).expand(10, 2), given, wanted)  # all are predicted as 1
+    tensor([3, 2])
     """
     sizes = torch.bincount(given, minlength=len(wanted))
     is_likely = p.gather(1, given[:, None])[:, 0].logit() > math.log(2) + (sizes / len(given))[given].logit()
     likely = torch.bincount(given[is_likely], minlength=len(wanted))
     least = wanted.minimum(likely).maximum(torch.bincount(given[p.argmax(1) == given], minlength=len(wanted)))
+    is_large = sizes * len(wanted) >= len(given)
+    least = least.where(is_large, least.minimum(least[is_large].sum() * sizes // sizes[is_large].sum()))
     lacking = (wanted - least).clamp(min=0)
     part = (wanted.sum() - least.sum()).clamp(min=0) / lacking.sum().clamp(min=1)
     return least + (part * lacking).ceil().long()
