@@ -11,8 +11,7 @@ from review_server import Server
 
 from noiseproof.audit.decisions import NO_ROW, Decision, DecisionLog, read_log, read_standing
 from noiseproof.audit.files import read_audit
-from noiseproof.review.queue import Queue
-from noiseproof.review.select import Filter
+from noiseproof.review.queue import Filter, Queue
 
 pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")

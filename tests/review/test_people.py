@@ -13,8 +13,7 @@ from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import conflicts, differ
 from noiseproof.review.people import Leases, hashed
-from noiseproof.review.queue import Queue
-from noiseproof.review.select import Filter
+from noiseproof.review.queue import Filter, Queue
 
 
 class Clock:

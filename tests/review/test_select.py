@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 from handmade_audit import write_audit, write_table_audit
 
-from noiseproof.audit.decisions import read_decisions
+from noiseproof.audit.decisions import ROW_CHOICES, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.sources.table import TableSource
-from noiseproof.review.queue import Issues
-from noiseproof.review.select import CHOICES, KEPT, Filter, Search, Selections, Sort, State, select
+from noiseproof.review.queue import KEPT, Filter, Issues, Search, Selections, Sort, State, select
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def listed(issues: Issues, filter: Filter, state: Any, rows: Any, is_match: Any,
     """The reference."""
 
     def meets(i: int) -> bool:
-        word = "open" if state[i] == 0 else CHOICES[state[i] - 1]
+        word = "open" if state[i] == 0 else ROW_CHOICES[state[i] - 1]
         in_state = {None: True, "open": word == "open", "decided": word != "open", "conflict": is_conflict[i]}
         quality = issues.numbers["label_quality"][i]
         return bool(
@@ -62,7 +61,7 @@ def test_random_filters_list_what_a_search_of_every_issue_lists(issues: Issues) 
     random = np.random.default_rng(1)
     sizes = []
     for _ in range(400):
-        state = random.integers(0, 1 + len(CHOICES), len(issues)).astype(np.int8)
+        state = random.integers(0, 1 + len(ROW_CHOICES), len(issues)).astype(np.int8)
         rows, (is_match, is_conflict) = random.choice(issues.row, 80), random.random((2, len(issues))) < 0.7
         low, high = sorted(random.random(2).round(3).tolist())
 

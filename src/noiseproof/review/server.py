@@ -34,8 +34,7 @@ from noiseproof.review.measuring import Measuring, Panel, Plan, Proposing, comma
 from noiseproof.review.overview import Overview
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.projection import Projection
-from noiseproof.review.queue import Queue
-from noiseproof.review.select import Filter, Search, Sort, State
+from noiseproof.review.queue import Filter, Queue, Search, Sort, State
 
 if TYPE_CHECKING:
     import uvicorn
