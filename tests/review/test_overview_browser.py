@@ -299,7 +299,7 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
 
 
 def test_colours_follow_the_theme_and_one_class_can_be_lit(chromium: Any, tmp_path: Path) -> None:
-    css = (Path(review_page.__file__).parent / "templates" / "overview.css").read_text("utf-8")
+    css = (Path(review_page.__file__).parent / "templates" / "review.css").read_text("utf-8")
     for name, color in [*enumerate(COLORS[:10]), ("other", GREY)]:  # those of all figures
         assert f".color-{name} {{ background: light-dark({color.light}, {color.dark}); }}" in css
     drawn = (

@@ -20,10 +20,8 @@ from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
-    "dom.js", "file_log.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js",
-    "chips.js", "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js",
-    "grid.js", "bulk.js", "charts.js", "overview.js", "map.js", "map_select.js", "map_zoom.js", "people.js",
-    "review.js",
+    "dom.js", "file_store.js", "served_store.js", "view.js", "decide.js", "list.js", "card.js", "chooser.js",
+    "measure.js", "grid.js", "overview.js", "map.js", "people.js", "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 

@@ -44,7 +44,7 @@ function drawKey(key) {
 
 // --- the page
 
-const KEYS = { // of all views; views.js adds those of each
+const KEYS = { // of all views; each of them adds its own
   u: () => undo(), f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
   v: () => views.show("overview"), l: () => views.show("list"), g: () => views.show("grid"),
   m: () => spellings.open(), "/": () => filterBar.focus(), "?": () => showHelp(), Escape: () => { if (isFiltered()) setFilter(); },
