@@ -23,7 +23,7 @@ from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
 from noiseproof.heads import HEADS
 from noiseproof.losses import get_loss
-from noiseproof.models.timm import without_weights
+from noiseproof.models.pretrained import without_weights
 from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
 from noiseproof.train.job import DATA, known_files, same_inputs

@@ -51,7 +51,7 @@ from noiseproof.estimator.robust import RobustClassifier
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
-from noiseproof.models.timm import without_weights
+from noiseproof.models.pretrained import without_weights
 from noiseproof.strategies.base import check_scores
 from noiseproof.strategies.row_tables import SampleWeights
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train

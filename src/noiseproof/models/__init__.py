@@ -13,8 +13,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.lazy import import_modules
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initial_logit_spread, initialise_head
-from noiseproof.models.pretrained import EfficientNetBackbone
-from noiseproof.models.timm import TimmBackbone, spelled_out
+from noiseproof.models.pretrained import EfficientNetBackbone, TimmBackbone, spelled_out
 
 __all__ = [
     "INITS", "MODELS", "Backbone", "cnn", "get_model", "inception", "initial_logit_spread", "initialise_head", "mlp",

@@ -43,7 +43,7 @@ from noiseproof.core.registry import near_names
 from noiseproof.data.frames import ParquetColumns
 from noiseproof.data.tables import FeatureTable
 from noiseproof.models import MODELS
-from noiseproof.models.timm import spelled_out
+from noiseproof.models.pretrained import spelled_out
 from noiseproof.train.methods import check_method
 
 if TYPE_CHECKING:
