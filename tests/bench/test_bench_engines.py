@@ -542,6 +542,17 @@ def test_each_process_trains_as_many_runs_at_once_as_asked(
     assert without_times(results) == expected
 
 
+def test_a_fleet_is_asked_for_as_many_runs_at_once_as_the_caller_asks(tmp_path: Path) -> None:
+    asked: list[int | None] = []
+
+    def fit(jobs: Any, **options: Any) -> Any:
+        asked.append(options["at_once"])
+        return fit_many(jobs, **options)
+
+    run_all([ONE, replace(ONE, seed=1)], tmp_path, at_once=2, accelerator="cpu", fit=fit)
+    assert asked == [2]  # one call for both
+
+
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
     result_path(tmp_path, ONE.key).write_text("{")
     with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got no JSON"):
@@ -734,8 +745,11 @@ def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one does that takes more memory than there is."""
+@pytest.mark.parametrize("at_once", [None, 3])
+def test_an_experiment_that_kills_its_workers_is_given_up(
+    at_once: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that takes more memory than there is; those beside it are not to blame."""
     sick = tmp_path / "sick"
     sick.mkdir()
     (sick / "sitecustomize.py").write_text(
@@ -746,9 +760,9 @@ def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkey
         "sys.addaudithook(watch)\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(sick), os.environ.get("PYTHONPATH", "")]))
-    well = replace(ONE, seed=1)
-    results = run_all([ONE, well], tmp_path / "results", engine="processes", workers=1)
-    assert results[well.key]["status"] == "done"
+    well = [replace(ONE, seed=seed) for seed in (1, 2, 3)]
+    results = run_all([*well[:2], ONE, *well[2:]], tmp_path / "results", engine="processes", workers=1, at_once=at_once)
+    assert [results[one.key]["status"] for one in well] == ["done"] * 3
     assert results[ONE.key]["status"] == "failed"
     assert f"its workers died {MAX_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import load_experiments, run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.reruns import count_cells, explain, find_diagnosis, load_reruns, rerun_cells
+from noiseproof.bench.reruns import count_cells, explain, find_diagnosis, load_reruns, rerun_cells, runs_left
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.cli import app
 from noiseproof.papers import PAPERS
@@ -115,7 +115,7 @@ def test_a_large_difference_is_diagnosed_or_listed() -> None:
     table = load_table("bias-table-a3").only("fashion-mnist")
     compared = rerun_cells(table)
     *found, last = explain(table, compared)
-    assert [file in text for file, text in zip(("bias-mlp1024-rows.toml", "bias-mlp1024.toml"), found, strict=True)]
+    assert all(file in text for file, text in zip(("bias-mlp1024-rows.toml", "bias-mlp1024.toml"), found, strict=True))
     assert last.startswith("|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %")
     assert "biTemp" not in last
     (diagnosed,) = load_table("bias-table-a3").only("fashion-mnist", "CE", "20 %").cells
@@ -236,8 +236,22 @@ def test_status_needs_no_data() -> None:
 
 def test_only_runs_that_are_left_are_listed() -> None:
     words = ["bench", "status", "ln-table1", "--only", "mnist", "--only", "LN", "--only", "symmetric 40 %", "--left"]
-    shown = [CliRunner().invoke(app, [*words, "--json", "--precision", precision]) for precision in ("bf16", "64")]
-    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [[], [0, 1, 2, 3, 4]]
+    shown = [
+        CliRunner().invoke(app, [*words, "--json", *options])
+        for options in ((), ("--precision", "bf16"), ("--precision", "64"), ("--seeds", "6"))
+    ]
+    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [[], [], [0, 1, 2, 3, 4], [5]]
+    nothing = CliRunner().invoke(app, [*words[:1], "run", *words[2:], "--data-dir", "/nowhere"])
+    assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr
+
+
+def test_a_run_whose_metric_was_not_recorded_is_left() -> None:
+    table = load_table("curriculum-table2").only("MAE")
+    by_metric = {cell.metric: len(runs_left(replace(table, cells=(cell,)))) for cell in table.cells}
+    assert by_metric["test_accuracy"] == table.runs - 1 and by_metric["train_accuracy"] == table.runs
+
+
+def test_only_a_table_has_runs_that_are_left() -> None:
     sweep = CliRunner().invoke(app, ["bench", "run", "sweep.toml", "--left"])
     assert sweep.exit_code == 2 and "Expected a table of `noiseproof bench table` for" in sweep.stderr
 

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -262,7 +262,7 @@ def _run_here(
     at_once = plan.at_once or (None if alone_on_gpu else 1)  # None: as many as its memory holds
     fleet = at_once != 1
 
-    @lru_cache(maxsize=FLEET if fleet else TASKS)
+    @lru_cache(maxsize=FLEET if at_once is None else max(TASKS, at_once))
     def make(experiment: Experiment) -> Task:
         return experiment.make_task(plan.data_dir, data=load(experiment.dataset))
 
@@ -412,28 +412,31 @@ work(order)
 def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
     """Keep ``workers`` processes alive until every run has a result."""
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
-    text = json.dumps({"plan": asdict(plan), "experiments": runs}) + "\n"
+    texts = [
+        json.dumps({"plan": asdict(each), "experiments": runs}) + "\n" for each in (plan, replace(plan, at_once=1))
+    ]
+    counts = plan.at_once in (None, 1)  # whether the death of a first worker is that of the run it claimed last
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = plan.provenance()
     every, deaths = frozenset(waiting), Counter[str]()
     team: list[_Worker] = []
     with stop_on_signals() as stop:
         try:
-            team += [_Worker(text, plan.threads, number) for number in range(workers)]
+            team += [_Worker(texts[0], plan.threads, number, counts) for number in range(workers)]
             while waiting and not stop.requested:
                 for place, worker in enumerate(team):
                     code = worker.process.poll()
                     key = worker.last_claim(every)
                     if code in (None, 0, TROUBLE):
                         continue
-                    deaths[key] += 1
+                    deaths[key] += not key or worker.trains_one
                     if not key and deaths[key] == MAX_DEATHS:
                         raise ChildProcessError(f"Expected workers that start, got {MAX_DEATHS} with exit code {code}.")
                     if deaths[key] >= MAX_DEATHS:
                         reason = f"its workers died {deaths[key]} times, the last with exit code {code}"
                         _give_up(waiting.get(key), plan.folder, reason, made_by)
                     worker.stop()
-                    team[place] = _Worker(text, plan.threads, place)
+                    team[place] = _Worker(texts[1], plan.threads, place, trains_one=True)  # shows which run it was
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
@@ -454,7 +457,8 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
 class _Worker:
     """A process that trains until nothing is left, or until its driver stops or dies."""
 
-    def __init__(self, text: str, threads: int, number: int) -> None:
+    def __init__(self, text: str, threads: int, number: int, trains_one: bool) -> None:
+        self.trains_one = trains_one  # run at a time
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
             devices = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json
+from noiseproof.bench.results import Json, once
 from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
@@ -54,16 +54,27 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Compari
     return [_rerun(cell, table, reruns, (precision,) if precision else PRECISIONS) for cell in table.cells]
 
 
-def not_rerun(experiments: Iterable[Experiment], paper: str) -> list[Experiment]:
-    """Those of ``experiments`` whose result is not in the file of ``paper``.
+def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: str | None = None) -> list[Experiment]:
+    """The runs of ``table`` that a cell lacks a rerun of, in ``precision`` or in any.
 
-    >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
-    >>> runs = (replace(run, precision="bf16") for run in table.experiments(seeds=range(7)))
-    >>> [run.seed for run in not_rerun(runs, "ln")]
+    >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
     [5, 6]
     """
-    rows = load_reruns(paper).rows
-    return [run for run in experiments if run.seed not in rows.get(replace(run, seed=0).key, {}).get("seeds", ())]
+    rows = load_reruns(table.paper).rows
+    wanted = range(table.runs) if seeds is None else list(seeds)
+
+    def seeds_of(cell: Cell) -> set[int]:
+        keys = (replace(cell.experiment(0), precision=one).key for one in ((precision,) if precision else PRECISIONS))
+        found = [rows[key] for key in keys if cell.metric in rows.get(key, ())]
+        return {
+            seed
+            for row in found
+            for seed, value in zip(row["seeds"], row[cell.metric], strict=True)
+            if value is not None
+        }
+
+    parts = [part for cell in table.cells if not cell.unavailable for part in (cell, cell.minus) if part is not None]
+    return once(part.experiment(seed) for part in parts for seed in wanted if seed not in seeds_of(part))
 
 
 def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:
@@ -124,7 +135,7 @@ def count_cells(table: PaperTable, reruns: Sequence[Comparison] | None = None) -
     """Counts of the cells of ``table``, from ``reruns`` where they are known already.
 
     >>> count_cells(load_table("ln-table1").only("mnist"))
-    Counts(published=63, runnable=63, rerun=63, with_all_seeds=63, judged=63, within=50, diagnosed=0)
+    Counts(published=63, runnable=63, rerun=63, with_all_seeds=63, judged=63, within=55, diagnosed=8)
     """
     reruns = rerun_cells(table) if reruns is None else reruns
     done = [one for one in reruns if one.mean is not None]

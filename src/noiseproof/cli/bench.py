@@ -94,7 +94,7 @@ def bench_run(
     threads: Annotated[int, on_machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
     accelerator: Accelerator = "auto",
     at_once: Annotated[
-        int | None, on_machine("Runs side by side in each process; by default one, as many as fit on a GPU.", min=1)
+        int | None, on_machine("Runs side by side in each process; by default one, or what a GPU holds (local).", min=1)
     ] = None,
     address: Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")] = None,
     gpus: Annotated[float | None, on_machine("Share of a GPU for each run under Ray.", min=0)] = None,
@@ -239,7 +239,7 @@ def _experiments(
 
     from noiseproof.bench import check, load_experiments
     from noiseproof.bench.experiment import with_data
-    from noiseproof.bench.reruns import not_rerun
+    from noiseproof.bench.reruns import runs_left
     from noiseproof.bench.tables import list_tables, load_table
 
     if spec not in list_tables():
@@ -256,7 +256,11 @@ def _experiments(
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs)
     else:
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
-        experiments = table.experiments(range(seeds) if seeds else None)
+        chosen = range(seeds) if seeds else None
+        experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
+        if left and not experiments and not all(cell.unavailable for cell in table.cells):
+            say("Nothing is left to run: the results of all these runs come with noiseproof.")
+            return []
         if not experiments:
             reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
             raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {reasons}.")
@@ -267,7 +271,7 @@ def _experiments(
             check(experiments, data_dir)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
-    return not_rerun(experiments, load_table(spec).paper) if left else experiments
+    return experiments
 
 
 @bench_app.command(

@@ -473,10 +473,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if weights is None:
             return method
         for strategy in method.strategies:
-            if strategy.overrides("step") or strategy.mixes:
+            if strategy.overrides("step", "penalties") or strategy.mixes:
                 raise ValueError(
                     f"Expected a method with a loss for each row to multiply by `sample_weight`, got {name!r}: "
-                    f"`{strategy}` has none. Leave the weights out, or choose another method."
+                    f"`{strategy}` adds others. Leave the weights out, or choose another method."
                 )
         return Method(method.loss, method.head, (*method.strategies, SampleWeights(weights[task.train.index])))
 
