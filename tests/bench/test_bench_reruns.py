@@ -116,7 +116,8 @@ def test_a_large_difference_is_diagnosed_or_listed() -> None:
     compared = rerun_cells(table)
     *found, last = explain(table, compared)
     assert all(file in text for file, text in zip(("bias-mlp1024-rows.toml", "bias-mlp1024.toml"), found, strict=True))
-    assert last.startswith("|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %")
+    assert last.startswith("|z| > 2 without an experiment on why: Fashion-MNIST MAE: 0 %, 10 %, 20 %")
+    assert "Fashion-MNIST symCE: 0 %, 10 %" in last and "Fashion-MNIST CE" not in last
     assert "biTemp" not in last
     (diagnosed,) = load_table("bias-table-a3").only("fashion-mnist", "CE", "20 %").cells
     assert find_diagnosis(table, diagnosed)

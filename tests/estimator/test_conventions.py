@@ -91,3 +91,10 @@ def test_each_epoch_is_logged_on_request(caplog: pytest.LogCaptureFixture, capsy
     captured = capsys.readouterr()
     assert captured.err.count("epoch") == 2 and captured.out == ""
     assert logging.getLogger("noiseproof").handlers == []
+
+
+@pytest.mark.parametrize("method", ["dividemix", "mixup", "sop+"])
+def test_weights_beside_a_loss_that_they_do_not_reach_are_refused(method: str) -> None:
+    line = "ce & mixup" if method == "mixup" else method
+    with pytest.raises(ValueError, match="Expected a method with a loss for each row to multiply by `sample_weight`"):
+        small(method=line).fit(X, NAMES, np.ones(len(X)) + np.arange(len(X)) % 2)

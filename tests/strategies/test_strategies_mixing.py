@@ -300,15 +300,16 @@ def test_the_weight_of_unlabelled_rows_rises_over_16_epochs() -> None:
     assert ramped(0, 0) == 1
 
 
-def test_the_warm_up_penalises_confidence_where_asked(task: Task) -> None:
+@pytest.mark.parametrize("penalty", [False, True])
+def test_the_warm_up_penalises_confidence_where_asked(penalty: bool, task: Task) -> None:
     """The released code under asymmetric noise: CE + mean Σ p log p."""
     run = make_run(task)
     batch = make_batch(run, torch.arange(30))
-    forward_backward(batch, run, [DivideMix(warmup=1, penalty=True)])
+    forward_backward(batch, run, [DivideMix(warmup=1, penalty=penalty)])
     for model in (model.plain for model in run.models):
         z = model(batch.x).logits
         p = z.softmax(1)
-        loss = F.cross_entropy(z, batch.given) + (p * p.log()).sum(1).mean()
+        loss = F.cross_entropy(z, batch.given) + penalty * (p * p.log()).sum(1).mean()
         wanted = torch.autograd.grad(loss, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-13)

@@ -176,8 +176,8 @@ class ProgressiveStopping(Strategy):
 class ProgressiveMixMatch(ProgressiveStopping):
     """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et al. 2021, PES semi).
 
-    Steps have as many rows without labels as the set has, half at most, in two augmentations each; p is the mean
-    prediction for both:
+    Rows without labels have the same share of a step as of the set, half at most, in two augmentations each; p is the
+    mean prediction for both:
 
         labelled:    t = onehot(given)
         unlabelled:  t = sharpen(p)
