@@ -215,7 +215,7 @@ class Strategy:
             skipped = other.overrides(*hooks) and not other.observes
             if other is not self and skipped and other.ends > epoch:
                 raise ValueError(
-                    f"Expected nothing beside `{self.name}` that changes targets, outputs or weights of losses from "
+                    f"Expected nothing beside `{self.name}` that changes targets, outputs, losses or weights from "
                     f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
                     + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
                 )

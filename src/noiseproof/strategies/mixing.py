@@ -77,15 +77,16 @@ def ramped(epochs: float, ramp: float) -> float:
 
 
 def mixmatch(
-    purpose: str,
     m: int,
     x: Tensor,
     target: Tensor,
+    batch: Batch,
+    run: Run,
+    *,
     is_labelled: Tensor,
     alpha: float,
     weight: float,
-    batch: Batch,
-    run: Run,
+    purpose: str,
     class_weights: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """The loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows (Berthelot et al. 2019).
@@ -98,6 +99,7 @@ def mixmatch(
         target: of each row, (b, K).
         is_labelled: (N,), by row number.
         alpha: of λ ~ Beta(α, α).
+        purpose: names the random numbers.
     """
     lam, partner = draw_mix(purpose, alpha, 2 * batch.count, run)
     x, target = (mix(v, lam, partner, batch, run) for v in (x, target[:, None].expand(-1, 2, -1)))
@@ -328,7 +330,10 @@ class DivideMix(Strategy):
         x = two_views("dividemix view", batch, run)
         target = self._guess(m, x, batch, run)
         weight = self.lambda_u * ramped(progress - self.warmup, self.ramp)
-        losses, p = mixmatch("dividemix", m, x, target, self._trust(m) > self.threshold, self.alpha, weight, batch, run)
+        losses, p = mixmatch(
+            m, x, target, batch, run,
+            is_labelled=self._trust(m) > self.threshold, alpha=self.alpha, weight=weight, purpose="dividemix",
+        )  # fmt: skip
         losses = losses + imbalance(p, batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)

@@ -248,7 +248,10 @@ class ProgressiveMixMatch(ProgressiveStopping):
         x = two_views(f"{self.name} view", batch, run)
         targets = [self._guess(m, x, batch, run) for m in range(len(run.models))]
         losses = torch.stack([
-            mixmatch(self.name, m, x, target, self.chosen, alpha, weight, batch, run, self.class_weights)[0]
+            mixmatch(
+                m, x, target, batch, run, is_labelled=self.chosen, alpha=alpha, weight=weight, purpose=self.name,
+                class_weights=self.class_weights,
+            )[0]
             for m, target in enumerate(targets)
         ])  # fmt: skip
         run.backward(losses, batch)
