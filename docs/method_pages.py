@@ -20,7 +20,7 @@ from noiseproof.strategies import STRATEGIES
 from noiseproof.train.methods import METHODS, Method, MethodContext
 
 CLASSES = 10
-EXAMPLE = MethodContext(CLASSES, epochs=100, steps=10_000, shares=(1 / CLASSES,) * CLASSES)
+EXAMPLE = MethodContext(CLASSES, epochs=100, steps=10_000, seen=5_000_000, shares=(1 / CLASSES,) * CLASSES)
 NOISES = {"none": "clean", "symmetric:rate=0.2": "20 % wrong", "symmetric:rate=0.4": "40 % wrong"}  # else: by people
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "defaults.json"
 SOURCE = (
