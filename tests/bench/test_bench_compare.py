@@ -471,7 +471,7 @@ def test_the_command_line_says_that_it_goes_on(words: tuple[str, ...], monkeypat
     def stopped(*args: object, **options: object) -> None:
         raise Interrupted("Stopped after step 3.")
 
-    monkeypatch.setattr("noiseproof.cli.bench._experiments", lambda *args: [])
+    monkeypatch.setattr("noiseproof.cli.bench._experiments", lambda *args, **options: [])
     for module in ("compare", "search"):
         monkeypatch.setattr(f"noiseproof.bench.{module}.run_all", stopped)
     monkeypatch.setattr("noiseproof.bench.run_all", stopped)

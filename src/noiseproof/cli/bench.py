@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from noiseproof.bench import Experiment
     from noiseproof.bench.ranking import Place
     from noiseproof.bench.search import SearchResult
+    from noiseproof.bench.tables import PaperTable
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
@@ -237,12 +238,13 @@ def _experiments(
     """The experiments of a file, or of a table of the papers."""
     import difflib
 
-    from noiseproof.bench import check, load_experiments
-    from noiseproof.bench.experiment import with_data
-    from noiseproof.bench.reruns import runs_left
+    from noiseproof.bench import load_experiments
     from noiseproof.bench.tables import list_tables, load_table
 
-    if spec not in list_tables():
+    if spec in list_tables():
+        table = load_table(spec).only(*only or ()).with_epochs(epochs)
+        experiments = _runs_of(table, seeds, data_dir, precision, check_runs, left)
+    else:
         if only or seeds or left:
             raise ValueError(
                 f"Expected a table of `noiseproof bench table` for --only, --seeds and --left, got {spec!r}."
@@ -254,23 +256,31 @@ def _experiments(
                 f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Set `epochs` in it."
             )
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs)
-    else:
-        table = load_table(spec).only(*only or ()).with_epochs(epochs)
-        chosen = range(seeds) if seeds else None
-        experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
-        if left and not experiments and not all(cell.unavailable for cell in table.cells):
-            say("Nothing is left to run: the results of all these runs come with noiseproof.")
-            return []
-        if not experiments:
-            reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
-            raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {reasons}.")
-        if check_runs:
-            experiments, left_out = with_data(experiments, data_dir)
-            for dataset, message in left_out.items():
-                say(f"Left out: the runs on {dataset}. {message}")
-            check(experiments, data_dir)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
+    return experiments
+
+
+def _runs_of(
+    table: PaperTable, seeds: int | None, data_dir: str | None, precision: str | None, check_runs: bool, left: bool
+) -> list[Experiment]:
+    """The runs of a table that can be made here; with ``left`` those without a rerun, in ``precision`` or in any."""
+    from noiseproof.bench import check
+    from noiseproof.bench.experiment import with_data
+    from noiseproof.bench.reruns import runs_left
+
+    if not any(not cell.unavailable for cell in table.cells):
+        reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
+        raise ValueError(f"Expected cells of {table.id} that can run, got {len(table.cells)} that cannot: {reasons}.")
+    chosen = range(seeds) if seeds else None
+    experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
+    if not experiments:
+        say("Nothing is left to run: the results of all these runs come with noiseproof.")
+    elif check_runs:
+        experiments, without_data = with_data(experiments, data_dir)
+        for dataset, message in without_data.items():
+            say(f"Left out: the runs on {dataset}. {message}")
+        check(experiments, data_dir)
     return experiments
 
 
