@@ -750,7 +750,7 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert "Reruns: NVIDIA H200, torch 2.11.0+cu130, precision bf16, commits 499b5d0, 6751720, d3e7518." in rows
     found = json.loads(run("table", "ln-table1", *words, "--results", str(tmp_path), "--json").stdout)
     assert (found[0]["yours"]["mean"], found[0]["yours"]["seeds"]) == (pytest.approx(99.2), 2)
-    assert (found[0]["rerun"]["seeds"], found[0]["rerun"]["made_by"][0]["gpu"]) == (5, "NVIDIA H200")
+    assert (found[0]["rerun"]["seeds"], found[0]["rerun"]["made_by"][0]["gpu"]) == (10, "NVIDIA H200")
     assert (found[1]["published"], found[1]["bold"], found[1]["yours"]["mean"]) == (98.85, True, None)
     for format in ("markdown", "latex", "html"):
         shown = run("table", "ln-table1", *words, "--results", str(tmp_path), "--format", format)
