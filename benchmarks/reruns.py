@@ -73,12 +73,10 @@ def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
     """The first cell of each run with seed 0, by its key, and all cells that report that run."""
     cells: dict[str, tuple[PaperTable, Cell, list[Cell]]] = {}
     for table in (load_table(id) for id in list_tables()):
-        for cell in table.cells if table.paper == paper else ():
-            for part in (cell, cell.minus):
-                if part is not None and not cell.unavailable:
-                    for precision in PRECISIONS:
-                        key = replace(part.experiment(0), precision=precision).key
-                        cells.setdefault(key, (table, part, []))[2].append(part)
+        for part in table.parts if table.paper == paper else ():
+            for precision in PRECISIONS:
+                key = replace(part.experiment(0), precision=precision).key
+                cells.setdefault(key, (table, part, []))[2].append(part)
     return cells
 
 

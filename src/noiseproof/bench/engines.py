@@ -412,31 +412,27 @@ work(order)
 def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
     """Keep ``workers`` processes alive until every run has a result."""
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
-    texts = [
-        json.dumps({"plan": asdict(each), "experiments": runs}) + "\n" for each in (plan, replace(plan, at_once=1))
-    ]
-    counts = plan.at_once in (None, 1)  # whether the death of a first worker is that of the run it claimed last
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = plan.provenance()
     every, deaths = frozenset(waiting), Counter[str]()
     team: list[_Worker] = []
     with stop_on_signals() as stop:
         try:
-            team += [_Worker(texts[0], plan.threads, number, counts) for number in range(workers)]
+            team += [_Worker(plan, runs, number) for number in range(workers)]
             while waiting and not stop.requested:
                 for place, worker in enumerate(team):
                     code = worker.process.poll()
                     key = worker.last_claim(every)
                     if code in (None, 0, TROUBLE):
                         continue
-                    deaths[key] += not key or worker.trains_one
+                    deaths[key] += not key or worker.plan.at_once in (None, 1)  # of several, any may have killed it
                     if not key and deaths[key] == MAX_DEATHS:
                         raise ChildProcessError(f"Expected workers that start, got {MAX_DEATHS} with exit code {code}.")
                     if deaths[key] >= MAX_DEATHS:
                         reason = f"its workers died {deaths[key]} times, the last with exit code {code}"
                         _give_up(waiting.get(key), plan.folder, reason, made_by)
                     worker.stop()
-                    team[place] = _Worker(texts[1], plan.threads, place, trains_one=True)  # shows which run it was
+                    team[place] = _Worker(replace(plan, at_once=1), runs, place)  # shows which run it was
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
@@ -457,9 +453,10 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
 class _Worker:
     """A process that trains until nothing is left, or until its driver stops or dies."""
 
-    def __init__(self, text: str, threads: int, number: int, trains_one: bool) -> None:
-        self.trains_one = trains_one  # run at a time
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    def __init__(self, plan: Plan, runs: Sequence[tuple[Json, str]], number: int) -> None:
+        self.plan = plan
+        threads = str(plan.threads)
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
             devices = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
@@ -473,7 +470,8 @@ class _Worker:
         assert self.process.stdin is not None and self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         with suppress(BrokenPipeError):  # it died already: see its exit code
-            self.process.stdin.write(text.encode())
+            order = {"plan": asdict(plan), "experiments": runs}
+            self.process.stdin.write(f"{json.dumps(order)}\n".encode())
             self.process.stdin.flush()
         self._output = b""
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json, once
+from noiseproof.bench.results import Json
 from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
@@ -60,29 +61,26 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
     [5, 6]
     """
-    rows = load_reruns(table.paper).rows
-    wanted = range(table.runs) if seeds is None else list(seeds)
+    reruns, precisions = load_reruns(table.paper), (precision,) if precision else PRECISIONS
 
-    def seeds_of(cell: Cell) -> set[int]:
-        keys = (replace(cell.experiment(0), precision=one).key for one in ((precision,) if precision else PRECISIONS))
-        found = [rows[key] for key in keys if cell.metric in rows.get(key, ())]
-        return {
-            seed
-            for row in found
-            for seed, value in zip(row["seeds"], row[cell.metric], strict=True)
-            if value is not None
-        }
+    def done(cell: Cell) -> set[int]:
+        values = (zip(row["seeds"], row[cell.metric], strict=True) for row in _rows_of(cell, reruns, precisions))
+        return {seed for seed, value in chain.from_iterable(values) if value is not None}
 
-    parts = [part for cell in table.cells if not cell.unavailable for part in (cell, cell.minus) if part is not None]
-    return once(part.experiment(seed) for part in parts for seed in wanted if seed not in seeds_of(part))
+    return table.experiments(seeds, done)
+
+
+def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:
+    """The rows that have what ``cell`` reports, one of each precision at most."""
+    first = cell.experiment(0)
+    keys = [replace(first, precision=precision).key for precision in precisions]
+    return [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
 
 
 def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:
     if cell.unavailable:
         return Comparison(cell)
-    first = cell.experiment(0)
-    keys = [replace(first, precision=precision).key for precision in precisions]
-    found = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
+    found = _rows_of(cell, reruns, precisions)
     empty = Comparison(cell, wanted=table.runs)
     if not found:
         return empty

@@ -6,7 +6,7 @@ import html
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from statistics import fmean, stdev
@@ -138,12 +138,18 @@ class PaperTable:
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
 
-    def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
-        """Every run of the table, once; by default with as many seeds as the paper has runs."""
+    @property
+    def parts(self) -> list[Cell]:
+        """The cells that can run, and those that they are differences from."""
+        return [part for cell in self.cells if not cell.unavailable for part in (cell, cell.minus) if part is not None]
+
+    def experiments(
+        self, seeds: Iterable[int] | None = None, done: Callable[[Cell], Container[int]] = lambda cell: ()
+    ) -> list[Experiment]:
+        """Every run of the table, once; by default with as many seeds as the paper has runs, without those ``done``."""
         chosen = range(self.runs) if seeds is None else list(seeds)
-        runnable = [cell for cell in self.cells if not cell.unavailable]
-        needed = [part for cell in runnable for part in (cell, cell.minus) if part is not None]
-        return once(cell.experiment(seed) for seed in chosen for cell in needed)
+        parts = [(part, done(part)) for part in self.parts]
+        return once(part.experiment(seed) for seed in chosen for part, without in parts if seed not in without)
 
 
 # Reading

@@ -269,7 +269,7 @@ def _runs_of(
     from noiseproof.bench.experiment import with_data
     from noiseproof.bench.reruns import runs_left
 
-    if not any(not cell.unavailable for cell in table.cells):
+    if not table.parts:
         reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
         raise ValueError(f"Expected cells of {table.id} that can run, got {len(table.cells)} that cannot: {reasons}.")
     chosen = range(seeds) if seeds else None

@@ -49,13 +49,13 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
     """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading tensors' values."""
     result = getattr(strategy, hook)(value, *context)
     types, expected = _RETURNS[hook]
-    fits = isinstance(result, types)
-    if fits and hook in ("weights", "penalties") and result is not None:
+    fits, is_of_losses = isinstance(result, types), hook in ("weights", "penalties")
+    if fits and is_of_losses and result is not None:
         fits = result.shape == value.shape
     elif fits and hook == "rows":
         fits = result.dim() == 1 and len(result) > 0 and result.dtype is not torch.bool
     if not fits:
-        expected = expected.format(shape=tuple(value.shape)) if hook in ("weights", "penalties") else expected
+        expected = expected.format(shape=tuple(value.shape)) if is_of_losses else expected
         is_tensor = isinstance(result, Tensor)
         actual = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
         name = strategy.name or type(strategy).__name__
