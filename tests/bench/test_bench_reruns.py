@@ -252,9 +252,16 @@ def test_a_run_whose_metric_was_not_recorded_is_left() -> None:
     assert by_metric["test_accuracy"] == table.runs - 1 and by_metric["train_accuracy"] == table.runs
 
 
-def test_only_a_table_has_runs_that_are_left() -> None:
-    sweep = CliRunner().invoke(app, ["bench", "run", "sweep.toml", "--left"])
-    assert sweep.exit_code == 2 and "Expected a table of `noiseproof bench table` for" in sweep.stderr
+def test_runs_of_a_sweep_that_are_left(tmp_path: Path) -> None:
+    sweep = Path(__file__).parents[2] / "benchmarks" / "sweeps" / "bias-mlp1024.toml"  # all of it was run
+    command = ["bench", "run", str(sweep), "--left", "--data-dir", str(tmp_path)]
+    nothing = CliRunner().invoke(app, command)
+    assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr
+    more = tmp_path / "sweep.toml"
+    more.write_text(sweep.read_text("utf-8").replace("seed = [0, 1, 2]", "seed = [2, 3]"), "utf-8")
+    left = CliRunner().invoke(app, ["bench", "status", str(more), "--left", "--json"])
+    runs = [(run["method"], run["noise"], run["seed"]) for run in json.loads(left.stdout)]
+    assert runs == [("ce@bias", f"symmetric:rate={rate}", 3) for rate in (0.2, 0.6)]
 
 
 def test_the_files_are_small() -> None:

@@ -18,6 +18,7 @@ from itertools import chain
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json
 from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
+from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
 
@@ -68,6 +69,15 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
         return {seed for seed, value in chain.from_iterable(values) if value is not None}
 
     return table.experiments(seeds, done)
+
+
+def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
+    """Those of ``runs``, such as a sweep of benchmarks/sweeps, whose results do not come with noiseproof."""
+    files = [load_reruns(paper) for paper in PAPERS]
+    rows = [*(row for file in files for one in file.diagnoses for row in one["rows"])]
+    rows += [row for file in files for row in file.rows.values()]
+    done = {(row["key"], seed) for row in rows for seed in row["seeds"]}
+    return [run for run in runs if (replace(run, seed=0).key, run.seed) not in done]
 
 
 def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:

@@ -60,7 +60,7 @@ Spec = Annotated[
         help="A TOML file of [[experiment]] blocks, or a table of `bench table`.", autocompletion=names("tables")
     ),
 ]
-Left = Annotated[bool, typer.Option("--left", help="Leave out runs of a table whose results come with noiseproof.")]
+Left = Annotated[bool, typer.Option("--left", help="Leave out runs whose results come with noiseproof.")]
 
 
 @bench_app.command(
@@ -238,26 +238,31 @@ def _experiments(
     """The experiments of a file, or of a table of the papers."""
     import difflib
 
-    from noiseproof.bench import load_experiments
+    from noiseproof.bench import check, load_experiments
+    from noiseproof.bench.reruns import without_reruns
     from noiseproof.bench.tables import list_tables, load_table
 
     if spec in list_tables():
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
         experiments = _runs_of(table, seeds, data_dir, precision, check_runs, left)
     else:
-        if only or seeds or left:
-            raise ValueError(
-                f"Expected a table of `noiseproof bench table` for --only, --seeds and --left, got {spec!r}."
-            )
+        if only or seeds:
+            raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
         if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(spec).exists():
             raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
         if epochs:
             raise ValueError(
                 f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Set `epochs` in it."
             )
-        experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs)
+        experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs and not left)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
+    if left and spec not in list_tables():
+        experiments = without_reruns(experiments)
+        if check_runs:
+            check(experiments, data_dir)
+    if left and not experiments:
+        say("Nothing is left to run: the results of all these runs come with noiseproof.")
     return experiments
 
 
@@ -274,9 +279,7 @@ def _runs_of(
         raise ValueError(f"Expected cells of {table.id} that can run, got {len(table.cells)} that cannot: {reasons}.")
     chosen = range(seeds) if seeds else None
     experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
-    if not experiments:
-        say("Nothing is left to run: the results of all these runs come with noiseproof.")
-    elif check_runs:
+    if experiments and check_runs:
         experiments, without_data = with_data(experiments, data_dir)
         for dataset, message in without_data.items():
             say(f"Left out: the runs on {dataset}. {message}")
