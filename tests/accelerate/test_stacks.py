@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.accelerate import Job, Outcome, fit_many
+from noiseproof.accelerate import stacks as stacks_module
 from noiseproof.accelerate.networks import StackedLinear
 from noiseproof.accelerate.stacks import Joint, JointSGD, Stacked, StackPool
 from noiseproof.core.output import Output
@@ -198,6 +199,30 @@ def test_one_update_serves_members_of_different_learning_rates(options: str, upd
     for i in (0, 2):
         assert_as_alone(together[i], outcomes[i])
     assert updates == [3, 2]
+
+
+@pytest.mark.parametrize("few", [0, 128])
+def test_linear_layers_leave_their_gradients_to_a_joint_update(
+    few: int, updates: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of few rows; one of the layers is called twice in a step, and one member diverges."""
+    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", few)
+    monkeypatch.setattr("noiseproof.accelerate.stacks.SPARE", 10**9 if few else 16)
+    left: list[nn.Module] = []
+    made = stacks_module.update_products
+
+    def remember(layer: Any, *values: Any) -> None:
+        left.append(layer)
+        made(layer, *values)
+
+    monkeypatch.setattr(stacks_module, "update_products", remember)
+    rates = (0.02, 1e300, 0.05)
+    together = with_optimizers([f"sgd:lr={r},momentum=0.9,nesterov=true" for r in rates], model="test-leaky:odd=twice")
+    outcomes = fly(together)
+    assert isinstance(outcomes[1], Diverged)
+    for i in (0, 2):
+        assert_as_alone(together[i], outcomes[i])
+    assert updates == [3, 2] and (len(set(left)) == 6 if few else not left)  # three layers, in two stacks
 
 
 @pytest.mark.parametrize("other", ["sgd:lr=0.02,momentum=0.5", "sgd:lr=0.02,momentum=0", "adam"])
@@ -389,6 +414,7 @@ class Leaky(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.again(F.leaky_relu(self.conv(x), self.slope).mean((2, 3))))
+        x = self.again(x) if self.odd == "twice" else x
         if self.odd == "draws":
             x = F.dropout(x, 0.3, self.training)
         return self.last(x)  # type: ignore[no-any-return]

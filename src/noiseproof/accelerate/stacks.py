@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
-from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
+from noiseproof.accelerate.networks import Stack, Unstackable, _Stacked, draws, release
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.strategies import Batch, Run, Step
@@ -38,6 +38,7 @@ log = logging.getLogger("noiseproof")
 # Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself overlaps with other
 # stacks; the kernels of linear layers are so short that starting them takes half of the time of eight runs.
 STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
+SPARE = 16  # a stack's prepared inputs take at most the free memory over this
 
 
 class StackPool:
@@ -273,7 +274,7 @@ class RunStack:
         with self._restored_on_error(network):
             out = first.forward(network, x)
             losses = joint.losses(out, given)
-            first.fabric.backward(losses.sum() * (1 / size))
+            first.fabric.backward(losses, torch.full_like(losses, 1 / size))
         self._update(network)
         joint.observe(out, losses, rows)
 
@@ -378,6 +379,7 @@ class Joint:
     def __init__(self, members: Sequence[Stacked]) -> None:
         runs = [member.run for member in members]
         self.members, self.first = tuple(members), runs[0]
+        self.inputs = _prepared(runs[0])
         self.order = _rows([member.order for member in members])  # (S, n): the rows of the epoch
         self.given = torch.stack([run.data.given for run in runs])  # (S, N)
         records, guards = zip(*map(_observers, members), strict=True)
@@ -396,9 +398,12 @@ class Joint:
         places = self.members[0].places
         rows = self.order.index_select(1, places[:size])
         places += size
-        first = self.first
-        assert isinstance(first.data.x, Tensor)
-        return first.prepare(first.data.x[rows.flatten()], first.augment), self.given.gather(1, rows), rows
+        if self.inputs is None:
+            x = self.first.prepare(self.first.data.x[rows.flatten()], self.first.augment)  # type: ignore[index]
+        else:
+            x = self.inputs[rows.flatten()]
+            x = x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+        return x, self.given.gather(1, rows), rows
 
     def losses(self, out: Output, given: Tensor) -> Tensor:
         """The loss of each row, (S, B)."""
@@ -407,7 +412,7 @@ class Joint:
             self.members[start].run.loss(_cut(out, start * size, end * size), given[start:end].flatten())
             for start, end in self.groups
         ]
-        return torch.cat(parts).view_as(given)
+        return _concatenated(parts).view_as(given)
 
     @torch.no_grad()
     def observe(self, out: Output, losses: Tensor, rows: Tensor) -> None:
@@ -416,10 +421,7 @@ class Joint:
         scores = [
             self.members[start].run.loss.scores(_cut(out, start * size, end * size)) for start, end in self.groups
         ]
-        self.loss.scatter_(1, rows, losses.detach().to(self.loss.dtype))
-        self.prediction.scatter_(1, rows, torch.cat(scores).argmax(1).view_as(rows))
-        self.total += losses.sum(1)
-        self.good_steps += self.total * 0 == 0
+        note(_concatenated(scores), losses.detach(), rows, self.loss, self.prediction, self.total, self.good_steps)
 
     def release(self) -> None:
         """Let the runs go on by themselves, each with tables of its own."""
@@ -428,6 +430,21 @@ class Joint:
             for table in (member.order, record.seen["loss"], record.seen["prediction"], guard.total, guard.good_steps):
                 table.data = table.data.clone()
             member.seek()
+
+
+def _prepared(run: Run) -> Tensor | None:
+    """All inputs as models take them, images (N, H, W, C); None where they change, or would fill a GPU.
+
+    To normalise a batch takes a kernel for each operation, which start more slowly than they compute.
+    """
+    x, augment = run.data.x, run.augment
+    assert isinstance(x, Tensor)
+    one = run.prepare(x[:1], augment)
+    free = torch.cuda.mem_get_info(run.device)[0] if run.device.type == "cuda" else 2**30
+    if one.nbytes * len(x) > free / SPARE:
+        return None
+    whole = torch.cat([run.prepare(part, augment) for part in torch.split(x, 4096)])
+    return whole.permute(0, 2, 3, 1).contiguous() if whole.dim() == 4 else whole
 
 
 def can_join(members: Sequence[Stacked]) -> bool:
@@ -476,40 +493,74 @@ def _cut(out: Output, start: int, end: int) -> Output:
     return Output._make(None if field is None else field[start:end] for field in out)
 
 
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]  # each copy is one more kernel
+
+
+def note(
+    scores: Tensor, losses: Tensor, rows: Tensor, loss: Tensor, prediction: Tensor, total: Tensor, good_steps: Tensor
+) -> None:
+    """Losses (S, B) and predictions, from scores (S·B, K), of ``rows`` (S, B) into tables (S, N), and guards (S,)."""
+    if has_kernels(losses) and losses.dtype == loss.dtype == torch.float32 and scores.shape[1] <= 1024:
+        from noiseproof.accelerate.layer_kernels import note_step  # needs Triton
+
+        note_step(scores.contiguous(), losses.contiguous(), rows, loss, prediction, total, good_steps)
+        return
+    loss.scatter_(1, rows, losses.to(loss.dtype))
+    prediction.scatter_(1, rows, scores.argmax(1).view_as(rows))
+    total += losses.sum(1)
+    good_steps += total * 0 == 0
+
+
 class JointSGD:
     """SGD with momentum of all members: m ← μm + g + λw, w ← w − ηm, with the learning rate η of each member."""
 
     def __init__(self, steppers: Sequence[Stepper], network: Stack) -> None:
         self.groups = [_optimizer(stepper).param_groups[0] for stepper in steppers]
-        self.weights: list[Tensor] = []  # (S, …), like the next
-        self.momenta: list[Tensor] = []
-        self.members: list[Tensor] = []  # momenta of the members: views into those of the stack
+        self.layers: list[tuple[_Stacked, dict[str, Tensor]]] = []  # with momenta (S, …) of their parameters
+        self.members: list[Tensor] = []  # tensors of the members that are views into those of the stack
         for stacked, layers in network.layers:
-            for name, weight in stacked.named_parameters(recurse=False):
+            self.layers.append((stacked, {}))
+            stacked.defer(True)
+            for name, _ in stacked.named_parameters(recurse=False):
                 parameters = [layer.get_parameter(name) for layer in layers]
                 momenta = [_momentum(stepper, part) for stepper, part in zip(steppers, parameters, strict=True)]
                 joined = torch.stack([stacked.inner(each) for each in momenta])
                 for seat, each in enumerate(momenta):
                     each.data = stacked.outer(joined[seat])
-                self.weights.append(weight)
-                self.momenta.append(joined)
+                self.layers[-1][1][name] = joined
                 self.members += momenta
+        rates: list[Any] = [group["lr"] for group in self.groups]
+        self.rates: Tensor | None = None  # (S,), where those of the members are tensors
+        if all(isinstance(rate, Tensor) for rate in rates):
+            self.rates = _rows(rates)
+            self.members += rates
 
     @torch.no_grad()
     def __call__(self) -> None:
         """Update the weights from the gradients of the stack."""
+        weight, rates = self.layers[0][0].weight, self.rates
+        if rates is None:
+            rates = torch.tensor([group["lr"] for group in self.groups], device=weight.device, dtype=weight.dtype)
         first = self.groups[0]
-        device, dtype = self.weights[0].device, self.weights[0].dtype
-        rates = torch.stack([torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups])
-        for weight, momentum in zip(self.weights, self.momenta, strict=True):
-            if weight.grad is not None:
-                options = first["momentum"], first["weight_decay"], first["nesterov"]
-                update(weight, weight.grad, momentum, rates, *options)
+        options = rates, first["momentum"], first["weight_decay"], first["nesterov"]
+        for stacked, momenta in self.layers:
+            if stacked.factors is not None:
+                update_products(stacked, momenta, *options)
+                continue
+            for name, momentum in momenta.items():
+                weight = stacked.get_parameter(name)
+                if weight.grad is not None:
+                    update(weight, weight.grad, momentum, *options)
+            if stacked.rounded is not None:
+                stacked.rounded.copy_(stacked.weight.flatten(2))
 
     def release(self) -> None:
         """Give each member a momentum of its own again."""
         for each in self.members:
             each.data = each.data.clone()
+        for stacked, _ in self.layers:
+            stacked.defer(False)
 
 
 def can_update(steppers: Sequence[Stepper]) -> bool:
@@ -539,6 +590,25 @@ def update(
     momentum.mul_(factor).add_(grad)
     step = grad.add(momentum, alpha=factor) if nesterov else momentum
     weight.addcmul_(step, rates.view(-1, *[1] * (weight.dim() - 1)), value=-1)
+
+
+def update_products(
+    layer: _Stacked, momenta: dict[str, Tensor], rates: Tensor, factor: float, decay: float, nesterov: bool
+) -> None:
+    """``update`` of S linear layers from the factors of their gradients, which are used up."""
+    weight, bias, rounded, options = layer.weight, layer.bias, layer.rounded, (rates, factor, decay, nesterov)
+    assert layer.factors is not None
+    (grad, x), layer.factors = layer.factors, None
+    if rounded is not None and has_kernels(weight) and weight.dtype == torch.float32:
+        from noiseproof.accelerate.layer_kernels import linear_sgd  # needs Triton
+
+        linear_sgd(grad, x, rounded, weight, momenta["weight"], bias, momenta.get("bias"), *options)
+        return
+    update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options)
+    if bias is not None:
+        update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], *options)
+    if rounded is not None:
+        rounded.copy_(weight.flatten(2))
 
 
 def _optimizer(stepper: Stepper) -> torch.optim.Optimizer:
