@@ -150,8 +150,8 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
     groups: list[list[tuple[int, int]]] = []
     made = Joint.__init__
 
-    def remember(self: Joint, members: Sequence[Stacked]) -> None:
-        made(self, members)
+    def remember(self: Joint, members: Sequence[Stacked], network: Any) -> None:
+        made(self, members, network)
         groups.append(self.groups)
 
     monkeypatch.setattr(Joint, "__init__", remember)
@@ -246,6 +246,51 @@ def test_a_joint_update_resumes(tmp_path: Path, updates: list[int]) -> None:
     for job, outcome in zip(together, fly(together), strict=True):
         assert_as_alone(replace(job, out=None), outcome)
     assert updates == [2, 2]
+
+
+STRATEGIES = {
+    "augmented": "ce",
+    "noise": "sln:sigma=0.3,until=1,max_norm=none",
+    "average": "gce:q=0.5 & momentum:alpha=0.9",
+    "both": "sln-mo:alpha=0.8,max_norm=none",
+    "clipped": "sln-mo:alpha=0.8,max_norm=0.5",
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_runs_of_the_same_strategies_make_their_steps_together(
+    name: str, joined: list[list[tuple[int, int]]], updates: list[int]
+) -> None:
+    """With crops and flips. One diverges: the others go on with averages of their own."""
+    settings = replace(CNN, clip=None, optimizer="sgd:lr=0.02,momentum=0.9,weight_decay=0.01", epochs=3)
+    together = jobs([STRATEGIES[name]] * 4, settings)
+    assert together[0].task.augment.columns  # type: ignore[union-attr]
+    together[1] = replace(
+        together[1], settings=replace(settings, optimizer="sgd:lr=1e300,momentum=0.9,weight_decay=0.01")
+    )
+    outcomes = fly(together)
+    assert isinstance(outcomes[1], Diverged)
+    for i in (0, 2, 3):
+        assert_as_alone(together[i], outcomes[i])
+        for value in outcomes[i].models[0].parameters():  # type: ignore[union-attr]
+            assert value.untyped_storage().nbytes() == value.numel() * 8
+    assert {groups[-1][1] for groups in joined} == {4, 3} and updates[0] == 4 and updates[-1] == 3
+
+
+@pytest.mark.parametrize("name", ["both"])
+def test_joint_strategies_resume(name: str, tmp_path: Path, joined: list[list[tuple[int, int]]]) -> None:
+    settings = replace(CNN, clip=None, checkpoint_steps=3)
+
+    def stop(epoch: int, step: int, steps: int, row: object) -> None:
+        if (epoch, step) == (1, 1) and row is None:  # the sixth step
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    together = jobs([STRATEGIES[name]] * 2, settings, tmp_path)
+    with pytest.raises(Interrupted):
+        fly([replace(together[0], progress=stop), together[1]])
+    for job, outcome in zip(together, fly(together), strict=True):
+        assert_as_alone(replace(job, out=None), outcome)
+    assert len(joined) >= 2
 
 
 @pytest.mark.parametrize("other", ["ce & momentum:alpha=0.9", "sln", "noise-f"])

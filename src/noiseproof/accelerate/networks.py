@@ -246,9 +246,10 @@ LAYERS: dict[type[nn.Module], type[_Stacked]] = {
 class Stack(nn.Module):
     """The members as one network, from rows (S·B, …) to outputs of all members."""
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, members: Sequence[nn.Module], *, trains: bool = True) -> None:
         super().__init__()
-        _check(members[0])
+        if trains:
+            _check(members[0])
         self.joint = copy.deepcopy(members[0])
         self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
         for path, layer in list(self.joint.named_modules()):
