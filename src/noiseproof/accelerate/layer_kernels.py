@@ -336,13 +336,6 @@ def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool) -> Tensor:
-    """x·Wᵀ + b of S linear layers, (S, B, I) and (S, O, I) to (S, B, O); x·W if ``back``, from (S, B, O)."""
-    with device_of(x):
-        out = _multiply(x.flatten(0, 1)[:, :, None, None], weight[:, :, None, None], bias, 1, 1, 1, 0, back)
-    return out.reshape(*x.shape[:2], -1)
-
-
 def _check(x: Tensor, *parameters: Tensor) -> None:
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise TypeError(f"Expected float32, bfloat16 or float16 on a GPU, got {x.dtype}. Convert the inputs.")

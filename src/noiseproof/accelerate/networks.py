@@ -34,7 +34,7 @@ class _Stacked(nn.Module):
     weight: Tensor
     bias: Tensor | None
     factors: tuple[Tensor, Tensor] | None = None  # of the weight's gradient: of the output (S, B, O), input (S, B, I)
-    rounded: Tensor | None = None  # the weight in the precision of products, while a joint update keeps it so
+    rounded: Tensor | None = None  # the weight in the precision of products, while ``factors`` are left to an update
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Stacked(nn.Module):
         return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
     def defer(self, deferred: bool) -> None:
-        """Leave weight gradients as ``factors`` to a joint update, or end that; only where it saves time."""
+        """Leave weight gradients as ``factors`` to a joint update where that saves time, or end it."""
 
     def share_gradients(self, layers: Sequence[nn.Module]) -> None:
         """Give each member its part of the gradients."""
@@ -91,30 +91,24 @@ class StackedLinear(_Stacked):
 
     weight: Tensor  # (S, O, I) or (S, O, H, W, C)
     bias: Tensor | None  # (S, O)
-    dtype = torch.float32  # of the last products
-    deferred = False
+    dtype: torch.dtype | None = None  # of the last products, if they had few rows
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
         device = x.device.type
-        self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        deferred = self.deferred and len(x) <= FEW_ROWS * self.seats
-        if _is_odd(x, weight, self.dtype) and (not deferred or weight.shape[2] % 8):
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        if has_kernels(x) and dtype != weight.dtype and any(side % 8 for side in weight.shape[1:]):
+            # cuBLAS is slow at such products in reduced precision, our kernels are not.
             points = weight[:, :, None, None]
             return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
-        x = x.to(self.dtype).view(self.seats, -1, x.shape[1])
-        out: Tensor = _Products.apply(x, weight, self.bias, self if deferred else None)  # type: ignore[no-untyped-call]
+        x = x.to(dtype).view(self.seats, -1, x.shape[1])
+        self.dtype = dtype if x.shape[1] <= FEW_ROWS else None
+        out: Tensor = _Products.apply(x, weight, self.bias, None if self.rounded is None else self)  # type: ignore[no-untyped-call]
         return out.flatten(0, 1)
 
     def defer(self, deferred: bool) -> None:
-        self.deferred, self.factors, self.rounded = deferred, None, None
-        if deferred and self.dtype != self.weight.dtype:
-            self.rounded = self.weight.detach().flatten(2).to(self.dtype)
-
-
-def _is_odd(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
-    """Whether cuBLAS is slow at products with ``weight`` (S, O, I), and our kernels are not."""
-    return dtype != weight.dtype and any(side % 8 for side in weight.shape[1:]) and has_kernels(x)
+        self.factors = None
+        self.rounded = self.weight.detach().flatten(2).to(self.dtype) if deferred and self.dtype else None
 
 
 class _Products(torch.autograd.Function):
@@ -124,14 +118,10 @@ class _Products(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keeper: StackedLinear | None) -> Tensor:
-        rounded = None if keeper is None else keeper.rounded
-        small = weight.to(x.dtype) if rounded is None else rounded
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keeper: Any) -> Tensor:
+        small = weight.to(x.dtype) if keeper is None else keeper.rounded
         ctx.save_for_backward(x, small)
         ctx.dtype, ctx.has_bias, ctx.keeper = weight.dtype, bias is not None, keeper
-        ctx.is_odd = _is_odd(x, weight, x.dtype)
-        if ctx.is_odd:
-            return _linear(x, small, bias, False)
         if bias is None:
             return torch.bmm(x, small.mT)
         return torch.baddbmm(bias[:, None].to(x.dtype), x, small.mT)
@@ -139,26 +129,17 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = _linear(grad, weight, None, True) if ctx.is_odd else torch.bmm(grad, weight)
+        of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         if ctx.keeper is not None:
-            kept = ctx.keeper.factors  # of another call of this layer
-            pair = (
-                (grad.contiguous(), x) if kept is None else (torch.cat([kept[0], grad], 1), torch.cat([kept[1], x], 1))
-            )
+            pair, other = (grad.contiguous(), x), ctx.keeper.factors  # of another call of this layer
+            if other is not None:
+                pair = torch.cat([pair[0], other[0]], 1), torch.cat([pair[1], other[1]], 1)
             ctx.keeper.factors = pair
             return of_x, None, None, None
         of_bias = grad.sum(1, dtype=ctx.dtype) if ctx.has_bias else None
         if x.is_cuda and x.dtype != ctx.dtype and hasattr(torch.ops.aten.bmm, "dtype"):  # without a copy to convert it
             return of_x, torch.ops.aten.bmm.dtype(grad.mT, x, ctx.dtype), of_bias, None
         return of_x, torch.bmm(grad.mT, x), of_bias, None
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool) -> Tensor:
-    from noiseproof.accelerate.layer_kernels import linear  # needs Triton
-
-    return linear(x, weight, bias, back)
 
 
 class StackedConv2d(_Stacked):

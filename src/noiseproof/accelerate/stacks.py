@@ -592,8 +592,6 @@ class JointSGD:
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
                     update(weight, weight.grad, momentum, scales, *options)
-            if stacked.rounded is not None:
-                stacked.rounded.copy_(stacked.weight.flatten(2))
 
     def _scales(self, clip: float) -> Tensor:
         """Factors (S,) of the members' gradients that limit their norms to ``clip``, as PyTorch computes them."""
@@ -647,9 +645,9 @@ def update_products(
 ) -> None:
     """``update`` of S linear layers from the factors of their gradients, which are used up."""
     weight, bias, rounded, options = layer.weight, layer.bias, layer.rounded, (rates, factor, decay, nesterov)
-    assert layer.factors is not None
+    assert layer.factors is not None and rounded is not None
     (grad, x), layer.factors = layer.factors, None
-    if rounded is not None and has_kernels(weight) and weight.dtype == torch.float32:
+    if rounded.dtype != weight.dtype == torch.float32 and has_kernels(weight):
         from noiseproof.accelerate.layer_kernels import linear_sgd  # needs Triton
 
         linear_sgd(grad, x, rounded, weight, momenta["weight"], bias, momenta.get("bias"), *options)
@@ -657,7 +655,7 @@ def update_products(
     update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], None, *options)
     if bias is not None:
         update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], None, *options)
-    if rounded is not None:
+    if rounded.dtype != weight.dtype:  # else it is the weight
         rounded.copy_(weight.flatten(2))
 
 
