@@ -425,28 +425,6 @@ def test_updates_from_factors_are_exact(
         assert close(found, torch.stack(exact), torch.float32, terms=rows)
 
 
-@here
-@pytest.mark.parametrize(("seats", "rows", "classes"), [(3, 5, 10), (2, 37, 100), (1, 200, 3), (2, 9, 1000)])
-def test_what_a_step_notes_is_what_pytorch_would(seats: int, rows: int, classes: int) -> None:
-    from noiseproof.accelerate.layer_kernels import note_step
-    from noiseproof.accelerate.stacks import note
-
-    scores, losses = normal(seats * rows, classes, seed=0), normal(seats, rows, seed=1)
-    losses[0, 2], scores[1, 2] = torch.nan, torch.nan
-    rows_of = normal(seats, 300, seed=2).argsort(1)[:, :rows].contiguous()
-    tables = []
-    for noted in (note, note_step):
-        loss, prediction = torch.zeros(seats, 300, device=DEVICE), torch.full((seats, 300), -1, device=DEVICE)
-        total, good = (torch.zeros(seats, dtype=kind, device=DEVICE) for kind in (torch.float64, torch.int64))
-        values = (scores.double(), losses.double()) if noted is note else (scores, losses)
-        for _ in range(2):
-            noted(*values, rows_of, loss, prediction, total, good)
-        tables.append((loss, prediction, good))
-        assert total.isnan().tolist() == [True] + [False] * (seats - 1)
-    for one, other in zip(*tables, strict=True):
-        torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
-
-
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_an_ensemble_by_vmap_predicts_without_them() -> None:
     from torch.func import functional_call, stack_module_state, vmap

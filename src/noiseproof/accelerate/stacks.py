@@ -434,7 +434,10 @@ class Joint:
         scores = [
             self.members[start].run.loss.scores(_cut(out, start * size, end * size)) for start, end in self.groups
         ]
-        note(_concatenated(scores), losses.detach(), rows, self.loss, self.prediction, self.total, self.good_steps)
+        self.loss.scatter_(1, rows, losses.detach().to(self.loss.dtype))
+        self.prediction.scatter_(1, rows, _concatenated(scores).argmax(1).view_as(rows))
+        self.total += losses.sum(1)
+        self.good_steps += self.total * 0 == 0
 
     def release(self) -> None:
         """Let the runs go on by themselves, each with tables of its own."""
@@ -533,21 +536,6 @@ def _cut(out: Output, start: int, end: int) -> Output:
 
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts)) if len(parts) > 1 else parts[0]  # each copy is one more kernel
-
-
-def note(
-    scores: Tensor, losses: Tensor, rows: Tensor, loss: Tensor, prediction: Tensor, total: Tensor, good_steps: Tensor
-) -> None:
-    """Losses (S, B) and predictions, from scores (S·B, K), of ``rows`` (S, B) into tables (S, N), and guards (S,)."""
-    if has_kernels(losses) and losses.dtype == loss.dtype == torch.float32 and scores.shape[1] <= 1024:
-        from noiseproof.accelerate.layer_kernels import note_step  # needs Triton
-
-        note_step(scores.contiguous(), losses.contiguous(), rows, loss, prediction, total, good_steps)
-        return
-    loss.scatter_(1, rows, losses.to(loss.dtype))
-    prediction.scatter_(1, rows, scores.argmax(1).view_as(rows))
-    total += losses.sum(1)
-    good_steps += total * 0 == 0
 
 
 class JointSGD:
