@@ -324,10 +324,9 @@ def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: boo
         expected.append((alone, optimizer))
     for _ in range(3):
         grad = torch.randn(shape, generator=generator, device=DEVICE)
-        scales = rates.flip(0) if nesterov else None
-        sgd(weight, grad, momentum, scales, rates, 0.9, 0.1, nesterov)
+        sgd(weight, grad, momentum, rates, 0.9, 0.1, nesterov)
         for seat, (alone, optimizer) in enumerate(expected):
-            alone.grad = grad[seat].double() * (1 if scales is None else float(scales[seat]))
+            alone.grad = grad[seat].double()
             optimizer.step()
     for seat, (alone, _) in enumerate(expected):
         torch.testing.assert_close(weight[seat].double(), alone.detach(), rtol=1e-5, atol=1e-5)
@@ -385,7 +384,7 @@ def test_updates_from_factors_are_those_from_gradients(
                 for name, value in layer.named_parameters():
                     assert value.grad is not None
                     with torch.no_grad():
-                        stacks.update(value, value.grad, momenta[name], None, *options)
+                        stacks.update(value, value.grad, momenta[name], *options)
             results += [out.detach().float(), x.grad]
         layer.defer(False)
         assert layer.rounded is None

@@ -713,29 +713,22 @@ def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.c
 
 
 @_kernel
-def _sgd(  # type: ignore[no-untyped-def]
-    weight, grad, momentum, scales, rates, n, factor, decay,
-    SCALED: tl.constexpr, NESTEROV: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
-    if SCALED:
-        g *= tl.load(scales + seat)
     _descend(weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV)
 
 
 def sgd(
-    weight: Tensor, grad: Tensor, momentum: Tensor, scales: Tensor | None, rates: Tensor, factor: float, decay: float,
-    nesterov: bool,
-) -> None:  # fmt: skip
-    """m ← factor·m + scale·g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place."""
+    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool
+) -> None:
+    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place."""
     n = weight[0].numel()
     with device_of(weight):
         _sgd[triton.cdiv(n, 1024), len(weight)](
-            weight, grad, momentum, rates if scales is None else scales, rates, n, factor, decay,
-            SCALED=scales is not None, NESTEROV=nesterov, BLOCK=1024, num_warps=4,
-        )  # fmt: skip
+            weight, grad, momentum, rates, n, factor, decay, NESTEROV=nesterov, BLOCK=1024, num_warps=4
+        )
 
 
 @_kernel

@@ -545,7 +545,7 @@ class JointSGD:
         self.groups = [_optimizer(stepper).param_groups[0] for stepper in steppers]
         self.clip = steppers[0].clip
         self.layers: list[tuple[_Stacked, dict[str, Tensor]]] = []  # with momenta (S, …) of their parameters
-        self.members: list[Tensor] = []  # tensors of the members that are views into those of the stack
+        self.members: list[Tensor] = []  # momenta of the members: views into those of the stack
         for stacked, layers in network.layers:
             self.layers.append((stacked, {}))
             stacked.defer(self.clip is None)
@@ -557,21 +557,16 @@ class JointSGD:
                     each.data = stacked.outer(joined[seat])
                 self.layers[-1][1][name] = joined
                 self.members += momenta
-        rates: list[Any] = [group["lr"] for group in self.groups]
-        self.rates: Tensor | None = None  # (S,), where those of the members are tensors
-        if all(isinstance(rate, Tensor) for rate in rates):
-            self.rates = _rows(rates)
-            self.members += rates
 
     @torch.no_grad()
     def __call__(self) -> None:
         """Update the weights from the gradients of the stack."""
-        weight, rates = self.layers[0][0].weight, self.rates
-        if rates is None:
-            rates = torch.tensor([group["lr"] for group in self.groups], device=weight.device, dtype=weight.dtype)
-        first = self.groups[0]
+        first, weight = self.groups[0], self.layers[0][0].weight
+        device, dtype = weight.device, weight.dtype
+        rates = torch.stack([torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups])
         options = rates, first["momentum"], first["weight_decay"], first["nesterov"]
-        scales = None if self.clip is None else self._scales(self.clip)
+        if self.clip is not None:
+            self._limit(self.clip)
         for stacked, momenta in self.layers:
             if stacked.factors is not None:
                 update_products(stacked, momenta, *options)
@@ -579,14 +574,16 @@ class JointSGD:
             for name, momentum in momenta.items():
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
-                    update(weight, weight.grad, momentum, scales, *options)
+                    update(weight, weight.grad, momentum, *options)
 
-    def _scales(self, clip: float) -> Tensor:
-        """Factors (S,) of the members' gradients that limit their norms to ``clip``, as PyTorch computes them."""
-        grads = [p.grad.flatten(1) for layer, _ in self.layers for p in layer.parameters() if p.grad is not None]
-        norms = torch.stack([torch.linalg.vector_norm(grad, dim=1) for grad in grads])  # (parameters, S)
-        whole: Tensor = torch.linalg.vector_norm(norms, dim=0)
-        return (clip / (whole + 1e-6)).clamp(max=1)
+    def _limit(self, clip: float) -> None:
+        """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
+        parts = [p.grad for layer, _ in self.layers for p in layer.parameters() if p.grad is not None]
+        grads = [part.view(len(part), -1) for part in parts]
+        norms = torch.stack([grad.norm(dim=1) for grad in grads]).norm(dim=0)  # (S,)
+        scales = (clip / (norms + 1e-6)).clamp(max=1)[:, None]
+        for grad in grads:
+            grad.mul_(scales)
 
     def release(self) -> None:
         """Give each member a momentum of its own again."""
@@ -611,28 +608,23 @@ def can_update(steppers: Sequence[Stepper]) -> bool:
 
 
 def update(
-    weight: Tensor, grad: Tensor, momentum: Tensor, scales: Tensor | None, rates: Tensor, factor: float, decay: float,
-    nesterov: bool,
-) -> None:  # fmt: skip
-    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,), and a factor of the gradient."""
+    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool
+) -> None:
+    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,)."""
     if has_kernels(weight) and weight.dtype == torch.float32:
         from noiseproof.accelerate.layer_kernels import sgd  # needs Triton
 
-        sgd(weight, grad.contiguous(), momentum, scales, rates, factor, decay, nesterov)
+        sgd(weight, grad.contiguous(), momentum, rates, factor, decay, nesterov)
         return
-    each = (-1, *[1] * (weight.dim() - 1))
-    grad = grad if scales is None else grad * scales.view(each)
     grad = grad.add(weight, alpha=decay) if decay else grad
     momentum.mul_(factor).add_(grad)
     step = grad.add(momentum, alpha=factor) if nesterov else momentum
-    weight.addcmul_(step, rates.view(each), value=-1)
+    weight.addcmul_(step, rates.view(-1, *[1] * (weight.dim() - 1)), value=-1)
 
 
-def update_products(
-    layer: _Stacked, momenta: dict[str, Tensor], rates: Tensor, factor: float, decay: float, nesterov: bool
-) -> None:
+def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) -> None:
     """``update`` of S linear layers from the factors of their gradients, which are used up."""
-    weight, bias, rounded, options = layer.weight, layer.bias, layer.rounded, (rates, factor, decay, nesterov)
+    weight, bias, rounded = layer.weight, layer.bias, layer.rounded
     assert layer.factors is not None and rounded is not None
     (grad, x), layer.factors = layer.factors, None
     if rounded.dtype != weight.dtype == torch.float32 and has_kernels(weight):
@@ -640,9 +632,9 @@ def update_products(
 
         linear_sgd(grad, x, rounded, weight, momenta["weight"], bias, momenta.get("bias"), *options)
         return
-    update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], None, *options)
+    update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options)
     if bias is not None:
-        update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], None, *options)
+        update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], *options)
     if rounded.dtype != weight.dtype:  # else it is the weight
         rounded.copy_(weight.flatten(2))
 
