@@ -332,6 +332,98 @@ def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: boo
         torch.testing.assert_close(weight[seat].double(), alone.detach(), rtol=1e-5, atol=1e-5)
 
 
+def linear_layers(inputs: int, outputs: int, bias: bool) -> list[torch.nn.Module]:
+    layers = [torch.nn.Linear(inputs, outputs, bias=bias).to(DEVICE) for _ in range(3)]
+    for seed, layer in enumerate(layers):
+        layer.weight.data = normal(outputs, inputs, seed=seed) / inputs**0.5
+        if bias:
+            layer.bias.data = normal(outputs, seed=seed + 9)
+    return layers  # type: ignore[return-value]
+
+
+@here
+@pytest.mark.parametrize(("decay", "nesterov"), [(0.0, False), (0.1, True)])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "bias"),
+    [(5, 24, 16, True), (33, 136, 40, False), (32, 144, 10, True), (20, 8, 72, True), (4, 20, 8, True)],
+)
+@pytest.mark.parametrize("dtype", PRODUCTS[1:], ids=str)
+def test_updates_from_factors_are_those_from_gradients(
+    rows: int, inputs: int, outputs: int, bias: bool, decay: float, nesterov: bool, dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Three steps of three stacked layers of different learning rates, as a stack makes them, with and without."""
+    from noiseproof.accelerate import networks, stacks
+
+    for module in (networks, stacks):
+        monkeypatch.setattr(module, "has_kernels", lambda x: True)
+    rates = torch.logspace(-3, -1, 3, device=DEVICE)
+    options = rates, 0.9, decay, nesterov
+    ends: list[list[Tensor]] = []
+    for deferred in (False, True):
+        layer = networks.StackedLinear(linear_layers(inputs, outputs, bias))
+        momenta = {name: normal(*value.shape, seed=5) / 9 for name, value in layer.named_parameters()}
+        results: list[Tensor] = []
+        for step in range(3):
+            layer.zero_grad()
+            x = normal(3 * rows, inputs, seed=20 + step).requires_grad_()
+            with torch.autocast(DEVICE, dtype):
+                if step == 1 and deferred:  # from the second step on
+                    layer.defer(True)
+                out = layer(x)
+            (out.float() * normal(3 * rows, outputs, seed=30 + step)).sum().backward()
+            if step and deferred:
+                odd = inputs % 8 or outputs % 8  # which our convolutions multiply, and leave gradients
+                assert (layer.factors is None) == (layer.rounded is None) == bool(odd)
+            if layer.factors is not None:
+                assert layer.weight.grad is None
+                stacks.update_products(layer, momenta, *options)
+                assert layer.factors is None
+                assert torch.equal(layer.rounded, layer.weight.to(dtype))  # type: ignore[arg-type]
+            else:
+                for name, value in layer.named_parameters():
+                    assert value.grad is not None
+                    with torch.no_grad():
+                        stacks.update(value, value.grad, momenta[name], *options)
+            results += [out.detach().float(), x.grad]
+        layer.defer(False)
+        assert layer.rounded is None
+        ends.append([*results, layer.weight.detach(), *momenta.values()])
+    for one, other in zip(*ends, strict=True):
+        assert float((other - one).norm()) < 2 * torch.finfo(dtype).eps * float(one.norm())
+
+
+@here
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(5, 20, 16), (32, 136, 40), (70, 300, 10), (33, 17, 33), (1, 1, 1)]
+)
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("dtype", PRODUCTS[1:], ids=str)
+def test_updates_from_factors_are_exact(
+    rows: int, inputs: int, outputs: int, nesterov: bool, dtype: torch.dtype
+) -> None:
+    from noiseproof.accelerate.layer_kernels import linear_sgd
+
+    shape = 2, outputs, inputs
+    weight, momentum, bias, bias_momentum = (normal(*s, seed=i) for i, s in enumerate((shape, shape, *[shape[:2]] * 2)))
+    grad, x = normal(2, rows, outputs, seed=4, dtype=dtype), normal(2, rows, inputs, seed=5, dtype=dtype)
+    rates = torch.tensor([0.3, 0.01], device=DEVICE)
+    expected = []
+    for seat in range(2):
+        alone = [torch.nn.Parameter(value[seat].double()) for value in (weight, bias)]
+        optimizer = torch.optim.SGD(alone, lr=float(rates[seat]), momentum=0.9, weight_decay=0.1, nesterov=nesterov)
+        for each, moving in zip(alone, (momentum, bias_momentum), strict=True):
+            optimizer.state[each]["momentum_buffer"] = moving[seat].double()
+        alone[0].grad, alone[1].grad = grad[seat].double().T @ x[seat].double(), grad[seat].double().sum(0)
+        optimizer.step()
+        expected.append([*alone, *(optimizer.state[each]["momentum_buffer"] for each in alone)])
+    rounded = torch.zeros(shape, dtype=dtype, device=DEVICE)
+    linear_sgd(grad, x, rounded, weight, momentum, bias, bias_momentum, rates, 0.9, 0.1, nesterov)
+    assert torch.equal(rounded, weight.to(dtype))
+    for found, *exact in zip((weight, bias, momentum, bias_momentum), *expected, strict=True):
+        assert close(found, torch.stack(exact), torch.float32, terms=rows)
+
+
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_an_ensemble_by_vmap_predicts_without_them() -> None:
     from torch.func import functional_call, stack_module_state, vmap

@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.accelerate import Job, Outcome, fit_many
+from noiseproof.accelerate import stacks as stacks_module
 from noiseproof.accelerate.networks import StackedLinear
 from noiseproof.accelerate.stacks import Joint, JointSGD, Stacked, StackPool
 from noiseproof.core.output import Output
@@ -149,8 +150,8 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
     groups: list[list[tuple[int, int]]] = []
     made = Joint.__init__
 
-    def remember(self: Joint, members: Sequence[Stacked]) -> None:
-        made(self, members)
+    def remember(self: Joint, members: Sequence[Stacked], network: Any) -> None:
+        made(self, members, network)
         groups.append(self.groups)
 
     monkeypatch.setattr(Joint, "__init__", remember)
@@ -200,6 +201,30 @@ def test_one_update_serves_members_of_different_learning_rates(options: str, upd
     assert updates == [3, 2]
 
 
+@pytest.mark.parametrize("few", [0, 128])
+def test_linear_layers_leave_their_gradients_to_a_joint_update(
+    few: int, updates: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of few rows; one of the layers is called twice in a step, and one member diverges."""
+    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", few)
+    monkeypatch.setattr("noiseproof.accelerate.stacks.SPARE", 10**9 if few else 16)
+    left: list[nn.Module] = []
+    made = stacks_module.update_products
+
+    def remember(layer: Any, *values: Any) -> None:
+        left.append(layer)
+        made(layer, *values)
+
+    monkeypatch.setattr(stacks_module, "update_products", remember)
+    rates = (0.02, 1e300, 0.05)
+    together = with_optimizers([f"sgd:lr={r},momentum=0.9,nesterov=true" for r in rates], model="test-leaky:odd=twice")
+    outcomes = fly(together)
+    assert isinstance(outcomes[1], Diverged)
+    for i in (0, 2):
+        assert_as_alone(together[i], outcomes[i])
+    assert updates == [3, 2] and (len(set(left)) == 6 if few else not left)  # three layers, in two stacks
+
+
 @pytest.mark.parametrize("other", ["sgd:lr=0.02,momentum=0.5", "sgd:lr=0.02,momentum=0", "adam"])
 def test_different_optimisers_make_their_updates_apart(other: str, updates: list[int]) -> None:
     pair = with_optimizers(["sgd:lr=0.02,momentum=0.9", other])
@@ -221,6 +246,51 @@ def test_a_joint_update_resumes(tmp_path: Path, updates: list[int]) -> None:
     for job, outcome in zip(together, fly(together), strict=True):
         assert_as_alone(replace(job, out=None), outcome)
     assert updates == [2, 2]
+
+
+STRATEGIES = {
+    "augmented": "ce",
+    "noise": "sln:sigma=0.3,until=1,max_norm=none",
+    "average": "gce:q=0.5 & momentum:alpha=0.9",
+    "both": "sln-mo:alpha=0.8,max_norm=none",
+    "clipped": "sln-mo:alpha=0.8,max_norm=0.5",
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_runs_of_the_same_strategies_make_their_steps_together(
+    name: str, joined: list[list[tuple[int, int]]], updates: list[int]
+) -> None:
+    """With crops and flips. One diverges: the others go on with averages of their own."""
+    settings = replace(CNN, clip=None, optimizer="sgd:lr=0.02,momentum=0.9,weight_decay=0.01", epochs=3)
+    together = jobs([STRATEGIES[name]] * 4, settings)
+    assert together[0].task.augment.columns  # type: ignore[union-attr]
+    together[1] = replace(
+        together[1], settings=replace(settings, optimizer="sgd:lr=1e300,momentum=0.9,weight_decay=0.01")
+    )
+    outcomes = fly(together)
+    assert isinstance(outcomes[1], Diverged)
+    for i in (0, 2, 3):
+        assert_as_alone(together[i], outcomes[i])
+        for value in outcomes[i].models[0].parameters():  # type: ignore[union-attr]
+            assert value.untyped_storage().nbytes() == value.numel() * 8
+    assert {groups[-1][1] for groups in joined} == {4, 3} and updates[0] == 4 and updates[-1] == 3
+
+
+@pytest.mark.parametrize("name", ["both"])
+def test_joint_strategies_resume(name: str, tmp_path: Path, joined: list[list[tuple[int, int]]]) -> None:
+    settings = replace(CNN, clip=None, checkpoint_steps=3)
+
+    def stop(epoch: int, step: int, steps: int, row: object) -> None:
+        if (epoch, step) == (1, 1) and row is None:  # the sixth step
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    together = jobs([STRATEGIES[name]] * 2, settings, tmp_path)
+    with pytest.raises(Interrupted):
+        fly([replace(together[0], progress=stop), together[1]])
+    for job, outcome in zip(together, fly(together), strict=True):
+        assert_as_alone(replace(job, out=None), outcome)
+    assert len(joined) >= 2
 
 
 @pytest.mark.parametrize("other", ["ce & momentum:alpha=0.9", "sln", "noise-f"])
@@ -389,6 +459,7 @@ class Leaky(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.again(F.leaky_relu(self.conv(x), self.slope).mean((2, 3))))
+        x = self.again(x) if self.odd == "twice" else x
         if self.odd == "draws":
             x = F.dropout(x, 0.3, self.training)
         return self.last(x)  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
-from noiseproof.accelerate import Job, Outcome, fit_many
+from noiseproof.accelerate import Job, Outcome, fit_many, stacks
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
 
@@ -155,6 +155,30 @@ def test_a_stack_learns_what_its_members_would_alone(
         for one, other in zip(alone.metrics, outcome.metrics, strict=True):
             assert other["train_loss"] == pytest.approx(one["train_loss"], rel=2e-3), job.method
             assert other["test_loss"] == pytest.approx(one["test_loss"], rel=2e-2), job.method
+
+
+def test_a_joint_update_from_factors_is_that_from_gradients(
+    task: Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "noiseproof")
+    optimizer = "sgd:lr=0.01,momentum=0.9,weight_decay=5e-4"
+    settings = Settings("mlp:hidden=[96,40]", epochs=2, batch_size=32, optimizer=optimizer)
+    calls: list[int] = []
+    made = stacks.update_products
+    monkeypatch.setattr(stacks, "update_products", lambda *values: (calls.append(1), made(*values)))
+    ends: list[list[Outcome]] = []
+    for few in (128, 0):
+        monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", few)
+        jobs = [Job(task, "ce", settings, seed=seed) for seed in range(3)]
+        ends.append(fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=3, stack=True))
+        assert bool(calls) == bool(few)
+        calls.clear()
+    assert "stays eager" not in caplog.text and "are not stacked" not in caplog.text
+    for one, other in zip(*ends, strict=True):
+        assert isinstance(one, Result) and isinstance(other, Result), (one, other)
+        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+            assert float((left - right).norm()) < 0.02 * float(right.norm())
+        assert one.last["train_loss"] == pytest.approx(other.last["train_loss"], rel=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -701,14 +701,23 @@ def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 @_kernel
+def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.constexpr):  # type: ignore[no-untyped-def]
+    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m; the new w."""
+    w = tl.load(weight + at, mask=valid, other=0.0)
+    g += decay * w
+    m = factor * tl.load(momentum + at, mask=valid, other=0.0) + g
+    w -= rate * (g + factor * m if NESTEROV else m)
+    tl.store(momentum + at, m, mask=valid)
+    tl.store(weight + at, w, mask=valid)
+    return w
+
+
+@_kernel
 def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
-    w = tl.load(weight + at, mask=valid)
-    g = tl.load(grad + at, mask=valid) + decay * w
-    m = factor * tl.load(momentum + at, mask=valid) + g
-    tl.store(momentum + at, m, mask=valid)
-    tl.store(weight + at, w - tl.load(rates + seat) * (g + factor * m if NESTEROV else m), mask=valid)
+    g = tl.load(grad + at, mask=valid, other=0.0)
+    _descend(weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV)
 
 
 def sgd(
@@ -720,3 +729,52 @@ def sgd(
         _sgd[triton.cdiv(n, 1024), len(weight)](
             weight, grad, momentum, rates, n, factor, decay, NESTEROV=nesterov, BLOCK=1024, num_warps=4
         )
+
+
+@_kernel
+def _linear_sgd(  # type: ignore[no-untyped-def]
+    x, grad, weight, momentum, rounded, bias, bias_momentum, rates, B, factor, decay, N: tl.constexpr, K: tl.constexpr,
+    BIAS: tl.constexpr, NESTEROV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile of gradᵀ·x, and the update by it; the programs of the first columns update the bias, too."""
+    seat = tl.program_id(2).to(tl.int64)
+    k, n = tl.program_id(0) * BK + tl.arange(0, BK), tl.program_id(1) * BN + tl.arange(0, BN)
+    rate = tl.load(rates + seat)
+    x += seat * B * K
+    grad += seat * B * N
+    sums = tl.zeros((BN, BK), tl.float32)
+    for start in range(0, B, BM):
+        m = start + tl.arange(0, BM)
+        g = tl.load(grad + m[:, None] * N + n[None, :], mask=(m < B)[:, None] & (n < N)[None, :], other=0.0)
+        v = tl.load(x + m[:, None] * K + k[None, :], mask=(m < B)[:, None] & (k < K)[None, :], other=0.0)
+        sums = tl.dot(tl.trans(g), v, sums)
+    at, valid = seat * (N * K) + n[:, None] * K + k[None, :], (n < N)[:, None] & (k < K)[None, :]
+    w = _descend(weight, momentum, sums, at, valid, rate, factor, decay, NESTEROV=NESTEROV)
+    tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
+    if BIAS:  # noqa: SIM102 - the compiler knows this, but not the other
+        if tl.program_id(0) == 0:
+            total = tl.zeros((BM, BN), tl.float32)
+            for start in range(0, B, BM):
+                m = start + tl.arange(0, BM)
+                hit = (m < B)[:, None] & (n < N)[None, :]
+                total += tl.load(grad + m[:, None] * N + n[None, :], mask=hit, other=0.0).to(tl.float32)
+            _descend(bias, bias_momentum, tl.sum(total, 0), seat * N + n, n < N, rate, factor, decay, NESTEROV=NESTEROV)
+
+
+def linear_sgd(
+    grad: Tensor, x: Tensor, rounded: Tensor, weight: Tensor, momentum: Tensor, bias: Tensor | None,
+    bias_momentum: Tensor | None, rates: Tensor, factor: float, decay: float, nesterov: bool,
+) -> None:  # fmt: skip
+    """``sgd`` of S linear layers from output gradients (S, B, O) and inputs (S, B, I), and their rounded weights.
+
+    The gradient of the weights is not stored: writing and reading it takes longer than these products of few rows.
+    """
+    (seats, rows, n), k = grad.shape, x.shape[2]
+    bn, bk = _pow2(n, 16, 32), _pow2(k, 16, 128)  # larger tiles leave a processor one program, which waits for memory
+    with device_of(weight):
+        _linear_sgd[triton.cdiv(k, bk), triton.cdiv(n, bn), seats](
+            x, grad, weight, momentum, rounded, weight if bias is None else bias,
+            momentum if bias_momentum is None else bias_momentum, rates, rows, factor, decay, N=n, K=k,
+            BIAS=bias is not None, NESTEROV=nesterov, BM=32, BN=bn, BK=bk, num_warps=8 if bn * bk == 4096 else 4,
+            num_stages=1,
+        )  # fmt: skip

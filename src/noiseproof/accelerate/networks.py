@@ -21,6 +21,8 @@ from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
 
+FEW_ROWS = 128  # of a member, for which a weight's gradient takes longer to store than to compute
+
 
 class Unstackable(ValueError):
     """A network that cannot be stacked."""
@@ -31,6 +33,8 @@ class _Stacked(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
+    factors: tuple[Tensor, Tensor] | None = None  # of the weight's gradient: of the output (S, B, O), input (S, B, I)
+    rounded: Tensor | None = None  # the weight in the precision of products, while ``factors`` are left to an update
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -71,6 +75,9 @@ class _Stacked(nn.Module):
         """The inverse of ``abreast``."""
         return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
+    def defer(self, deferred: bool) -> None:
+        """Leave weight gradients as ``factors`` to a joint update where that saves time, or end it."""
+
     def share_gradients(self, layers: Sequence[nn.Module]) -> None:
         """Give each member its part of the gradients."""
         for name, value in self.named_parameters(recurse=False):
@@ -84,42 +91,55 @@ class StackedLinear(_Stacked):
 
     weight: Tensor  # (S, O, I) or (S, O, H, W, C)
     bias: Tensor | None  # (S, O)
+    dtype: torch.dtype | None = None  # of the last products, if they had few rows
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
-        if has_kernels(x) and torch.is_autocast_enabled("cuda") and any(side % 8 for side in weight.shape[1:]):
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        if has_kernels(x) and dtype != weight.dtype and any(side % 8 for side in weight.shape[1:]):
             # cuBLAS is slow at such products in reduced precision, our kernels are not.
             points = weight[:, :, None, None]
             return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
-        out: Tensor = _Products.apply(x.view(self.seats, -1, x.shape[1]), weight, self.bias)  # type: ignore[no-untyped-call]
+        x = x.to(dtype).view(self.seats, -1, x.shape[1])
+        self.dtype = dtype if x.shape[1] <= FEW_ROWS else None
+        out: Tensor = _Products.apply(x, weight, self.bias, None if self.rounded is None else self)  # type: ignore[no-untyped-call]
         return out.flatten(0, 1)
+
+    def defer(self, deferred: bool) -> None:
+        self.factors = None
+        self.rounded = self.weight.detach().flatten(2).to(self.dtype) if deferred and self.dtype else None
 
 
 class _Products(torch.autograd.Function):
-    """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O).
+    """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O); the factors of W's gradient go to a ``keeper``, if there is one.
 
     PyTorch's own gradient of a transposed W is transposed, too, and copied into the layout of W afterwards.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        x, small = x.to(dtype), weight.to(dtype)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keeper: Any) -> Tensor:
+        small = weight.to(x.dtype) if keeper is None else keeper.rounded
         ctx.save_for_backward(x, small)
-        ctx.dtype, ctx.has_bias = weight.dtype, bias is not None
+        ctx.dtype, ctx.has_bias, ctx.keeper = weight.dtype, bias is not None, keeper
         if bias is None:
             return torch.bmm(x, small.mT)
-        return torch.baddbmm(bias[:, None].to(dtype), x, small.mT)
+        return torch.baddbmm(bias[:, None].to(x.dtype), x, small.mT)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        if ctx.keeper is not None:
+            pair, other = (grad.contiguous(), x), ctx.keeper.factors  # of another call of this layer
+            if other is not None:
+                pair = torch.cat([pair[0], other[0]], 1), torch.cat([pair[1], other[1]], 1)
+            ctx.keeper.factors = pair
+            return of_x, None, None, None
         of_bias = grad.sum(1, dtype=ctx.dtype) if ctx.has_bias else None
         if x.is_cuda and x.dtype != ctx.dtype and hasattr(torch.ops.aten.bmm, "dtype"):  # without a copy to convert it
-            return of_x, torch.ops.aten.bmm.dtype(grad.mT, x, ctx.dtype), of_bias
-        return of_x, torch.bmm(grad.mT, x), of_bias
+            return of_x, torch.ops.aten.bmm.dtype(grad.mT, x, ctx.dtype), of_bias, None
+        return of_x, torch.bmm(grad.mT, x), of_bias, None
 
 
 class StackedConv2d(_Stacked):
@@ -207,9 +227,10 @@ LAYERS: dict[type[nn.Module], type[_Stacked]] = {
 class Stack(nn.Module):
     """The members as one network, from rows (S·B, …) to outputs of all members."""
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, members: Sequence[nn.Module], *, trains: bool = True) -> None:
         super().__init__()
-        _check(members[0])
+        if trains:
+            _check(members[0])
         self.joint = copy.deepcopy(members[0])
         self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
         for path, layer in list(self.joint.named_modules()):

@@ -4,17 +4,19 @@ Each kernel is started once for all runs of a stack, where the kernels of one sm
 between two starts. What a run does by itself (targets, loss, optimiser) goes on a stream for each run.
 
 The time of a captured step of small networks is that of starting its kernels, about 1.5 µs each on an H200, and eight
-runs that fetch a batch, compute a loss and record it, each by itself, make 260 of 290 kernels. Runs without strategies
-all do the same, so one kernel can do it for all of them (:class:`Joint`), on tables (S, …) of which each run holds a
-row; :class:`JointSGD` updates all networks at once.
+runs that fetch a batch, compute a loss and record it, each by itself, make 260 of 290 kernels. Where all do the same,
+without strategies or with equal ones that ``joins``, one kernel can do it for all of them (:class:`Joint`), on tables
+(S, …) of which each run holds a row; each draws its own random numbers. :class:`JointSGD` updates all networks at once.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
@@ -22,11 +24,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
-from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
+from noiseproof.accelerate.graphs import IN_STEP, ON_CPU, Graphed, StepGraphs, obstacle
+from noiseproof.accelerate.networks import Stack, Unstackable, _Stacked, draws, release
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.strategies import Batch, Run, Step
+from noiseproof.strategies.randomness import Randomness
 from noiseproof.train.executor import Executor, make_executor
 from noiseproof.train.guard import DivergenceGuard, StopRequest
 from noiseproof.train.record import Record
@@ -38,6 +41,8 @@ log = logging.getLogger("noiseproof")
 # Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself overlaps with other
 # stacks; the kernels of linear layers are so short that starting them takes half of the time of eight runs.
 STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
+APART = {*IN_STEP} - {"targets", "after_step"}  # hooks that are called for each run by itself
+SPARE = 16  # a stack's prepared inputs take at most the free memory over this
 
 
 class StackPool:
@@ -250,7 +255,7 @@ class RunStack:
         kind = size, *(member.phase for member in self.members)
         runs = [member.run for member in self.members]
         if self.joint is None and self.can_join:  # here, on the stream that has waited for what the members did
-            self.joint = Joint(self.members)
+            self.joint = Joint(self.members, network)
         step = self._stacked_step if self.joint is None else self._joint_step
 
         def step_and_note() -> None:
@@ -267,15 +272,15 @@ class RunStack:
         assert joint is not None
         for member in self.members:
             member.stepper.begin(size)
-        x, given, rows = joint.next_batch(size)
         network.zero_grad()
         first = self.members[0].run
         with self._restored_on_error(network):
-            out = first.forward(network, x)
-            losses = joint.losses(out, given)
-            first.fabric.backward(losses.sum() * (1 / size))
+            batch = make_targets(joint.next_batch(size), joint.run, joint.run.strategies)
+            out = first.forward(network, batch.x)
+            losses = joint.losses(out, batch)
+            first.fabric.backward(losses, torch.full_like(losses, 1 / size))
         self._update(network)
-        joint.observe(out, losses, rows)
+        joint.observe(out, losses, batch)
 
     def _update(self, network: Stack) -> None:
         """Update the weights of all members."""
@@ -283,7 +288,10 @@ class RunStack:
         if self.joint_update is None and not self.graphs.is_capturing and can_update(steppers):
             self.joint_update = JointSGD(steppers, network)
         if self.joint_update is not None:
+            assert self.joint is not None
             self.joint_update()
+            for strategy in self.joint.run.strategies:
+                strategy.after_step(self.joint.run)
             return
         network.share_gradients()
         self._for_each(lambda member: member.stepper.update())
@@ -375,9 +383,11 @@ def _synchronize(run: Run) -> None:
 class Joint:
     """The batches, losses and records of S runs, which ``can_join``."""
 
-    def __init__(self, members: Sequence[Stacked]) -> None:
+    def __init__(self, members: Sequence[Stacked], network: Stack) -> None:
         runs = [member.run for member in members]
         self.members, self.first = tuple(members), runs[0]
+        self.run = _joint_run(runs, network)
+        self.inputs = _prepared(runs[0])
         self.order = _rows([member.order for member in members])  # (S, n): the rows of the epoch
         self.given = torch.stack([run.data.given for run in runs])  # (S, N)
         records, guards = zip(*map(_observers, members), strict=True)
@@ -391,33 +401,41 @@ class Joint:
         for record in records:
             record.observed = True
 
-    def next_batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs (S·B, …), given labels (S, B) and rows (S, B) of the coming step."""
-        places = self.members[0].places
-        rows = self.order.index_select(1, places[:size])
+    def next_batch(self, size: int) -> Batch:
+        """The S·B rows of the coming step."""
+        places, first, augment = self.members[0].places, self.first, self.first.augment
+        self.run.epoch, self.run.count = first.epoch, size
+        table = self.order.index_select(1, places[:size])
         places += size
-        first = self.first
-        assert isinstance(first.data.x, Tensor)
-        return first.prepare(first.data.x[rows.flatten()], first.augment), self.given.gather(1, rows), rows
+        rows = table.flatten()
+        if self.inputs is None:
+            drawn = None
+            if augment is not None and augment.columns:
+                runs = [member.run for member in self.members]
+                drawn = torch.cat([augment.draw(size, run.random.generator("augment", run.step)) for run in runs])
+            x = first.prepare(first.data.x[rows], augment, drawn)  # type: ignore[index]
+        else:
+            x = self.inputs[rows]
+            x = x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+        given = self.given.gather(1, table).flatten()
+        return Batch(x=x, target=given, given=given, rows=rows, all_rows=rows, count=size)
 
-    def losses(self, out: Output, given: Tensor) -> Tensor:
+    def losses(self, out: Output, batch: Batch) -> Tensor:
         """The loss of each row, (S, B)."""
-        size = given.shape[1]
-        parts = [
-            self.members[start].run.loss(_cut(out, start * size, end * size), given[start:end].flatten())
-            for start, end in self.groups
-        ]
-        return torch.cat(parts).view_as(given)
+        ends = [(start * batch.count, end * batch.count) for start, end in self.groups]
+        losses = [self.members[start].run.loss for start, _ in self.groups]
+        parts = [loss(_cut(out, a, b), batch.target[a:b]) for loss, (a, b) in zip(losses, ends, strict=True)]
+        return _concatenated(parts).view(-1, batch.count)
 
     @torch.no_grad()
-    def observe(self, out: Output, losses: Tensor, rows: Tensor) -> None:
+    def observe(self, out: Output, losses: Tensor, batch: Batch) -> None:
         """Do what record and guard of each run do after a step."""
-        size = rows.shape[1]
+        size, rows = batch.count, batch.rows.view_as(losses)
         scores = [
             self.members[start].run.loss.scores(_cut(out, start * size, end * size)) for start, end in self.groups
         ]
         self.loss.scatter_(1, rows, losses.detach().to(self.loss.dtype))
-        self.prediction.scatter_(1, rows, torch.cat(scores).argmax(1).view_as(rows))
+        self.prediction.scatter_(1, rows, _concatenated(scores).argmax(1).view_as(rows))
         self.total += losses.sum(1)
         self.good_steps += self.total * 0 == 0
 
@@ -428,30 +446,70 @@ class Joint:
             for table in (member.order, record.seen["loss"], record.seen["prediction"], guard.total, guard.good_steps):
                 table.data = table.data.clone()
             member.seek()
+            if self.run.evaluated[0] is not self.run.models[0].plain:
+                release(member.run.evaluated[0])
+
+
+class _Draws(Randomness):
+    """Numbers for the rows of several runs, those of each from its own generator."""
+
+    def __init__(self, parts: Sequence[Randomness]) -> None:
+        self.parts = parts
+
+    def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
+        return torch.cat([part._draw(draw, purpose, batch, shape) for part in self.parts])
+
+
+def _joint_run(runs: Sequence[Run], network: Stack) -> Run:
+    """The runs as their strategies see them when one call serves all: of S·B rows, and with stacked models."""
+    run, models = copy.copy(runs[0]), [run.models[0] for run in runs]
+    run.random = _Draws([each.random for each in runs])
+    own = network if models[0].evaluated is models[0].trained else Stack([m.evaluated for m in models], trains=False)
+    run.models = [replace(models[0], plain=network, evaluated=own)]
+    run.strategies = [copy.copy(strategy) for strategy in run.strategies]
+    for strategy in run.strategies:
+        strategy.bind(run)
+    return run
+
+
+def _prepared(run: Run) -> Tensor | None:
+    """All inputs as models take them, images (N, H, W, C); None where they change, or would fill a GPU.
+
+    To normalise a batch takes a kernel for each operation, which start more slowly than they compute.
+    """
+    x, augment = run.data.x, run.augment
+    assert isinstance(x, Tensor)
+    if augment is not None and augment.columns:
+        return None
+    one = run.prepare(x[:1], augment)
+    free = torch.cuda.mem_get_info(run.device)[0] if run.device.type == "cuda" else 2**30
+    if one.nbytes * len(x) > free / SPARE:
+        return None
+    whole = torch.cat([run.prepare(part, augment) for part in torch.split(x, 4096)])
+    return whole.permute(0, 2, 3, 1).contiguous() if whole.dim() == 4 else whole
 
 
 def can_join(members: Sequence[Stacked]) -> bool:
-    """Whether all members only fetch rows of the same inputs, compute a loss of them and record it."""
+    """Whether all members do the same with rows of the same inputs, up to the loss and its record."""
     return all(map(_is_simple, members)) and len({_inputs_key(member.run) for member in members}) == 1
 
 
 def _is_simple(member: Stacked) -> bool:
     run, observers = member.run, member.stepper.observers
     return (
-        not run.strategies
+        all(each.joins and not each.remembers and not each.overrides(*APART) for each in run.strategies)
         and not run.loss_draws
         and run.loss.independent_rows
         and run.data.soft is None
         and not run.data.multilabel
         and not run.loss.state_dict()  # such as weights of the classes, which may differ
-        and (run.augment is None or not run.augment.columns)  # draws nothing
         and len(observers) == 2
         and not _observers(member)[0].samples
     )
 
 
 def _inputs_key(run: Run) -> tuple[object, ...]:
-    return id(run.data.x), run.augment, run.dtype, run.epochs
+    return id(run.data.x), run.augment, run.dtype, run.epochs, *map(str, run.strategies)
 
 
 def _loss_key(run: Run) -> str:
@@ -476,40 +534,63 @@ def _cut(out: Output, start: int, end: int) -> Output:
     return Output._make(None if field is None else field[start:end] for field in out)
 
 
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]  # each copy is one more kernel
+
+
 class JointSGD:
     """SGD with momentum of all members: m ← μm + g + λw, w ← w − ηm, with the learning rate η of each member."""
 
     def __init__(self, steppers: Sequence[Stepper], network: Stack) -> None:
         self.groups = [_optimizer(stepper).param_groups[0] for stepper in steppers]
-        self.weights: list[Tensor] = []  # (S, …), like the next
-        self.momenta: list[Tensor] = []
+        self.clip = steppers[0].clip
+        self.layers: list[tuple[_Stacked, dict[str, Tensor]]] = []  # with momenta (S, …) of their parameters
         self.members: list[Tensor] = []  # momenta of the members: views into those of the stack
         for stacked, layers in network.layers:
-            for name, weight in stacked.named_parameters(recurse=False):
+            self.layers.append((stacked, {}))
+            stacked.defer(self.clip is None)
+            for name, _ in stacked.named_parameters(recurse=False):
                 parameters = [layer.get_parameter(name) for layer in layers]
                 momenta = [_momentum(stepper, part) for stepper, part in zip(steppers, parameters, strict=True)]
                 joined = torch.stack([stacked.inner(each) for each in momenta])
                 for seat, each in enumerate(momenta):
                     each.data = stacked.outer(joined[seat])
-                self.weights.append(weight)
-                self.momenta.append(joined)
+                self.layers[-1][1][name] = joined
                 self.members += momenta
 
     @torch.no_grad()
     def __call__(self) -> None:
         """Update the weights from the gradients of the stack."""
-        first = self.groups[0]
-        device, dtype = self.weights[0].device, self.weights[0].dtype
+        first, weight = self.groups[0], self.layers[0][0].weight
+        device, dtype = weight.device, weight.dtype
         rates = torch.stack([torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups])
-        for weight, momentum in zip(self.weights, self.momenta, strict=True):
-            if weight.grad is not None:
-                options = first["momentum"], first["weight_decay"], first["nesterov"]
-                update(weight, weight.grad, momentum, rates, *options)
+        options = rates, first["momentum"], first["weight_decay"], first["nesterov"]
+        if self.clip is not None:
+            self._limit(self.clip)
+        for stacked, momenta in self.layers:
+            if stacked.factors is not None:
+                update_products(stacked, momenta, *options)
+                continue
+            for name, momentum in momenta.items():
+                weight = stacked.get_parameter(name)
+                if weight.grad is not None:
+                    update(weight, weight.grad, momentum, *options)
+
+    def _limit(self, clip: float) -> None:
+        """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
+        parts = [p.grad for layer, _ in self.layers for p in layer.parameters() if p.grad is not None]
+        grads = [part.view(len(part), -1) for part in parts]
+        norms = torch.stack([grad.norm(dim=1) for grad in grads]).norm(dim=0)  # (S,)
+        scales = (clip / (norms + 1e-6)).clamp(max=1)[:, None]
+        for grad in grads:
+            grad.mul_(scales)
 
     def release(self) -> None:
         """Give each member a momentum of its own again."""
         for each in self.members:
             each.data = each.data.clone()
+        for stacked, _ in self.layers:
+            stacked.defer(False)
 
 
 def can_update(steppers: Sequence[Stepper]) -> bool:
@@ -518,11 +599,11 @@ def can_update(steppers: Sequence[Stepper]) -> bool:
     for stepper in steppers:
         optimizer = _optimizer(stepper)
         groups, state = optimizer.param_groups, optimizer.state
-        if stepper.clip is not None or not isinstance(optimizer, torch.optim.SGD) or len(groups) > 1:
+        if not isinstance(optimizer, torch.optim.SGD) or len(groups) > 1:
             return False
         if not all(state[part].get("momentum_buffer") is not None for part in groups[0]["params"]):
             return False  # without momentum, or before the first step
-        options.add(tuple(groups[0][name] for name in ("momentum", "weight_decay", "nesterov")))
+        options.add((stepper.clip, *(groups[0][name] for name in ("momentum", "weight_decay", "nesterov"))))
     return len(options) == 1
 
 
@@ -539,6 +620,23 @@ def update(
     momentum.mul_(factor).add_(grad)
     step = grad.add(momentum, alpha=factor) if nesterov else momentum
     weight.addcmul_(step, rates.view(-1, *[1] * (weight.dim() - 1)), value=-1)
+
+
+def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) -> None:
+    """``update`` of S linear layers from the factors of their gradients, which are used up."""
+    weight, bias, rounded = layer.weight, layer.bias, layer.rounded
+    assert layer.factors is not None and rounded is not None
+    (grad, x), layer.factors = layer.factors, None
+    if rounded.dtype != weight.dtype == torch.float32 and has_kernels(weight):
+        from noiseproof.accelerate.layer_kernels import linear_sgd  # needs Triton
+
+        linear_sgd(grad, x, rounded, weight, momenta["weight"], bias, momenta.get("bias"), *options)
+        return
+    update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options)
+    if bias is not None:
+        update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], *options)
+    if rounded.dtype != weight.dtype:  # else it is the weight
+        rounded.copy_(weight.flatten(2))
 
 
 def _optimizer(stepper: Stepper) -> torch.optim.Optimizer:

@@ -122,6 +122,7 @@ class Strategy:
     validates: ClassVar[bool] = False  # whether it needs the accuracy on held-out rows
     max_norm: float | None = None  # of a step's gradient, unless the settings have one
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    joins: ClassVar[bool] = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
     observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
     mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
     remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
@@ -131,6 +132,14 @@ class Strategy:
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""
+
+    def bind(self, run: Run) -> None:
+        """Refer to the models of ``run``; a copy of a strategy that ``joins`` is bound to those of S stacked runs.
+
+        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with ``run.random.normal`` or
+        ``uniform``; its ``after_step`` finds weights (S, …). It overrides no other hook inside a step, and remembers
+        nothing.
+        """
 
     def start_epoch(self, run: Run) -> None:
         """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""

@@ -21,6 +21,7 @@ class MomentumModel(Strategy):
     """
 
     capturable = True
+    joins = True
     multilabel = True
     predicts = True
 
@@ -33,6 +34,9 @@ class MomentumModel(Strategy):
             raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
         for model in run.models:
             model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
+        self.bind(run)
+
+    def bind(self, run: Run) -> None:
         self.averages = run.evaluated
         self._averages = [v for average in self.averages for v in _floating(average)]
         self._current = [v for model in run.models for v in _floating(model.plain)]

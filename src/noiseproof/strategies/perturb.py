@@ -23,6 +23,7 @@ class StochasticLabelNoise(Strategy):
     """
 
     capturable = True
+    joins = True
     multilabel = True
 
     def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
