@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
+from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.run import Run
@@ -38,12 +39,13 @@ def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> 
     return torch.lerp(others, values, lam)
 
 
-def second_view(purpose: str, batch: Batch, run: Run) -> Tensor:
-    """The rows of the batch in a second augmentation, (b, …)."""
-    if run.augment is None or not run.augment.columns:
+def second_view(purpose: str, batch: Batch, run: Run, transform: Transform | None = None) -> Tensor:
+    """The rows of the batch in a second augmentation, by default as the first, (b, …)."""
+    transform = transform or run.augment
+    if transform is None or not transform.columns:
         return batch.x
-    drawn = run.augment.draw(batch.count, run.random.generator(purpose, run.step))
-    return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
+    drawn = transform.draw(batch.count, run.random.generator(purpose, run.step))
+    return run.fetch(run.data.x, batch.rows, transform, run.processes.share(drawn))
 
 
 def two_views(purpose: str, batch: Batch, run: Run) -> Tensor:
