@@ -84,16 +84,15 @@ def _extras() -> list[dict[str, Any]]:
 
 
 def _install(extra: str) -> str:
-    """The command that adds an extra to this installation, from where it came from: it is on no package index."""
-    origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")  # PEP 610
-    url, source = origin.get("url", ""), origin.get("vcs_info")
-    folder = url2pathname(urlsplit(url).path)
-    if source:
-        return f"pip install 'noiseproof[{extra}] @ {source['vcs']}+{url}@{source['commit_id']}'"
-    if not url or (url.startswith("file:") and not os.path.exists(folder)):
+    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index."""
+    origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")
+    url, repository = origin.get("url"), origin.get("vcs_info")
+    if not url:
         return f"pip install '.[{extra}]' in a clone of noiseproof"
-    if "dir_info" in origin:
-        return f"pip install {'-e ' * origin['dir_info'].get('editable', False)}'{folder}[{extra}]'"
+    if origin.get("dir_info", {}).get("editable"):
+        return f"pip install -e '{url2pathname(urlsplit(url).path)}[{extra}]'"
+    if repository:
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
     return f"pip install 'noiseproof[{extra}] @ {url}'"
 
 

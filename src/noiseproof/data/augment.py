@@ -422,17 +422,20 @@ def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
 # nearest pixels, black from outside the image, blends rounded down.
 
 
-def _warp(x: Tensor, degrees: Any = 0.0, shear: Sequence[Any] = (0, 0), shift: Sequence[Any] = (0, 0)) -> Tensor:
+def _affine(x: Tensor, a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0) -> Tensor:
+    """Each pixel from the column a·x + b·y + c and the row d·x + e·y + f."""
     height, width = x.shape[2:]
     down = torch.arange(height, device=x.device)[:, None] + 0.5
     right = torch.arange(width, device=x.device) + 0.5
-    angle = torch.deg2rad(x.new_zeros(len(x), 1, 1, 1) + degrees)
-    cos, sin, y, z = angle.cos(), angle.sin(), down - height / 2, right - width / 2
-    row = cos * y + sin * z + height / 2 + shear[1] * right + shift[1]  # (B, 1, H, W): where pixels come from
-    col = cos * z - sin * y + width / 2 + shear[0] * down + shift[0]
-    inside: Tensor = (row >= 0) & (row < height) & (col >= 0) & (col < width)
+    row, col = d * right + e * down + f, a * right + b * down + c
+    inside: Tensor = (row >= 0) & (row < height) & (col >= 0) & (col < width)  # (B, 1, H, W)
     place = (row.floor() * width + col.floor()).where(inside, 0).long().flatten(2)
     return x.flatten(2).gather(2, place.expand(-1, x.shape[1], -1)).view_as(x) * inside
+
+
+def _rotate(x: Tensor, v: Tensor) -> Tensor:
+    cos, sin, h, w = v.deg2rad().cos(), v.deg2rad().sin(), x.shape[2] / 2, x.shape[3] / 2
+    return _affine(x, cos, -sin, w - cos * w + sin * h, sin, cos, h - sin * w - cos * h)
 
 
 def _blend(x: Tensor, other: Tensor, v: Tensor) -> Tensor:
@@ -465,11 +468,11 @@ def _equalize(x: Tensor) -> Tensor:
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "shear-x": lambda x, v: _warp(x, shear=(v, 0)),
-    "shear-y": lambda x, v: _warp(x, shear=(0, v)),
-    "translate-x": lambda x, v: _warp(x, shift=(v, 0)),
-    "translate-y": lambda x, v: _warp(x, shift=(0, v)),
-    "rotate": _warp,
+    "shear-x": lambda x, v: _affine(x, b=v),
+    "shear-y": lambda x, v: _affine(x, d=v),
+    "translate-x": lambda x, v: _affine(x, c=v),
+    "translate-y": lambda x, v: _affine(x, f=v),
+    "rotate": _rotate,
     "autocontrast": lambda x, _: _autocontrast(x),
     "invert": lambda x, _: 255 - x,
     "equalize": lambda x, _: _equalize(x),
@@ -545,10 +548,9 @@ class Cutout(Transform):
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         cut = []
         for length, u in zip(images.shape[2:], params.unbind(1), strict=True):
-            first = (u * length).long() - self.size // 2
-            offset = torch.arange(length, device=images.device) - first[:, None]
+            offset = torch.arange(length, device=images.device) - (u * length).long()[:, None] + self.size // 2
             cut.append((offset >= 0) & (offset < self.size))
-        return images.masked_fill(cut[0][:, None, :, None] & cut[1][:, None, None, :], 0)
+        return images.masked_fill(cut[0][:, None, :, None] & cut[1][:, None, None], 0)
 
 
 @dataclass(frozen=True)
@@ -666,19 +668,17 @@ _RECIPES: dict[str, tuple[tuple[Transform, ...], tuple[Transform, ...], Normalis
 _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
     "pad-crop": PadCrop, "shift": Shift, "flip": Flip, "resize": Resize, "resize-crop": ResizeCrop,
     "random-resized-crop": RandomResizedCrop, "rotate": Rotate, "color-jitter": ColorJitter,
-    "auto-augment": AutoAugment, "cutout": Cutout,
+    "auto-augment": AutoAugment, "cutout": Cutout, "normalise": Normalise,
 }  # fmt: skip
 
 
 def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
-    """The transformations of a part, with ``normalise`` where it is named, else at the end."""
+    """The transformations of a part; ``normalise`` is the last one unless it is named."""
     specs = recipe.get(part, ())
     for spec in specs if "normalise" in specs else [*specs, "normalise"]:
         name, params = parse_call(spec)
-        if name == "normalise":
-            yield Normalise(recipe["mean"], recipe["std"])
-        else:
-            yield _TRANSFORMS[name](**{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()})
+        params |= {"mean": recipe["mean"], "std": recipe["std"]} if name == "normalise" else {}
+        yield _TRANSFORMS[name](**{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()})
 
 
 def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
@@ -686,12 +686,8 @@ def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def strong_augmentation(dataset: str, paper: str | None) -> Compose | None:
-    """What ``paper`` applies to a second view of training images, if it is not what it applies to the first.
-
-    >>> strong_augmentation("cifar10", "promix").transforms[:2]
-    (AutoAugment(), PadCrop(padding=4, mode='zero', size=None))
-    """
-    recipe = {} if paper is None else _recipes().get((paper, SAME_IMAGES.get(dataset, dataset)), {})
+    """What ``paper`` applies to a second view of training images, if it is not what it applies to the first."""
+    recipe = _recipes().get((paper or "", SAME_IMAGES.get(dataset, dataset)), {})
     return Compose([*_from_paper(recipe, "strong")]) if "strong" in recipe else None
 
 

@@ -230,11 +230,7 @@ class DivideMix(Strategy):
     batch is filled up with the first labelled rows, and all views are predicted in one pass, which shares batch
     statistics.
 
-    The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
-    noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. The SLN paper: λ_u = 0.
-
-    Other losses than ``ce``, and other strategies that change targets, outputs or weights after the warm-up, are
-    refused: its own steps would ignore them.
+    The batch size counts labelled and unlabelled rows. docs/strategies.md has the published settings, and what it refuses.
 
     If a mixture leaves no labelled row, or all losses are equal, the network keeps its last division, with a warning;
     right after the warm-up, when there is none yet, it raises ``Undivided``. If there is no unlabelled row, steps have

@@ -63,8 +63,6 @@ class ProMix(Strategy):
     paper (``paper="promix"``), else it is drawn as x is; and the views are predicted in one pass, which shares batch
     statistics. The conference paper adds a second head for the rows that are not chosen, and corrects logits by running
     means of the predictions.
-
-    CIFAR-10: warm-up 10, tau 0.99, rho 0.5 (0.7 with 20 % noise); CIFAR-100: 30, 0.95, 0.5.
     """
 
     models: ClassVar[int] = 2
