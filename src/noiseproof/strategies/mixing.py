@@ -230,7 +230,7 @@ class DivideMix(Strategy):
     batch is filled up with the first labelled rows, and all views are predicted in one pass, which shares batch
     statistics.
 
-    The batch size counts labelled and unlabelled rows. docs/strategies.md has the published settings, and what it refuses.
+    The batch size counts labelled and unlabelled rows. docs/strategies.md has published settings, and what is refused.
 
     If a mixture leaves no labelled row, or all losses are equal, the network keeps its last division, with a warning;
     right after the warm-up, when there is none yet, it raises ``Undivided``. If there is no unlabelled row, steps have
