@@ -461,10 +461,11 @@ def _autocontrast(x: Tensor) -> Tensor:
 
 
 def _equalize(x: Tensor) -> Tensor:
-    flat = x.flatten(2)
-    darker = torch.searchsorted(flat.sort(2).values, flat)  # how many pixels of the channel are
+    flat = x.flatten(2).long()
+    counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
+    darker = (counts.cumsum(2) - counts).gather(2, flat)  # how many pixels of the channel are
     step = darker.amax(2, keepdim=True) // 255
-    return torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat).clamp(max=255).view_as(x)
+    return torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat).clamp(max=255).view_as(x).float()
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
