@@ -460,7 +460,7 @@ SIGNED = {"ShearY": 0.03, "TranslateX": 1, "TranslateY": 1, "Rotate": 3}
 
 
 def amount_of(name: str, level: int, is_positive: bool) -> float:
-    """Of the released code for CIFAR: the largest amount is that of level 10."""
+    """Of the released code of SOP: the largest amount is that of level 10."""
     if name in SIGNED:
         return SIGNED[name] * level * (1 if is_positive else -1)
     whole = {"Solarize": 256 - int(level / 10 * 256), "Posterize": 4 - int(level / 10 * 4)}

@@ -509,7 +509,7 @@ def _amount(name: str, level: int) -> float:
 class AutoAugment(Transform):
     """One of the 25 pairs of operations found on CIFAR-10, each operation with its probability (Cubuk et al. 2019).
 
-    Amounts are those of their released code, for pictures of 32 × 32 pixels. Operations are PIL's on 8 bits, to which
+    Amounts are those of SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's on 8 bits, to which
     floats are rounded.
     """
 
