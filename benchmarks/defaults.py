@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache, partial
@@ -233,7 +234,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/defaults"), help="folder that --pack wrote")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the sets to this folder, and stop")
     parser.add_argument("--table", action="store_true", help="write the table of docs/methods.md, and stop")
-    parser.add_argument("--methods", default=",".join(METHODS), help="names, separated by commas")
+    parser.add_argument("--methods", default=",".join(METHODS), help="names or specs, separated by commas")
     parser.add_argument("--sets", default=",".join(SETS), help="names, separated by commas")
     add_options(parser, "runs/defaults.jsonl", "0,1,2")
     options = parser.parse_args()
@@ -252,7 +253,7 @@ def main() -> None:
         for seed in options.seeds.split(",")
         for name in names
         for noise in set_of(name).noises
-        for method in options.methods.split(",")
+        for method in re.split(r",(?!\w+=)", options.methods)  # not at the commas inside a spec
     ]
     rows = run_all(partial(run, folder=str(options.data)), jobs, options.out, options.processes, options.seconds)
     if len(jobs) == sum(len(each.noises) for each in SETS.values()) * len(METHODS) * len(options.seeds.split(",")):

@@ -1,11 +1,12 @@
 """Every strategy beside every other, and with every loss: what trains, how well, and what is refused with which reason.
 
     python benchmarks/square.py [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 450]
+    python benchmarks/square.py --only promix,sop    # cells of these, which replace those in the table or join them
 
 A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both with 30 % symmetric
 noise, and compares the accuracy on clean test rows with the better of its two parts alone: each strategy with its own
 loss, each loss by itself. Runs are kept in FILE, one line each, so that a run that is stopped continues; the table is
-written to benchmarks/results/square.json once all are there.
+written to benchmarks/results/square.json once all are there, and its verdicts, which docs/strategies.md lists, counted.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import argparse
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from timing import write_rows
+from timing import provenance, write_rows
 from trials import Row, add_options, outcome, run_all
 
 from noiseproof.data import Dataset, get_dataset
@@ -201,6 +203,15 @@ def compare(cell: Cell, runs: dict[tuple[str, str], list[Row]]) -> Row:
     return row | {"verdict": next(word for word in ("fails", "limited", "trains") if word in verdicts)}
 
 
+def joined(rows: Sequence[Row], only: str) -> tuple[list[Row], Row]:
+    """The rows of the table with these in place of earlier ones or beside them, and how both were made."""
+    table, here = json.loads(RESULTS.read_text("utf-8")), provenance()
+    by_cell = {(row["kind"], row["row"], row["column"]): row for row in (*table["rows"], *rows)}
+    order = [key for cell in cells() if (key := cell[:3]) in by_cell]
+    note = f"{only}: {here['cpu']}, one thread, Python {here['python']}, torch {here['torch']}"
+    return [by_cell[key] for key in order], table["made_by"] | {"note": f"{table['made_by']['note']}. {note}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "runs/square.jsonl", "0,1,2")
@@ -215,11 +226,15 @@ def main() -> None:
     for row in done:
         runs.setdefault((row["line"], row["set"]), []).append(row)
     rows = [compare(cell, runs) for cell in chosen]
-    if not names:
-        write_rows(RESULTS, rows)
     for row in rows:
-        if row["verdict"] in ("fails", "diverges"):
+        if row["verdict"] in ("limited", "fails", "diverges"):
             print(json.dumps(row, ensure_ascii=False))
+    made_by = None
+    if names:
+        rows, made_by = joined(rows, options.only)
+    write_rows(RESULTS, rows, made_by)
+    for (kind, verdict), count in sorted(Counter((row["kind"], row["verdict"]) for row in rows).items()):
+        print(f"{kind}, {verdict}: {count}")
 
 
 if __name__ == "__main__":

@@ -67,10 +67,11 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
-    """Results as one JSON file: provenance once, then the rows."""
+def write_rows(path: Path, rows: list[dict[str, object]], made_by: dict[str, object] | None = None) -> None:
+    """Results as one JSON file: provenance once, by default that of this run, then the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
     partial = path.with_name(path.name + ".partial")  # a run that is stopped while it writes leaves the last rows
-    partial.write_text(f'{{"made_by": {json.dumps(provenance(), ensure_ascii=False)},\n "rows": [\n{lines}\n]}}\n')
+    made = json.dumps(made_by or provenance(), ensure_ascii=False)
+    partial.write_text(f'{{"made_by": {made},\n "rows": [\n{lines}\n]}}\n')
     partial.replace(path)

@@ -445,11 +445,19 @@ def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "ln-table1", "--dry-run", "--gpus", "1"), ("compare", "--data", "digits", "--workers", "2")]
+    "words",
+    [
+        ("run", "ln-table1", "--dry-run", "--gpus", "1"),
+        ("run", "ln-table1", "--engine", "ray", "--at-once", "4"),
+        ("compare", "--data", "digits", "--workers", "2"),
+        ("search", "gce:q=[0.1,0.7]", "--workers", "2"),
+    ],
 )
 def test_the_command_line_refuses_options_of_other_engines(words: tuple[str, ...], tmp_path: Path) -> None:
+    """By the names that they have there."""
     ran = CliRunner().invoke(app, ["bench", *words, "--results", str(tmp_path)])
-    assert ran.exit_code == 2 and "beside `" in ran.stderr and "leave `" in ran.stderr
+    message = " ".join(ran.stderr.split())
+    assert ran.exit_code == 2 and f"beside {words[-2]}, got" in message and f"leave {words[-2]} out" in message
     assert not list(tmp_path.iterdir())
 
 
@@ -718,13 +726,31 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
 
 @pytest.mark.slow
 def test_two_drivers_share_one_folder(
-    drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, expected: dict[str, Any]
+    drive: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+    expected: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No experiment is trained twice: one process alone ever opens a file of its run to write."""
+    spy, seen = tmp_path / "spy", tmp_path / "seen"
+    spy.mkdir()
+    (spy / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"seen = os.open({str(seen)!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)\n"
+        "def watch(event, args):\n"
+        "    path = str(args[0]) if event == 'open' and args[2] & (os.O_WRONLY | os.O_RDWR) else ''\n"
+        "    if f'{os.sep}runs{os.sep}' in path:\n"
+        "        key = path.split(f'{os.sep}runs{os.sep}')[1].split(os.sep)[0]\n"
+        "        os.write(seen, f'{key} {os.getpid()}\\n'.encode())\n"
+        "sys.addaudithook(watch)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(spy), os.environ.get("PYTHONPATH", "")]))
     drivers = [drive("local"), drive("local")]
     assert [driver.wait() for driver in drivers] == [0, 0]
     assert without_times(read_results(tmp_path / "results")) == expected
-    makers = {json.loads((tmp_path / "results" / "locks" / e.key).read_text())["pid"] for e in SWEEP}
-    assert makers <= {driver.pid for driver in drivers}
+    writers = {tuple(line.split()) for line in seen.read_text().splitlines()}
+    assert sorted(key for key, _ in writers) == sorted(e.key for e in SWEEP)
+    assert {pid for _, pid in writers} <= {str(driver.pid) for driver in drivers}
 
 
 def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:

@@ -53,10 +53,36 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(
     assert f"problem: scikit-learn: {problem}; pip install 'scikit-learn>=1." in run("doctor", code=1)
 
 
-def test_an_extra_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [  # as PEP 610 has them
+        ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install -e '{path}[review]'"),
+        ({"url": "{folder}", "dir_info": {}}, "pip install 'noiseproof[review] @ {folder}'"),
+        ({"url": "{folder}/np-1.whl", "archive_info": {}}, "pip install 'noiseproof[review] @ {folder}/np-1.whl'"),
+        (
+            {"url": "https://np.org/1.whl", "archive_info": {}},
+            "pip install 'noiseproof[review] @ https://np.org/1.whl'",
+        ),
+        (
+            {"url": "https://example.org/np.git", "vcs_info": {"vcs": "git", "commit_id": "a1b2"}},
+            "pip install 'noiseproof[review] @ git+https://example.org/np.git@a1b2'",
+        ),
+        (None, "pip install '.[review]' in a clone of noiseproof"),
+    ],
+)
+def test_an_extra_that_is_not_installed_says_how_to_get_it(
+    origin: dict[str, object] | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where this installation came from, since noiseproof is on no package index."""
+    folder = tmp_path / "my clone"
+    text = None if origin is None else json.dumps(origin).replace("{folder}", folder.as_uri())
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda self, name: text)
+    expected = command.format(path=folder, folder=folder.as_uri())
+    assert doctor._install("review") == expected
+    monkeypatch.undo()
+
     right = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name))
+    monkeypatch.setattr(doctor, "_install", lambda extra: f"get {extra}")
     shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
-    assert "in a clone of noiseproof, which is on no package index: pip install '.[EXTRA]'" in shown
-    assert "review without uvicorn pip install 'noiseproof[review]'" in shown
-    assert "neighbours no pip install 'noiseproof[neighbours]'" in shown
+    assert {"review without uvicorn get review", "neighbours no get neighbours"} <= shown

@@ -16,9 +16,12 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from noiseproof.data.augment import (
+    _OPERATIONS,
+    AutoAugment,
     CenterCrop,
     ColorJitter,
     Compose,
+    Cutout,
     Flip,
     Normalise,
     PadCrop,
@@ -30,6 +33,7 @@ from noiseproof.data.augment import (
     Standardise,
     Transform,
     augmentation,
+    strong_augmentation,
 )
 
 TRANSFORMS: list[Transform] = [
@@ -50,6 +54,8 @@ TRANSFORMS: list[Transform] = [
     Rotate(180, interpolation="nearest"),
     ColorJitter(0.4, 0.4, 0.4, 0.2),
     ColorJitter(brightness=0.4),
+    AutoAugment(),
+    Cutout(5),
     Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
     Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
     Compose([]),
@@ -343,6 +349,186 @@ def test_colour_jitter_of_grey_images_is_brightness_and_contrast():
         torch.testing.assert_close(result[k], x)
 
 
+# AutoAugment: each operation against PIL, and which of them happen by enumeration.
+
+
+def pil_affine(image: Image.Image, *matrix: float) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix)
+
+
+PIL_OPERATIONS = {
+    "ShearX": lambda image, v: pil_affine(image, 1, v, 0, 0, 1, 0),
+    "ShearY": lambda image, v: pil_affine(image, 1, 0, 0, v, 1, 0),
+    "TranslateX": lambda image, v: pil_affine(image, 1, 0, v, 0, 1, 0),
+    "TranslateY": lambda image, v: pil_affine(image, 1, 0, 0, 0, 1, v),
+    "Rotate": lambda image, v: image.rotate(v),
+    "AutoContrast": lambda image, v: ImageOps.autocontrast(image),
+    "Invert": lambda image, v: ImageOps.invert(image),
+    "Equalize": lambda image, v: ImageOps.equalize(image),
+    "Solarize": ImageOps.solarize,
+    "Posterize": ImageOps.posterize,
+    "Contrast": lambda image, v: ImageEnhance.Contrast(image).enhance(v),
+    "Color": lambda image, v: ImageEnhance.Color(image).enhance(v),
+    "Brightness": lambda image, v: ImageEnhance.Brightness(image).enhance(v),
+    "Sharpness": lambda image, v: ImageEnhance.Sharpness(image).enhance(v),
+}
+AMOUNTS = {
+    **dict.fromkeys(("ShearX", "ShearY"), (-0.3, -0.21, -0.03, 0.0, 0.12, 0.24, 0.3)),
+    **dict.fromkeys(("TranslateX", "TranslateY"), (-10, -3, 0, 1, 9)),
+    "Rotate": (-30, -6, 0, 3, 6, 27),
+    "Solarize": (0, 52, 128, 180, 205, 256),
+    "Posterize": (1, 2, 3, 4, 8),
+    **dict.fromkeys(("Contrast", "Color", "Brightness", "Sharpness"), (0.0, 0.1, 0.28, 1.0, 1.18, 1.36, 1.9)),
+}
+OURS = {"ShearX": "shear-x", "ShearY": "shear-y", "TranslateX": "translate-x", "TranslateY": "translate-y"}
+
+
+def pictures(n: int, height: int = 32, width: int = 32) -> Tensor:
+    """Noise, smooth pictures of little contrast, and one of a single colour."""
+    smooth = torch.nn.functional.interpolate(
+        torch.rand(n, 3, 4, 4, generator=seeded(3)), (height, width), mode="bicubic"
+    )
+    return torch.cat(
+        [
+            batch(n, height, width),
+            (smooth * 140 + 50).clamp(0, 255).byte(),
+            torch.full((1, 3, height, width), 77).byte(),
+        ]
+    )
+
+
+def is_on_an_edge(name: str, v: float, height: int, width: int) -> np.ndarray:
+    """Whether a pixel comes from where four meet, or two: PIL's 16-bit fractions may then take another than we."""
+    y, x = np.meshgrid(np.arange(height) + 0.5, np.arange(width) + 0.5, indexing="ij")
+    sources = {"ShearX": x + v * y, "ShearY": y + v * x}
+    if name == "Rotate":
+        turn, dy, dx = math.radians(v), y - height / 2, x - width / 2
+        ends = (
+            math.cos(turn) * dx - math.sin(turn) * dy + width / 2,
+            math.sin(turn) * dx + math.cos(turn) * dy + height / 2,
+        )
+    else:
+        ends = (sources.get(name, y),)
+    return np.any([abs(end - end.round()) < 1e-3 for end in ends], axis=0)
+
+
+@pytest.mark.parametrize("name", PIL_OPERATIONS)
+@pytest.mark.parametrize("shape", [(32, 32), (21, 30)])
+def test_an_operation_is_pils(name, shape):
+    """Exactly, but for AutoContrast: PIL's floating point may fall one short of a whole number, 254 for 255."""
+    images = pictures(4, *shape)
+    for v in AMOUNTS.get(name, (0,)):
+        amounts = torch.full((len(images), 1, 1, 1), float(2 ** (8 - v) if name == "Posterize" else v))
+        result = _OPERATIONS[OURS.get(name, name.lower())](images.float(), amounts).numpy()
+        same = ~is_on_an_edge(name, v, *shape)
+        assert same.mean() > 0.9
+        for ours, image in zip(result, images, strict=True):
+            wanted = from_pil(PIL_OPERATIONS[name](to_pil(image), v))
+            tolerance = 1 if name == "AutoContrast" else 0
+            np.testing.assert_allclose(ours[:, same], wanted[:, same], rtol=0, atol=tolerance)
+
+
+# Cubuk et al. 2019, Table 7.
+TABLE7 = [
+    (("Invert", 0.1, 7), ("Contrast", 0.2, 6)),
+    (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+    (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+    (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.5, 8), ("Equalize", 0.9, 2)),
+    (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+    (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+    (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+    (("Equalize", 0.6, 5), ("Equalize", 0.5, 1)),
+    (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+    (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+    (("Equalize", 0.3, 7), ("AutoContrast", 0.4, 8)),
+    (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+    (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+    (("Solarize", 0.5, 2), ("Invert", 0.0, 3)),
+    (("Equalize", 0.2, 0), ("AutoContrast", 0.6, 0)),
+    (("Equalize", 0.2, 8), ("Equalize", 0.6, 4)),
+    (("Color", 0.9, 9), ("Equalize", 0.6, 6)),
+    (("AutoContrast", 0.8, 4), ("Solarize", 0.2, 8)),
+    (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+    (("Solarize", 0.4, 5), ("AutoContrast", 0.9, 3)),
+    (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+    (("AutoContrast", 0.9, 2), ("Solarize", 0.8, 3)),
+    (("Equalize", 0.8, 8), ("Invert", 0.1, 3)),
+    (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 1)),
+]
+SIGNED = {"ShearY": 0.03, "TranslateX": 1, "TranslateY": 1, "Rotate": 3}
+
+
+def amount_of(name: str, level: int, is_positive: bool) -> float:
+    """Of the released code of SOP: the largest amount is that of level 10."""
+    if name in SIGNED:
+        return SIGNED[name] * level * (1 if is_positive else -1)
+    whole = {"Solarize": 256 - int(level / 10 * 256), "Posterize": 4 - int(level / 10 * 4)}
+    return whole.get(name, 0.1 + level / 10 * 1.8)
+
+
+def test_every_pair_of_the_policy_happens_with_its_probabilities():
+    """All 25 pairs, with numbers in the middle of every part of [0, 1) that the probabilities, in tenths, tell apart.
+
+    The images that come out are those of PIL for the operations that these numbers choose, so that each has the exact
+    probability of Table 7.
+    """
+    tenths = [(i + 0.5) / 10 for i in range(10)]
+    rows = [
+        (pair, first, second, *signs)
+        for pair in range(25)
+        for first, second in itertools.product(tenths, tenths)
+        for signs in (
+            [(0.25, 0.75), (0.75, 0.25)] if {n for n, _, _ in TABLE7[pair]} & SIGNED.keys() else [(0.25, 0.75)]
+        )
+    ]
+    image = pictures(1, 12, 12)[1]
+    params = torch.tensor([((pair + 0.5) / 25, *rest) for pair, *rest in rows])
+    result = AutoAugment().apply(image.expand(len(rows), -1, -1, -1), params).numpy()
+    count = dict.fromkeys(itertools.product(range(25), range(2)), 0)
+    seen: dict[tuple[object, ...], np.ndarray] = {}
+    for ours, (pair, *drawn) in zip(result, rows, strict=True):
+        happening = [(slot, *TABLE7[pair][slot]) for slot in range(2) if drawn[slot] < TABLE7[pair][slot][1]]
+        key = (pair, *((slot, drawn[2 + slot]) for slot, *_ in happening))
+        if key not in seen:
+            view = to_pil(image)
+            for slot, name, _, level in happening:
+                view = PIL_OPERATIONS[name](view, amount_of(name, level, drawn[2 + slot] >= 0.5))
+            seen[key] = from_pil(view).astype(int)
+        # AutoContrast may differ by one, which a solarisation, an equalisation or a blend after it can enlarge.
+        is_exact = all(name != "AutoContrast" for _, name, *_ in happening)
+        assert (abs(ours - seen[key]) <= (0 if is_exact else 1)).mean() >= (1 if is_exact else 0.99)
+        for slot, *_ in happening:
+            count[pair, slot] += 1
+    for (pair, slot), times in count.items():
+        runs = sum(row[0] == pair for row in rows)
+        assert times / runs == pytest.approx(TABLE7[pair][slot][1], abs=1e-12)
+
+
+def test_floats_are_augmented_as_their_8_bits():
+    images = pictures(20, 16, 16)
+    params = AutoAugment().draw(len(images), seeded())
+    expected = AutoAugment().apply(images, params)
+    assert not torch.equal(expected, images)
+    assert torch.equal((AutoAugment().apply(images / 255, params) * 255).round().byte(), expected)
+    grey = AutoAugment().apply(images[:, :1], params)
+    assert grey.shape == images[:, :1].shape
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 16])
+def test_cutout_removes_the_square_about_every_pixel(size):
+    height, width = 9, 7
+    centres = list(itertools.product(range(height), range(width)))
+    images = batch(len(centres), height, width).clamp(min=1)
+    params = torch.tensor([((i + 0.5) / height, (j + 0.5) / width) for i, j in centres])
+    result = Cutout(size).apply(images, params)
+    for k, (i, j) in enumerate(centres):
+        expected = images[k].clone()
+        top, left = i - size // 2, j - size // 2
+        expected[:, max(0, top) : max(0, top + size), max(0, left) : max(0, left + size)] = 0
+        assert torch.equal(result[k], expected)
+
+
 def test_normalise_takes_uint8_and_floats():
     images = batch()
     normalise = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -413,7 +599,7 @@ def test_no_random_state_but_the_generators_is_used(transform):
     [
         t
         for t in TRANSFORMS
-        if not isinstance(t, (CenterCrop, Resize, ResizeCrop, RandomResizedCrop, Normalise, Compose))
+        if not isinstance(t, (CenterCrop, Resize, ResizeCrop, RandomResizedCrop, Cutout, Normalise, Compose))
     ],
     ids=repr,
 )
@@ -440,6 +626,7 @@ def test_no_value_is_read(transform):
     [
         Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
         Compose([RandomResizedCrop(8), Shift(0.2, mode="reflect"), Resize(6), CenterCrop(5)]),
+        Compose([AutoAugment(), Cutout(3)]),
     ],
     ids=repr,
 )
@@ -474,6 +661,7 @@ def test_gradients_pass_to_floating_point_images():
         (lambda: Rotate(-3), r"`degrees` in \[0, 180\], got -3"),
         (lambda: Rotate(3, interpolation="cubic"), "`interpolation` to be one of"),
         (lambda: ColorJitter(hue=0.6), r"`hue` in \[0, 0.5\], got 0.6"),
+        (lambda: Cutout(0), "`size` to be an integer of at least 1, got 0"),
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.4)), r"`scale\[1\]` in \[0.5, 1\], got 0.4"),
         (lambda: Normalise((0.5,), (0.0,)), r"`std` in \(0, inf\), got 0.0"),
         (lambda: Normalise((0.5,), (0.5, 0.5)), "as many means as deviations, got 1 and 2"),
@@ -494,6 +682,7 @@ def test_bad_parameters_are_refused(make, message):
         (CenterCrop(9), torch.zeros(1, 3, 8, 8), ValueError, "got 9 pixels of 8. Pad more, or resize first"),
         (Normalise((0.5,), (0.5,)), torch.zeros(1, 3, 8, 8), ValueError, "images of 1 channels, .* got 3"),
         (ColorJitter(0.1), torch.zeros(1, 4, 8, 8), ValueError, "1 or 3 channels for ColorJitter, got 4"),
+        (AutoAugment(), torch.zeros(1, 2, 8, 8), ValueError, "1 or 3 channels for AutoAugment, got 2"),
     ],
 )
 def test_bad_images_are_refused(transform, images, error, message):
@@ -556,6 +745,17 @@ def test_large_images_come_out_at_the_papers_size(dataset, paper, size):
     for train in (True, False):
         result = augmentation(dataset, paper, train=train)(images, seeded())
         assert result.shape == (2, 3, size, size) and result.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("paper", "cut"), [("sop+", (Cutout(16),)), ("promix", ())])
+def test_second_views_are_the_papers(paper, cut):
+    """Cutout comes after normalisation, where zero is the mean; the papers without a second view have none."""
+    for dataset in ("cifar10", "cifar10n", "cifar100"):
+        normalise = augmentation(dataset, paper).transforms[-1]
+        expected = Compose([AutoAugment(), PadCrop(4), Flip(), normalise, *cut])
+        assert strong_augmentation(dataset, paper) == expected
+        assert AutoAugment() not in augmentation(dataset, paper).transforms
+        assert strong_augmentation(dataset, "sop") is strong_augmentation(dataset, None) is None
 
 
 def test_an_unknown_recipe_names_the_known_ones():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ import torch.nn.functional as F
 from handmade_run import make_batch, make_run
 
 from noiseproof.core.output import Output
-from noiseproof.data import get_dataset
-from noiseproof.data.augment import Compose, PadCrop
+from noiseproof.data import from_arrays, get_dataset
+from noiseproof.data.augment import Compose, Cutout, PadCrop, strong_augmentation
 from noiseproof.strategies.consistency import Consistency
 from noiseproof.strategies.mixing import second_view
 from noiseproof.strategies.sparse_noise import SparseNoise
@@ -96,6 +97,38 @@ def test_predictions_agree_more_with_it(task: Task) -> None:
             p, q = (net(x).logits.softmax(1) for x in (batch.x, second_view("test", batch, run)))
         apart.append(float((p - q).abs().sum(1).mean()))
     assert apart[1] < 0.8 * apart[0]
+
+
+def test_the_second_view_is_strong_where_the_paper_says_so(task: Task) -> None:
+    """Pictures prepared as in the paper; a view is drawn as the first one without it, and for anything else."""
+    pictures = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = from_arrays(pictures, torch.arange(20) % 2, name="cifar10")
+    tasks = [prepare(data, paper=paper) for paper in ("sop+", "sop", None)]
+    assert [each.strong for each in tasks] == [strong_augmentation("cifar10", "sop+"), None, None]
+    assert (
+        prepare(data, paper="sop+", augment=False).strong is prepare(get_dataset("digits"), paper="sop+").strong is None
+    )
+    assert task.normalise is not None
+    cut = Compose((task.normalise, Cutout(100)))
+    run = make_run(task, weight_scale=2, augment=Compose((PadCrop(2), task.normalise)), strong=cut)
+    batch, net = make_batch(run, torch.arange(40)), run.models[0].plain
+    with torch.no_grad():
+        outs, nothing = [net(batch.x)], net(torch.zeros_like(batch.x)).logits.softmax(1)
+    terms = Consistency(0.7, 0.0).penalties(torch.zeros(1, 40), outs, batch, run)
+    p = outs[0].logits.softmax(1)
+    torch.testing.assert_close(terms[0].detach(), 0.7 * (p * (p / nothing).log()).sum(1))
+    assert not torch.equal(second_view("view", batch, run), torch.zeros_like(batch.x))  # of other methods
+
+
+def test_a_run_knows_its_second_view(tmp_path: Path) -> None:
+    pictures = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    task = prepare(from_arrays(pictures, torch.arange(20) % 2, name="cifar10"), paper="sop+")
+    for method in ("sop+", "promix:warmup=0"):
+        settings = Settings(epochs=1, model="mlp:hidden=[4]")
+        out = tmp_path / method.partition(":")[0]
+        train(task, method, settings, out=out)
+        with pytest.raises(ValueError, match="strong"):
+            train(replace(task, strong=None), method, settings, out=out, resume=True)
 
 
 @pytest.mark.parametrize(

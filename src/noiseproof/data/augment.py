@@ -3,7 +3,7 @@
 Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1], and of one tensor of
 uniform random numbers (B, columns), which ``draw`` creates and ``apply`` uses: a distributed run draws for the global
 batch, and the images do not depend on the number of processes. Random numbers of ½ are neutral: no shift, no flip, no
-rotation, no change of colour.
+rotation, no change of colour; only what always cuts something out has no neutral ones.
 
 No tensor is read by the host and no constant is copied to the device, so ``apply`` runs inside
 ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -368,9 +368,7 @@ class ColorJitter(Transform):
     columns = 8  # four for the order, four for the amounts
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        channels = images.shape[1]
-        if channels not in (1, 3):
-            raise ValueError(f"Expected images of 1 or 3 channels for ColorJitter, got {channels}.")
+        channels = _check_channels(self, images)
         x = _floating(images) if images.is_floating_point() else images.float().div_(255)
         swing = 2 * params[:, 4:, None, None, None] - 1  # (B, 4, 1, 1, 1) in ±1
         limits = self.brightness, self.contrast, self.saturation, 0.0
@@ -388,6 +386,13 @@ class ColorJitter(Transform):
             mixed = torch.lerp(target.expand_as(x), x, factor).clamp_(0, 1)
             x = torch.lerp(mixed, _rotate_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
         return _restore(x if images.is_floating_point() else x * 255, images)
+
+
+def _check_channels(transform: Transform, images: Tensor) -> int:
+    channels = images.shape[1]
+    if channels not in (1, 3):
+        raise ValueError(f"Expected images of 1 or 3 channels for {type(transform).__name__}, got {channels}.")
+    return channels
 
 
 def _luma(x: Tensor) -> Tensor:
@@ -411,6 +416,142 @@ def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
     about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
     phase = sixths.div_(6).add_(angle) + about
     return phase.frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(chroma).add_(low)
+
+
+# Operations of AutoAugment on whole numbers 0 … 255 in float32, by an amount for each image (B, 1, 1, 1), as in PIL:
+# nearest pixels, black from outside the image, blends rounded down.
+
+
+def _affine(x: Tensor, a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0) -> Tensor:
+    """Each pixel from the column a·x + b·y + c and the row d·x + e·y + f."""
+    height, width = x.shape[2:]
+    down = torch.arange(height, device=x.device)[:, None] + 0.5
+    right = torch.arange(width, device=x.device) + 0.5
+    row, col = d * right + e * down + f, a * right + b * down + c
+    inside: Tensor = (row >= 0) & (row < height) & (col >= 0) & (col < width)  # (B, 1, H, W)
+    place = (row.floor() * width + col.floor()).where(inside, 0).long().flatten(2)
+    return x.flatten(2).gather(2, place.expand(-1, x.shape[1], -1)).view_as(x) * inside
+
+
+def _rotate(x: Tensor, v: Tensor) -> Tensor:
+    cos, sin, h, w = v.deg2rad().cos(), v.deg2rad().sin(), x.shape[2] / 2, x.shape[3] / 2
+    return _affine(x, cos, -sin, w - cos * w + sin * h, sin, cos, h - sin * w - cos * h)
+
+
+def _blend(x: Tensor, other: Tensor, v: Tensor) -> Tensor:
+    return (other + v * (x - other)).clamp(0, 255).floor()
+
+
+def _grey(x: Tensor) -> Tensor:
+    if x.shape[1] == 1:
+        return x
+    r, g, b = torch.split(x, 1, dim=1)
+    return ((19595 * r + 38470 * g + 7471 * b + 32768) / 65536).floor()
+
+
+def _smooth(x: Tensor) -> Tensor:
+    smooth = x.clone()  # keeps its border
+    smooth[..., 1:-1, 1:-1] = ((F.avg_pool2d(x, 3, 1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]) / 13).round()
+    return smooth
+
+
+def _autocontrast(x: Tensor) -> Tensor:
+    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    return torch.where(high > low, ((x - low) * 255 / (high - low).clamp(min=1)).floor(), x)
+
+
+def _equalize(x: Tensor) -> Tensor:
+    flat = x.flatten(2).long()
+    counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
+    darker = (counts.cumsum(2) - counts).gather(2, flat)  # how many pixels of the channel are
+    step = darker.amax(2, keepdim=True) // 255
+    return torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat).clamp(max=255).view_as(x).float()
+
+
+_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "shear-x": lambda x, v: _affine(x, b=v),
+    "shear-y": lambda x, v: _affine(x, d=v),
+    "translate-x": lambda x, v: _affine(x, c=v),
+    "translate-y": lambda x, v: _affine(x, f=v),
+    "rotate": _rotate,
+    "autocontrast": lambda x, _: _autocontrast(x),
+    "invert": lambda x, _: 255 - x,
+    "equalize": lambda x, _: _equalize(x),
+    "solarize": lambda x, v: torch.where(x < v, x, 255 - x),
+    "posterize": lambda x, v: x - x % v.clamp(min=1),  # v = 2⁸⁻ᵇ for the b highest bits
+    "contrast": lambda x, v: _blend(x, (_grey(x).mean((1, 2, 3), keepdim=True) + 0.5).floor(), v),
+    "color": lambda x, v: _blend(x, _grey(x), v),
+    "brightness": lambda x, v: _blend(x, x.new_zeros(()), v),
+    "sharpness": lambda x, v: _blend(x, _smooth(x), v),
+}
+_PER_LEVEL = {"shear-x": 0.03, "shear-y": 0.03, "translate-x": 1.0, "translate-y": 1.0, "rotate": 3.0}  # either way
+# Cubuk et al. 2019, Table 7: pairs of operations, their probabilities in tenths, and levels.
+_CIFAR10_POLICY = """
+invert 1 7, contrast 2 6; rotate 7 2, translate-x 3 9; sharpness 8 1, sharpness 9 3; shear-y 5 8, translate-y 7 9;
+autocontrast 5 8, equalize 9 2; shear-y 2 7, posterize 3 7; color 4 3, brightness 6 7; sharpness 3 9, brightness 7 9;
+equalize 6 5, equalize 5 1; contrast 6 7, sharpness 6 5; color 7 7, translate-x 5 8; equalize 3 7, autocontrast 4 8;
+translate-y 4 3, sharpness 2 6; brightness 9 6, color 2 8; solarize 5 2, invert 0 3; equalize 2 0, autocontrast 6 0;
+equalize 2 8, equalize 6 4; color 9 9, equalize 6 6; autocontrast 8 4, solarize 2 8; brightness 1 3, color 7 0;
+solarize 4 5, autocontrast 9 3; translate-y 9 9, translate-y 7 9; autocontrast 9 2, solarize 8 3;
+equalize 8 8, invert 1 3; translate-y 7 9, autocontrast 9 1
+"""
+
+
+def _amount(name: str, level: int) -> float:
+    if name == "solarize":
+        return 256 - int(25.6 * level)
+    if name == "posterize":
+        return 2.0 ** (4 + int(0.4 * level))
+    return _PER_LEVEL[name] * level if name in _PER_LEVEL else 0.1 + 0.18 * level
+
+
+@dataclass(frozen=True)
+class AutoAugment(Transform):
+    """One of the 25 pairs of operations found on CIFAR-10, each operation with its probability (Cubuk et al. 2019).
+
+    Amounts are those of SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's on 8 bits, to which
+    floats are rounded.
+    """
+
+    columns = 5  # which pair; whether its operations happen; their directions
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        _check_channels(self, images)
+        x = (images.float() * 255).round() if images.is_floating_point() else images.float()
+        pair, *drawn = params[..., None, None, None].unbind(1)  # each (B, 1, 1, 1)
+        policy = [text.split(",") for text in _CIFAR10_POLICY.split(";")]
+        for slot in range(2):
+            chosen: dict[str, Any] = {}  # where each operation happens
+            amounts: dict[str, Any] = {}
+            for number, operations in enumerate(policy):
+                name, tenths, level = operations[slot].split()
+                here = ((pair * len(policy)).long() == number) & (drawn[slot] < int(tenths) / 10)
+                chosen[name] = chosen.get(name, False) | here
+                amounts[name] = amounts.get(name, 0) + here * _amount(name, int(level))
+            before, sign = x, 1 - 2 * (drawn[2 + slot] < 0.5).float()
+            for name, v in amounts.items():
+                result = _OPERATIONS[name](before, v * sign if name in _PER_LEVEL else v)
+                x = torch.where(chosen[name], result, x)
+        return _restore(x / 255 if images.is_floating_point() else x, images)
+
+
+@dataclass(frozen=True)
+class Cutout(Transform):
+    """Zeros, after ``Normalise`` the mean colour, in a square about a random pixel (DeVries & Taylor 2017)."""
+
+    size: int = 16
+
+    def __post_init__(self) -> None:
+        check_count("size", self.size, 1)
+
+    columns = 2
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        cut = []
+        for length, u in zip(images.shape[2:], params.unbind(1), strict=True):
+            offset = torch.arange(length, device=images.device) - (u * length).long()[:, None] + self.size // 2
+            cut.append((offset >= 0) & (offset < self.size))
+        return images.masked_fill(cut[0][:, None, :, None] & cut[1][:, None, None], 0)
 
 
 @dataclass(frozen=True)
@@ -528,14 +669,27 @@ _RECIPES: dict[str, tuple[tuple[Transform, ...], tuple[Transform, ...], Normalis
 _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
     "pad-crop": PadCrop, "shift": Shift, "flip": Flip, "resize": Resize, "resize-crop": ResizeCrop,
     "random-resized-crop": RandomResizedCrop, "rotate": Rotate, "color-jitter": ColorJitter,
+    "auto-augment": AutoAugment, "cutout": Cutout, "normalise": Normalise,
 }  # fmt: skip
 
 
 def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
-    for spec in recipe.get(part, ()):
+    """The transformations of a part; ``normalise`` is the last one unless it is named."""
+    specs = recipe.get(part, ())
+    for spec in specs if "normalise" in specs else [*specs, "normalise"]:
         name, params = parse_call(spec)
+        params |= {"mean": recipe["mean"], "std": recipe["std"]} if name == "normalise" else {}
         yield _TRANSFORMS[name](**{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()})
-    yield Normalise(recipe["mean"], recipe["std"])
+
+
+def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
+    return {key: recipe for each in PAPERS for key, recipe in get_paper(each).augmentations.items()}
+
+
+def strong_augmentation(dataset: str, paper: str | None) -> Compose | None:
+    """What ``paper`` applies to a second view of training images, if it is not what it applies to the first."""
+    recipe = _recipes().get((paper or "", SAME_IMAGES.get(dataset, dataset)), {})
+    return Compose([*_from_paper(recipe, "strong")]) if "strong" in recipe else None
 
 
 def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
@@ -551,7 +705,7 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
     if paper is None and name in _RECIPES:
         training, testing, normalise = _RECIPES[name]
         return Compose([*(training if train else testing), normalise])
-    recipes = {key: recipe for each in PAPERS for key, recipe in get_paper(each).augmentations.items()}
+    recipes = _recipes()
     if paper is not None and (paper, name) in recipes:
         return Compose([*_from_paper(recipes[paper, name], "train" if train else "test")])
     known = ", ".join([*sorted(_RECIPES), *(f"{d}@{p}" for p, d in sorted(recipes))])

@@ -17,8 +17,8 @@ class Consistency(Strategy):
     """Add λ_C·KL(p(x) ‖ p(x′)) + λ_B·KL(uniform ‖ mean p(x)) to the loss (Liu et al. 2022, SOP+).
 
     x′ is a second augmentation of the row, and p(x) in the first term a constant; without augmentation the term is
-    zero. The mean is over the rows of a step. In the released code x′ has AutoAugment and Cutout, and the mean is of
-    predictions that the noise of labels was added to; here x′ is drawn as x is, and the mean is of the predictions.
+    zero. x′ has AutoAugment and Cutout where inputs are prepared as in the paper (``paper="sop+"``), else it is drawn
+    as x is. The mean is over the rows of a step; in the released code the noise of labels is added first.
 
     Args:
         lambda_c: λ_C, 0.9 in the paper.
@@ -36,9 +36,9 @@ class Consistency(Strategy):
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]
         terms = torch.stack([self.lambda_b * imbalance(each.exp(), batch, run) for each in log_p])
-        if not self.lambda_c or run.augment is None or not run.augment.columns:
+        if not self.lambda_c or run.strong is None or not run.strong.columns:
             return terms
-        view = second_view(self.name, batch, run)
+        view = second_view(self.name, batch, run, run.strong)
         # Not through the wrapper for several processes, which allows one forward pass before each backward pass.
         again = [run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models]
         pairs = [(first.detach(), second) for first, second in zip(log_p, again, strict=True)]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
+from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.run import Run
@@ -38,12 +39,13 @@ def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> 
     return torch.lerp(others, values, lam)
 
 
-def second_view(purpose: str, batch: Batch, run: Run) -> Tensor:
-    """The rows of the batch in a second augmentation, (b, …)."""
-    if run.augment is None or not run.augment.columns:
+def second_view(purpose: str, batch: Batch, run: Run, transform: Transform | None = None) -> Tensor:
+    """The rows of the batch in a second augmentation, by default as the first, (b, …)."""
+    transform = transform or run.augment
+    if transform is None or not transform.columns:
         return batch.x
-    drawn = run.augment.draw(batch.count, run.random.generator(purpose, run.step))
-    return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
+    drawn = transform.draw(batch.count, run.random.generator(purpose, run.step))
+    return run.fetch(run.data.x, batch.rows, transform, run.processes.share(drawn))
 
 
 def two_views(purpose: str, batch: Batch, run: Run) -> Tensor:
@@ -228,11 +230,7 @@ class DivideMix(Strategy):
     batch is filled up with the first labelled rows, and all views are predicted in one pass, which shares batch
     statistics.
 
-    The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
-    noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. The SLN paper: λ_u = 0.
-
-    Other losses than ``ce``, and other strategies that change targets, outputs or weights after the warm-up, are
-    refused: its own steps would ignore them.
+    The batch size counts labelled and unlabelled rows. docs/strategies.md has published settings, and what is refused.
 
     If a mixture leaves no labelled row, or all losses are equal, the network keeps its last division, with a warning;
     right after the warm-up, when there is none yet, it raises ``Undivided``. If there is no unlabelled row, steps have

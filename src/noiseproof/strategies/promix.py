@@ -59,11 +59,10 @@ class ProMix(Strategy):
         CE(x, t) + w·(CE(x′, t) + CE(x̃, t̃))        w = min(1, epoch/ramp)
 
     x′ is a second augmentation, x̃ a mixture of x with another chosen row, λ ~ Beta(α, α), λ ≥ ½. This is the method of
-    the CIFAR-N challenge (2022) without FMix, a fourth view; the second augmentation is that of the first, where the
-    paper has AutoAugment; and the views are predicted in one pass, which shares batch statistics. The conference paper
-    adds a second head for the rows that are not chosen, and corrects logits by running means of the predictions.
-
-    CIFAR-10: warm-up 10, tau 0.99, rho 0.5 (0.7 with 20 % noise); CIFAR-100: 30, 0.95, 0.5.
+    the CIFAR-N challenge (2022) without FMix, a fourth view; x′ has AutoAugment where inputs are prepared as in the
+    paper (``paper="promix"``), else it is drawn as x is; and the views are predicted in one pass, which shares batch
+    statistics. The conference paper adds a second head for the rows that are not chosen, and corrects logits by running
+    means of the predictions.
     """
 
     models: ClassVar[int] = 2
@@ -115,7 +114,7 @@ class ProMix(Strategy):
             outs = [run.forward(model.wrapped, batch.x) for model in run.models]
             p = torch.stack([run.loss.scores(out).softmax(1) for out in outs], 1)
             chosen, labels = self._choose(run.processes.gather(p, batch), batch, run)  # of the rows of all processes
-        view = second_view("promix view", batch, run)
+        view = second_view("promix view", batch, run, run.strong)
         losses = torch.stack([self._losses(m, view, chosen[:, m], labels[:, m], batch, run) for m in range(2)])
         mask = chosen.to(losses.dtype)
         weights = run.processes.share(mask * (batch.count / mask.sum(0).clamp(min=1))).T

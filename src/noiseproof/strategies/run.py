@@ -52,6 +52,7 @@ class Run:
         epochs: int,
         seed: int,
         augment: Transform | None = None,
+        strong: Transform | None = None,
         normalise: Transform | None = None,
         workers: int = 0,
         compiled: bool = False,
@@ -65,6 +66,7 @@ class Run:
         self.random = Randomness(seed, self.processes, self.dtype)
         self.data = data
         self.augment = augment
+        self.strong = strong or augment  # of second views
         self.normalise = normalise
         self.workers = workers
         self.compiled = compiled  # whether models and augmentation of a step go through torch.compile

@@ -20,8 +20,7 @@ class SparseNoise(Strategy):
     u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of their own, which no
     schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost nothing, which keeps s sparse. The loss
     ``sop`` reads them from ``Output.noise``. Each model has its own. A step descends on the mean over its rows, so the
-    rates belong to the batch size of 128. CIFAR-10: lr_u = lr_v = 10 (lr_v = 100 with asymmetric noise); CIFAR-100:
-    lr_u = 1.
+    rates belong to the batch size of 128.
     """
 
     adds: ClassVar[frozenset[str]] = frozenset({"noise"})

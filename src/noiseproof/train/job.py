@@ -93,6 +93,7 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         epochs=settings.epochs,
         seed=check_seed("seed", job.seed),
         augment=task.augment,
+        strong=task.strong,
         normalise=task.normalise,
         workers=settings.workers,
         compiled=settings.compile,
@@ -174,6 +175,8 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
               "inputs": None, "input_shape": list(task.input_shape),
               "augment": _describe(task.augment), "normalise": _describe(task.normalise),
               "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
+    if task.strong is not None:
+        config["strong"] = _describe(task.strong)
     if soft is not None:
         config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
     if task.train.annotator is not None:

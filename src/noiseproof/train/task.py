@@ -14,7 +14,14 @@ from torch import Tensor
 
 from noiseproof.core.grammar import parse_call
 from noiseproof.data import Dataset, Inputs, NoisyData, Split, corrupt
-from noiseproof.data.augment import Compose, Normalise, Standardise, Transform, augmentation
+from noiseproof.data.augment import (
+    Compose,
+    Normalise,
+    Standardise,
+    Transform,
+    augmentation,
+    strong_augmentation,
+)
 from noiseproof.data.base import derive_generator
 from noiseproof.data.images import read_batches
 from noiseproof.data.sources import PathLike, data_root
@@ -38,6 +45,7 @@ class Task:
     notes: tuple[str, ...] = field(default=())
     source: dict[str, Any] = field(default_factory=dict)  # where the inputs are from, how prepared; plain values
     clean_validation: Split | None = None  # to choose an epoch by; methods never see it
+    strong: Transform | None = None  # of second views; None: ``augment``
 
     @cached_property  # may read a row from disk
     def input_shape(self) -> tuple[int, ...]:
@@ -106,6 +114,7 @@ def make_task(
         data.test,
         clean_validation=data.validation,
         augment=(known[0] if known and augment else normalise),
+        strong=strong_augmentation(data.name, paper) if augment else None,
         normalise=normalise,
         dataset=data.name,
         noise=noise,
