@@ -1,6 +1,6 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,wrn-paper,lenet,mlp,resnet,parts,losses,ln,het] [--epochs 5] [--models 1,8]
+    python benchmarks/gpu.py [--only wrn,wrn-paper,lenet,mlp,mlp-cifar10,resnet,parts,losses,ln,het] [--models 1,8]
     python benchmarks/gpu.py --only wrn --models 8 --profile
 
 ``wrn`` clips gradients, which is the method's default; ``wrn-paper`` does not, as in the SLN paper.
@@ -325,6 +325,7 @@ def main() -> None:
         "wrn-paper": ("cifar10", 50_000, (3, 32, 32), 10, "wrn-28-2-sln", "sln-mo:max_norm=none", 128),
         "lenet": ("mnist", 60_000, (1, 28, 28), 10, "lenet5", "ce", 256),
         "mlp": ("fashion-mnist", 60_000, (1, 28, 28), 10, "mlp1024", "ce", 32),
+        "mlp-cifar10": ("cifar10", 50_000, (3, 32, 32), 10, "mlp1024", "ce", 32),
         "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
     }
     sizes = {

@@ -225,6 +225,21 @@ def test_linear_layers_leave_their_gradients_to_a_joint_update(
     assert updates == [3, 2] and (len(set(left)) == 6 if few else not left)  # three layers, in two stacks
 
 
+def test_rounded_weights_are_those_of_the_last_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, where the products of a CPU are the same numbers with deferred gradients and without."""
+    ends = []
+    for few in (128, 0):
+        monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", few)
+        specs = ["sgd:lr=0.05,momentum=0.9", "sgd:lr=0.01,momentum=0.9"]
+        together = with_optimizers(specs, model="mlp:hidden=[16,8]")
+        fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+        ends.append(fit_many(together, fabric=fabric, at_once=2, stack=True))
+    for one, other in zip(*ends, strict=True):
+        assert isinstance(one, Result) and isinstance(other, Result), (one, other)
+        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+            assert torch.equal(left, right)
+
+
 @pytest.mark.parametrize("other", ["sgd:lr=0.02,momentum=0.5", "sgd:lr=0.02,momentum=0", "adam"])
 def test_different_optimisers_make_their_updates_apart(other: str, updates: list[int]) -> None:
     pair = with_optimizers(["sgd:lr=0.02,momentum=0.9", other])

@@ -575,6 +575,8 @@ class JointSGD:
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
                     update(weight, weight.grad, momentum, *options)
+            if stacked.rounded is not None:  # the first step, whose gradients were not left to this
+                stacked.rounded.copy_(stacked.weight.flatten(2))
 
     def _limit(self, clip: float) -> None:
         """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
