@@ -18,6 +18,7 @@ from noiseproof.models.classifier import Classifier
 from noiseproof.strategies.base import Batch, Step, Strategy, check_scores, register
 from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
 from noiseproof.strategies.run import Run
+from noiseproof.strategies.selection import check_sole_selection
 from noiseproof.strategies.sweeps import log_probs, per_row
 
 ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the last one on which rows
@@ -77,6 +78,7 @@ class ProgressiveStopping(Strategy):
             raise ValueError("Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP.")
         if any(other.name == "freeze" for other in run.strategies):
             raise ValueError(f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one out.")
+        check_sole_selection(self, "layers that are drawn anew would learn from the rows that it leaves", run)
         check_scores(run.loss, self.name)
         self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]
         assert len(self._classifiers) == len(run.models)

@@ -82,6 +82,13 @@ def check_noise(selection: Strategy, start: int, run: Run) -> None:
             )
 
 
+def check_sole_selection(strategy: Strategy, why: str, run: Run) -> None:
+    """Refuse a selection by loss beside ``strategy``."""
+    for other in run.strategies:
+        if isinstance(other, (Selection, Prune)):
+            raise ValueError(f"Expected no other selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
+
+
 @torch.no_grad()
 def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
     """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
@@ -246,12 +253,8 @@ class SiguaBackward(Strategy):
         self.check_reached("warmup", run)
         if not isinstance(run.loss, Backward):  # the sign of a sum says nothing of the corrected term
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
-        for other in run.strategies:
-            if isinstance(other, (Selection, Prune)):
-                raise ValueError(
-                    f"Expected no other selection beside sigua-bc, got `{other}`: it would keep the rows whose "
-                    "corrected loss is negative, from which sigua-bc moves away. Leave one out."
-                )
+        why = "it would keep the rows whose corrected loss is negative, from which sigua-bc moves away"
+        check_sole_selection(self, why, run)
 
     def phase(self, run: Run) -> bool:
         return run.epoch < self.warmup
