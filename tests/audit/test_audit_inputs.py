@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 
 from noiseproof.audit import AuditData, read_rows
 from noiseproof.audit.inputs import read_again
+from noiseproof.core.messages import install_command
 from noiseproof.data.pictures import PatchFeatures
 from noiseproof.data.text import TfidfFeatures
 
@@ -566,7 +568,7 @@ def test_a_frozen_backbone_of_timm(photos: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="Unknown features 'lenet5'"):
         read_rows(photos, features="lenet5")
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install noiseproof\[timm\]"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_command("timm"))):
         read_rows(photos, features="timm:colours")
     timm, calls = ModuleType("timm"), []
     timm.create_model = lambda name, **options: calls.append((name, options)) or Colours()  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from noiseproof.audit.evidence import neighbours
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
 from noiseproof.core.cluster import fixed_threads
+from noiseproof.core.messages import install_command
 
 
 def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:
@@ -173,7 +174,7 @@ def test_without_faiss_the_search_is_exact(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setattr(neighbours, "SLOW", 300)
     with caplog.at_level(logging.WARNING, "noiseproof"):
         slow = nearest(x, 5, exact=False)
-    assert "noiseproof[neighbours]" in caplog.text
+    assert install_command("neighbours") in caplog.text
     for near in (quick, slow):
         np.testing.assert_array_equal(near.index, expected.index)
         np.testing.assert_array_equal(near.distance, expected.distance)

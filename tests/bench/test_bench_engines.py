@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
+from noiseproof.core.messages import install_command
 from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, train
@@ -980,5 +982,5 @@ def test_what_no_machine_has_is_refused_or_waited_for_aloud(caplog: pytest.LogCa
 
 def test_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'noiseproof\[ray\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("ray"))):
         run_all([ONE], tmp_path, engine="ray")

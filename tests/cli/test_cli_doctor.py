@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from noiseproof.cli import app, doctor
 from noiseproof.cli.main import WELCOME
+from noiseproof.core.messages import install_command
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -78,11 +79,11 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(
     text = None if origin is None else json.dumps(origin).replace("{folder}", folder.as_uri())
     monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda self, name: text)
     expected = command.format(path=folder, folder=folder.as_uri())
-    assert doctor._install("review") == expected
+    assert install_command("review") == expected
     monkeypatch.undo()
 
     right = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name))
-    monkeypatch.setattr(doctor, "_install", lambda extra: f"get {extra}")
+    monkeypatch.setattr(doctor, "install_command", lambda extra: f"get {extra}")
     shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
     assert {"review without uvicorn get review", "neighbours no get neighbours"} <= shown

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import pickle
+import re
 import socket
 import sys
 from importlib.machinery import ModuleSpec
@@ -19,6 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from noiseproof.core.messages import install_command
 from noiseproof.data.features import FEATURES, Joined, compute, digest, get_extractor
 from noiseproof.data.pictures import Pictures, encode_pictures, picture_extractor
 from noiseproof.data.text import TfidfFeatures, encode_texts, text_extractor
@@ -92,7 +94,7 @@ def test_names_that_do_not_exist_or_do_not_suit(monkeypatch: pytest.MonkeyPatch)
         ("wordllama", "wordllama", "text"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ModuleNotFoundError, match=rf"need {package}, .*`pip install noiseproof\[{extra}\]`"):
+        with pytest.raises(ModuleNotFoundError, match=rf"need {package}, .*`{re.escape(install_command(extra))}`"):
             get_extractor(spec, "texts")
     assert text_extractor("auto").spec == "tfidf"  # what is left without the package
 

@@ -263,8 +263,11 @@ def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
         ("pes & dividemix", "nothing beside `dividemix`.*got `progressive-stopping"),
         ("pes & class-balanced:total=100", "class-balanced before `progressive-stopping"),
         ("pes & freeze", "weights of its own to draw anew"),
-        ("pes & small-loss:forget=0.2", "no other selection beside progressive-stopping, got `small-loss"),
-        ("co-teaching & progressive-stopping:start=1", "no other selection beside progressive-stopping, got `co-teaching"),
+        ("pes & small-loss:forget=0.2", "no selection beside progressive-stopping, got `small-loss"),
+        (
+            "co-teaching & progressive-stopping:start=1",
+            "no selection beside progressive-stopping, got `co-teaching",
+        ),
         ("pes-semi & freeze", "weights of its own to draw anew"),
         ("pes-semi & sln", r"nothing beside `progressive-mixmatch`.*from epoch \d+ on.*got `sln"),
         ("(gce) & progressive-mixmatch:start=1", "Expected the loss `ce` for progressive-mixmatch"),

@@ -451,7 +451,7 @@ def test_wrong_company_is_refused(task: Task) -> None:
     with pytest.raises(ValueError, match="the loss `backward` for sigua-bc, got `gce:"):
         fit(task, get_loss("gce") + Backward(torch.eye(10)), SiguaBackward())
     for other in ("small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"):
-        with pytest.raises(ValueError, match="no other selection beside sigua-bc, got `" + other.partition(":")[0]):
+        with pytest.raises(ValueError, match="no selection beside sigua-bc, got `" + other.partition(":")[0]):
             fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
     settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
     with pytest.raises(ValueError, match="adam for `beta1_from`"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import struct
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.loggers import tensorboard
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+from noiseproof.core.messages import install_command
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, prepare, train
 from noiseproof.train.logs import LOGGERS, describe, make_loggers
@@ -209,7 +211,8 @@ def test_only_the_first_process_speaks_to_a_service(
 def test_a_missing_service_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        ImportError, match=f"Expected {name} to be installed to log to {name}. Run `pip install noiseproof.{name}.`."
+        ImportError,
+        match=re.escape(f"Expected {name} to be installed to log to {name}. Run `{install_command(name)}`."),
     ):
         make_loggers(["csv", name], tmp_path)
 

@@ -22,6 +22,7 @@ from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import NUMBER, format_value, parse_value
+from noiseproof.core.messages import install_command
 from noiseproof.data import get_dataset
 from noiseproof.data.base import derive_seed
 from noiseproof.papers import PAPERS, get_paper
@@ -295,7 +296,7 @@ def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any])
     try:
         optuna: Any = importlib.import_module("optuna")
     except ImportError as error:
-        raise ImportError("Expected optuna for `trials`. Run `pip install 'noiseproof[optuna]'`.") from error
+        raise ImportError(f"Expected optuna for `trials`. Run `{install_command('optuna')}`.") from error
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import typer
 
 from noiseproof.cli.main import INSTALLATION, app
 from noiseproof.cli.show import AsJson, DataDir, echo, examples, refusals, show, show_json
-from noiseproof.core.messages import counted
+from noiseproof.core.messages import counted, install_command
 
 NOT_FOR_USERS = ("dev", "docs")  # extras
 
@@ -48,7 +45,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         echo()
         show(
             ("extra", "installed", "get it by"),
-            [(e["name"], _state(e), _install(e["name"]) * bool(e["missing"])) for e in extras],
+            [(e["name"], _state(e), install_command(e["name"]) * bool(e["missing"])) for e in extras],
         )
         if data:
             datasets = ", ".join(data["datasets"]) or "none; see noiseproof data list"
@@ -81,19 +78,6 @@ def _extras() -> list[dict[str, Any]]:
             row = extras.setdefault(extra, {"name": extra, "installed": [], "missing": []})
             row["missing" if _version(name) is None else "installed"].append(name)
     return list(extras.values())
-
-
-def _install(extra: str) -> str:
-    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index."""
-    origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")
-    url, repository = origin.get("url"), origin.get("vcs_info")
-    if not url:
-        return f"pip install '.[{extra}]' in a clone of noiseproof"
-    if origin.get("dir_info", {}).get("editable"):
-        return f"pip install -e '{url2pathname(urlsplit(url).path)}[{extra}]'"
-    if repository:
-        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
-    return f"pip install 'noiseproof[{extra}] @ {url}'"
 
 
 def _requirements() -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.show import AsJson, echo, examples, refusals, show, show_json
-from noiseproof.core.messages import counted
+from noiseproof.core.messages import counted, install_command
 
 if TYPE_CHECKING:
     from noiseproof.audit.measure.interval import Estimate
@@ -119,7 +119,7 @@ def review(
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected fastapi and uvicorn for the review in a browser, {error.name} is not installed. "
-            "Run `pip install noiseproof[review]`, or use --html for a page without a server."
+            f"Run `{install_command('review')}`, or use --html for a page without a server."
         ) from error
     people, hosts = invite(parse_names(reviewers) if reviewers else [reviewer]), _hosts(host, allowed_host or [])
     server = make_app(

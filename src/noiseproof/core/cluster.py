@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, get_args
 
+from noiseproof.core.messages import install_command
+
 WORK = 30_000_000  # multiplications of a step that occupy one thread, about a millisecond
 NUMBER_WORK = 30  # of neighbours and trees in a step, about, for each number of a table
 
@@ -90,7 +92,7 @@ def ray_session(address: str | None, **local: Any) -> Iterator[Any]:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError("Expected ray for this engine. Run `pip install 'noiseproof[ray]'`.") from error
+        raise ImportError(f"Expected ray for this engine. Run `{install_command('ray')}`.") from error
     started_here = not ray.is_initialized()
     if started_here:
         options = {"include_dashboard": False, **local} if address is None else {}

@@ -1,11 +1,15 @@
-"""Words for messages, short representations of objects, and how long work reports how far it is."""
+"""Words for messages, short representations of objects, how long work reports how far it is, and how to add extras."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from importlib import metadata
 from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 
 def quoted(label: str) -> str:
@@ -99,3 +103,19 @@ class Progress(Protocol):
     """Called with the name of a stage, how much of it is done, and how much there is (None if unknown)."""
 
     def __call__(self, stage: str, done: int, total: int | None, /) -> None: ...
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index."""
+    try:
+        origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:  # its source was put on the path
+        origin = {}
+    url, repository = origin.get("url"), origin.get("vcs_info")
+    if not url:
+        return f"pip install '.[{extra}]' in a clone of noiseproof"
+    if origin.get("dir_info", {}).get("editable"):
+        return f"pip install -e '{url2pathname(urlsplit(url).path)}[{extra}]'"
+    if repository:
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return f"pip install 'noiseproof[{extra}] @ {url}'"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from noiseproof.core.limits import check_members, check_unpacked
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import install_command, preview
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -238,7 +238,7 @@ def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
         load_workbook = import_module("openpyxl").load_workbook
     except ImportError:
         raise ModuleNotFoundError(
-            f"Expected openpyxl to read {path}, it is not installed. Run `pip install noiseproof[excel]`."
+            f"Expected openpyxl to read {path}, it is not installed. Run `{install_command('excel')}`."
         ) from None
     with zipfile.ZipFile(path) as parts:
         check_members(parts, path)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
-from noiseproof.core.messages import Progress
+from noiseproof.core.messages import Progress, install_command
 from noiseproof.core.registry import Registry
 from noiseproof.data.sources import PathLike
 from noiseproof.models.pretrained import Weights, is_installed
@@ -89,7 +89,7 @@ def _create(spec: str, kind: Kind) -> Extractor:
     if missing := [package for package in cls.packages if not is_installed(package)]:
         raise ModuleNotFoundError(
             f"The features {spec!r} need {' and '.join(missing)}, which is not installed. Install it with "
-            f"`pip install noiseproof[{cls.extra}]`, or choose other features.",
+            f"`{install_command(cls.extra)}`, or choose other features.",
             name=missing[0],
         )
     return FEATURES.create(name, **params)

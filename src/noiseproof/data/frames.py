@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noiseproof.core.limits import LimitExceeded, check_unpacked
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import install_command, preview
 from noiseproof.core.tablefiles import (
     HEADERLESS_KINDS,
     KINDS,
@@ -255,7 +255,7 @@ def _import_arrow(path: Path, module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"Expected pyarrow to read {path}, it is not installed. Run `pip install noiseproof[parquet]`."
+            f"Expected pyarrow to read {path}, it is not installed. Run `{install_command('parquet')}`."
         ) from None
 
 

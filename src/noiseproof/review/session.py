@@ -16,6 +16,7 @@ import numpy as np
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.files import FILES, read_audit
 from noiseproof.audit.report import LabelReport
+from noiseproof.core.messages import install_command
 from noiseproof.data.sources import PathLike
 from noiseproof.review.guard import Person, check_name
 
@@ -98,7 +99,7 @@ def open_review(
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected fastapi and uvicorn for the review, {error.name} is not installed. "
-            "Run `pip install noiseproof[review]`."
+            f"Run `{install_command('review')}`."
         ) from error
     if reviewer:
         check_name(reviewer)

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from noiseproof.core.messages import install_command
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.heads import get_head
@@ -129,7 +130,7 @@ def export(
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:
-        raise ImportError("Expected onnx and onnxscript. Run `pip install 'noiseproof[onnx]'`.")
+        raise ImportError(f"Expected onnx and onnxscript. Run `{install_command('onnx')}`.")
     others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
     if others or predictor.draws:
         actual = str(predictor.loss) if predictor.loss is not None else others[0]

@@ -15,6 +15,8 @@ from lightning_fabric.loggers.logger import Logger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+from noiseproof.core.messages import install_command
+
 Log: TypeAlias = Callable[[dict[str, float], int | None], Any]
 Describe: TypeAlias = Callable[[dict[str, Any]], Any]
 End: TypeAlias = Callable[[str], Any]
@@ -154,7 +156,7 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
         except ModuleNotFoundError as error:
             package = "tensorboardX" if name == "tensorboard" else name
             raise ImportError(
-                f"Expected {package} to be installed to log to {name}. Run `pip install noiseproof[{name}]`."
+                f"Expected {package} to be installed to log to {name}. Run `{install_command(name)}`."
             ) from error
     return loggers
 

