@@ -19,6 +19,7 @@ from torch import Tensor
 
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose, PadCrop
+from noiseproof.data.base import NoisyData, Split
 from noiseproof.losses import get_loss
 from noiseproof.strategies import STRATEGIES, Run
 from noiseproof.strategies.averages import TrainingAverages
@@ -279,6 +280,30 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
         assert float(step.losses.mean()) == pytest.approx(loss.item(), rel=1e-12)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+
+
+def test_without_balance_a_step_has_no_term_of_equal_classes(task: Task) -> None:
+    """Rows that are all trusted, mixed with themselves: cross entropy is all that is left."""
+    run = make_run(task)
+    strategy = divided(run, balance=False, alpha=1e-9)
+    strategy.trust[0] = torch.ones(run.num_rows, dtype=torch.float64)
+    run.epoch, strategy.first_step, strategy._num_steps = 5, run.step, [1, 1]
+    batch = make_batch(run, torch.arange(20))
+    step = _step(strategy, run, batch.rows)
+    wanted = F.cross_entropy(run.models[0].plain(batch.x).logits, batch.given, reduction="none")
+    torch.testing.assert_close(step.losses[0], wanted.detach())
+
+
+def test_a_rare_class_is_predicted_as_often_as_it_is_there() -> None:
+    """Clean labels, 3 % of which are of a class far from the other: with the term of equal classes others join it."""
+    y = (torch.arange(400) % 33 == 0).long()  # 13 rows
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)) + 2 * y[:, None]
+    task = Task(NoisyData(x, y, ("a", "b"), torch.arange(400), clean=y), test=Split(x, y))
+    settings = Settings(epochs=20, model="mlp:hidden=[32]", batch_size=64)
+    plain, fair, even = (
+        train(task, line, settings).last["test_accuracy"] for line in ("ce", "dividemix", "dividemix:balance=true")
+    )
+    assert fair > plain - 0.01 and even < plain - 0.05
 
 
 def test_trusted_labels_stay_as_they_are(task: Task) -> None:

@@ -244,6 +244,8 @@ class DivideMix(Strategy):
             noise).
         average: number of epochs whose mean scaled loss the mixture is fitted to; the released code has 5 for 90 %
             noise.
+        balance: whether the loss has its last term, which is for classes of equal size: a rare one would be predicted
+            as often as the largest.
     """
 
     models: ClassVar[int] = 2
@@ -259,6 +261,7 @@ class DivideMix(Strategy):
         threshold: float = 0.5,
         penalty: bool = False,
         average: int = 1,
+        balance: bool = True,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
         self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
@@ -268,6 +271,7 @@ class DivideMix(Strategy):
         self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
+        self.balance = check_flag("balance", balance)
         self.trust: list[Tensor | None] = [
             None,
             None,
@@ -334,7 +338,8 @@ class DivideMix(Strategy):
             m, x, target, batch, run,
             is_labelled=self._trust(m) > self.threshold, alpha=self.alpha, weight=weight, purpose="dividemix",
         )  # fmt: skip
-        losses = losses + imbalance(p, batch, run)
+        if self.balance:
+            losses = losses + imbalance(p, batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 
