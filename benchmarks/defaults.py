@@ -92,6 +92,9 @@ DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {  # shares of c
     "many": (Set(4500, 7), [1 / 150] * 150, 1, 36, 0.9, 106),
     "many50": (Set(1500, 25), [1 / 50] * 50, 1, 30, 0.9, 107),
     "small": (Set(150, 100), [0.4, 0.35, 0.25], 1, 8, 0.8, 108),
+    "bent": (Set(2000, 20), [0.7, 0.3], 6, 4, 2.2, 112),
+    "pair": (Set(400, 60), [0.63, 0.37], 1, 30, 0.5, 111),
+    "tenth": (Set(1500, 25), [0.87, 0.13], 3, 64, 0.5, 110),
     "overlap": (Set(3000, 15), [1 / 100] * 100, 2, 64, 0.45, 109),
 }
 CLOTHES = {"clothes": Set(1000, 20, test=500), "pixels": Set(2000, 20)}  # Fashion-MNIST as images, and as numbers

@@ -29,6 +29,7 @@ from noiseproof.strategies.mixing import (
     Undivided,
     clean_posterior,
     draw_mix,
+    predicted_by_all,
     ramped,
     second_view,
     sharpen,
@@ -180,6 +181,26 @@ def test_each_network_is_divided_by_the_other(task: Task) -> None:
         assert found is not None
         np.testing.assert_allclose(found.numpy(), sklearn_posterior(scaled, **best_clusters(scaled)), atol=1e-7)
         assert 0 < int((found > 0.5).sum()) < run.num_rows
+
+
+def test_labels_that_both_networks_predict_are_trusted_where_asked(task: Task) -> None:
+    """Of losses of 0.1 and 0.9 the mixture trusts the first; of the others, those rows that are said to be trusted."""
+    run, strategy = make_run(task), DivideMix(warmup=0, agreed=True)
+    x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
+    with torch.no_grad():
+        said = torch.stack([model.plain(x).logits.argmax(1) for model in run.models])
+    both = (said == run.data.given).all(0)
+    assert 0 < int(both.sum()) < int((said == run.data.given).any(0).sum()) < run.num_rows
+    assert torch.equal(predicted_by_all(run), both)
+    losses = torch.tensor([0.1, 0.1, 0.9, 0.9]).repeat(run.num_rows // 4 + 1)[: run.num_rows]
+    strategy._divide(0, losses, run, torch.arange(run.num_rows) % 2 == 0)
+    assert strategy.trust[1] is not None and strategy.trust[1][:4].round().tolist() == [1, 1, 1, 0]
+    strategy.start_epoch(run)
+    plain = DivideMix(warmup=0)
+    plain.start_epoch(run)
+    for found, posterior in zip(strategy.trust, plain.trust, strict=True):
+        assert found is not None and posterior is not None
+        assert torch.equal(found, torch.where(both, 1.0, posterior))
 
 
 def test_the_mean_of_scaled_losses_is_divided_where_asked(task: Task) -> None:

@@ -252,6 +252,8 @@ def test_trains(name: str, digits: Task) -> None:
 
 
 SLN = {"sigma": 0.5, "until": 150}
+DIVIDEMIX = {"lambda_u": 0, "balance": False, "agreed": True, "alpha": 0.75}
+PAPER = {"balance": True, "agreed": False, "alpha": 4}  # DivideMix as published
 PES = {"start": 38, "block_epochs": 11, "head_epochs": 8, "lr": 0.1755 / 80, "released": False, "balance": False}
 DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classes, 300 epochs of 10 steps
     **{name: (name, "linear", {}) for name in PLAIN},
@@ -312,7 +314,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
     "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
     "sln-sigua": ("ce", "linear", {"sln": SLN, "sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
-    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, "lambda_u": 0, "balance": False}}),
+    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, **DIVIDEMIX}}),
     "promix": (
         "ce",
         "linear",
@@ -330,7 +332,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
             }
         },
     ),
-    "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, "lambda_u": 0, "balance": False}}),
+    "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, **DIVIDEMIX}}),
     "forward": (
         "forward:T=10",
         "linear",
@@ -772,8 +774,8 @@ def test_table_6_of_the_ln_paper() -> None:
         ("co-teaching@sln", "cifar10", "symmetric:rate=0.4", {"forget": 0.4, "ramp": 10}),
         ("co-teaching@sln", "clothing1m", "none", {"forget": 0.4, "ramp": 10}),
         ("sigua@sln", "cifar10", "chen:rate=0.4", {"forget": 0.4, "scale": 0.001}),
-        ("dividemix@sln", "cifar10", "symmetric:rate=0.4", {"warmup": 10, "lambda_u": 0, "balance": True}),
-        ("dividemix@sln", "cifar100", "symmetric:rate=0.4", {"warmup": 30, "lambda_u": 0, "balance": True}),
+        ("dividemix@sln", "cifar10", "symmetric:rate=0.4", {"warmup": 10, "lambda_u": 0, **PAPER}),
+        ("dividemix@sln", "cifar100", "symmetric:rate=0.4", {"warmup": 30, "lambda_u": 0, **PAPER}),
         ("sln-sigua@sln", "cifar10", "symmetric:rate=0.4", {"sigma": 1.0, "scale": 0.001, "forget": 0.4}),
         ("phuber@sln", "cifar10", "asymmetric-cifar10:rate=0.4", {"tau": 10}),
         ("mae*@bias", "cifar10", "symmetric:rate=0.4", {"shift": 0.5}),

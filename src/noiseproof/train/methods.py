@@ -724,12 +724,16 @@ define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
        "labels by people, ``sigua`` gained more.",
        "ce", _FIRST_SLN, "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, **_FIRST)
+# Without the term for equal classes, and with MixMatch's α of 0.75: mixtures halfway between rows (α = 4) blur what
+# classes that curve around each other have learned.
+_DIVIDEMIX: dict[str, Any] = {"lambda_u": 0.0, "ramp": 16.0, "balance": False, "agreed": True, "alpha": 0.75}
 define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
        "Use it where many labels are wrong, at random or by similar classes, and five times the time can be spent. It "
        "loses on clean labels of classes that overlap.",
-       "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp},balance={balance}",
-       warmup=lambda s: max(_until_learned(s), min(30 if s.many else 10, s.epoch(0.3))), lambda_u=0.0, penalty=False,
-       ramp=16.0, balance=False)
+       "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp},balance={balance},"
+       "agreed={agreed},alpha={alpha}",
+       warmup=lambda s: max(_until_learned(s), min(30 if s.many else 10, s.epoch(0.3))), penalty=False,
+       **_DIVIDEMIX)
 define("promix", "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
        "Use it on pictures, or with many classes, of which many labels are wrong, with time for two models.",
        "ce", "promix:warmup={warmup},rho={rho},tau={tau},ramp={ramp},guess_from={guess_from},equal={equal},"
@@ -740,5 +744,6 @@ define("promix", "ProMix: two models trained on labels of small loss or high con
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",
        "Use it to compare with the SLN paper's Table 4: ``dividemix`` with its own warm-up was better in every column "
        "of our runs.",
-       "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp},balance={balance}",
-       **_FIRST, lambda_u=0.0, ramp=16.0, balance=False)
+       "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp},balance={balance},agreed={agreed},"
+       "alpha={alpha}",
+       **_FIRST, **_DIVIDEMIX)
