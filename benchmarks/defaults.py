@@ -8,8 +8,9 @@
 Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained features, digits as
 images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random, or those that people gave (CIFAR-10N,
 CIFAR-100N). Constants of methods were chosen with accuracies on the sets of ``CHOSEN_ON`` in view, or on those of
-``DEV``, which are not in the table; the others only report. A seed draws the split into training and test rows, the
-noise and the run. Model, optimiser and all else are what ``noiseproof train`` does by default, other than the epochs.
+``DEV`` and ``CLOTHES``, which are not in the table; the others only report. A seed draws the split into training and
+test rows, the noise and the run. Model, optimiser and all else are what ``noiseproof train`` does by default, other
+than the epochs.
 Runs are written to benchmarks/results once all are there; ``auto.py`` and docs/methods.md compare them. Real sets are
 those of ``tablesets.py``, which says where they come from.
 """
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from timing import write_rows
 from trials import Row, add_options, outcome, run_all
 
-from noiseproof.data import Dataset, from_arrays, from_table
+from noiseproof.data import Dataset, from_arrays, from_table, get_dataset
 from noiseproof.train import Settings, Task, prepare
 from noiseproof.train.methods import METHODS
 
@@ -92,7 +93,12 @@ DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {  # shares of c
     "many": (Set(4500, 7), [1 / 150] * 150, 1, 36, 0.9, 106),
     "many50": (Set(1500, 25), [1 / 50] * 50, 1, 30, 0.9, 107),
     "small": (Set(150, 100), [0.4, 0.35, 0.25], 1, 8, 0.8, 108),
+    "bent": (Set(2000, 20), [0.7, 0.3], 6, 4, 2.2, 112),
+    "pair": (Set(400, 60), [0.63, 0.37], 1, 30, 0.5, 111),
+    "tenth": (Set(1500, 25), [0.87, 0.13], 3, 64, 0.5, 110),
+    "overlap": (Set(3000, 15), [1 / 100] * 100, 2, 64, 0.45, 109),
 }
+CLOTHES = {"clothes": Set(1000, 20, test=500), "pixels": Set(2000, 20)}  # Fashion-MNIST as images, and as numbers
 
 
 class Job(NamedTuple):
@@ -156,6 +162,10 @@ def pack(folder: Path) -> None:
 def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
     if name in MADE:
         return gaussians(*MADE[name], SETS[name].rows + SETS[name].test, seed=len(name))
+    if name in CLOTHES:
+        images = get_dataset("fashion-mnist").test
+        x = images.x.numpy()
+        return {"x": x if name == "clothes" else x.reshape(len(x), -1) / np.float32(255), "y": images.y.numpy()}
     if name in DEV:
         size, *shape, seed = DEV[name]
         return clusters(*shape, size.rows + size.test, seed=seed)
@@ -164,7 +174,7 @@ def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
 
 
 def set_of(name: str) -> Set:
-    return DEV[name][0] if name in DEV else SETS[name]
+    return DEV[name][0] if name in DEV else (SETS | CLOTHES)[name]
 
 
 @cache
@@ -245,7 +255,7 @@ def main() -> None:
         write_table()
         return
     names = options.sets.split(",")
-    known = {*MADE, *DEV}
+    known = {*MADE, *DEV, *CLOTHES}
     if missing := [name for name in names if name not in known and not (options.data / f"{name}.npz").exists()]:
         sys.exit(f"No {', '.join(missing)} in {options.data}: write the sets with --pack, or leave them out by --sets.")
     jobs = [

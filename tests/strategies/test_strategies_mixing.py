@@ -19,6 +19,7 @@ from torch import Tensor
 
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose, PadCrop
+from noiseproof.data.base import NoisyData, Split
 from noiseproof.losses import get_loss
 from noiseproof.strategies import STRATEGIES, Run
 from noiseproof.strategies.averages import TrainingAverages
@@ -28,6 +29,7 @@ from noiseproof.strategies.mixing import (
     Undivided,
     clean_posterior,
     draw_mix,
+    predicted_by_all,
     ramped,
     second_view,
     sharpen,
@@ -181,6 +183,26 @@ def test_each_network_is_divided_by_the_other(task: Task) -> None:
         assert 0 < int((found > 0.5).sum()) < run.num_rows
 
 
+def test_labels_that_both_networks_predict_are_trusted_where_asked(task: Task) -> None:
+    """Of losses of 0.1 and 0.9 the mixture trusts the first; of the others, those rows that are said to be trusted."""
+    run, strategy = make_run(task), DivideMix(warmup=0, agreed=True)
+    x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
+    with torch.no_grad():
+        said = torch.stack([model.plain(x).logits.argmax(1) for model in run.models])
+    both = (said == run.data.given).all(0)
+    assert 0 < int(both.sum()) < int((said == run.data.given).any(0).sum()) < run.num_rows
+    assert torch.equal(predicted_by_all(run), both)
+    losses = torch.tensor([0.1, 0.1, 0.9, 0.9]).repeat(run.num_rows // 4 + 1)[: run.num_rows]
+    strategy._divide(0, losses, run, torch.arange(run.num_rows) % 2 == 0)
+    assert strategy.trust[1] is not None and strategy.trust[1][:4].round().tolist() == [1, 1, 1, 0]
+    strategy.start_epoch(run)
+    plain = DivideMix(warmup=0)
+    plain.start_epoch(run)
+    for found, posterior in zip(strategy.trust, plain.trust, strict=True):
+        assert found is not None and posterior is not None
+        assert torch.equal(found, torch.where(both, 1.0, posterior))
+
+
 def test_the_mean_of_scaled_losses_is_divided_where_asked(task: Task) -> None:
     run, strategy = make_run(task), DivideMix(warmup=0, average=3)
     given, history = [torch.from_numpy(lumps(seed, run.num_rows, 0.5)) for seed in range(5)], []
@@ -279,6 +301,30 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
         assert float(step.losses.mean()) == pytest.approx(loss.item(), rel=1e-12)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+
+
+def test_without_balance_a_step_has_no_term_of_equal_classes(task: Task) -> None:
+    """Rows that are all trusted, mixed with themselves: cross entropy is all that is left."""
+    run = make_run(task)
+    strategy = divided(run, balance=False, alpha=1e-9)
+    strategy.trust[0] = torch.ones(run.num_rows, dtype=torch.float64)
+    run.epoch, strategy.first_step, strategy._num_steps = 5, run.step, [1, 1]
+    batch = make_batch(run, torch.arange(20))
+    step = _step(strategy, run, batch.rows)
+    wanted = F.cross_entropy(run.models[0].plain(batch.x).logits, batch.given, reduction="none")
+    torch.testing.assert_close(step.losses[0], wanted.detach())
+
+
+def test_a_rare_class_is_predicted_as_often_as_it_is_there() -> None:
+    """Clean labels, 3 % of which are of a class far from the other: with the term of equal classes others join it."""
+    y = (torch.arange(400) % 33 == 0).long()  # 13 rows
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)) + 2 * y[:, None]
+    task = Task(NoisyData(x, y, ("a", "b"), torch.arange(400), clean=y), test=Split(x, y))
+    settings = Settings(epochs=20, model="mlp:hidden=[32]", batch_size=64)
+    plain, fair, even = (
+        train(task, line, settings).last["test_accuracy"] for line in ("ce", "dividemix", "dividemix:balance=true")
+    )
+    assert fair > plain - 0.01 and even < plain - 0.05
 
 
 def test_trusted_labels_stay_as_they_are(task: Task) -> None:

@@ -252,6 +252,8 @@ def test_trains(name: str, digits: Task) -> None:
 
 
 SLN = {"sigma": 0.5, "until": 150}
+DIVIDEMIX = {"lambda_u": 0, "balance": False, "agreed": True, "alpha": 0.75}
+PAPER = {"balance": True, "agreed": False, "alpha": 4}  # DivideMix as published
 PES = {"start": 38, "block_epochs": 11, "head_epochs": 8, "lr": 0.1755 / 80, "released": False, "balance": False}
 DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classes, 300 epochs of 10 steps
     **{name: (name, "linear", {}) for name in PLAIN},
@@ -308,11 +310,11 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
         "linear",
         {"progressive-mixmatch": {**PES, "lambda_u": 0, "ramp": 16, "alpha": 4, "late_alpha": 0.75}},
     ),
-    "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 1}}),
+    "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
     "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
-    "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 1}}),
+    "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
     "sln-sigua": ("ce", "linear", {"sln": SLN, "sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
-    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, "lambda_u": 0}}),
+    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, **DIVIDEMIX}}),
     "promix": (
         "ce",
         "linear",
@@ -330,7 +332,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
             }
         },
     ),
-    "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, "lambda_u": 0}}),
+    "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, **DIVIDEMIX}}),
     "forward": (
         "forward:T=10",
         "linear",
@@ -414,7 +416,7 @@ def test_noise_is_no_more_than_a_training_averages_out(
 def test_selection_waits_until_classes_are_learned(
     classes: int, rows: int, epochs: int, start: int, warmup: int | None
 ) -> None:
-    task, settings = task_of(classes, rows=rows), Settings(epochs=epochs)
+    task, settings = task_of(classes, noise="symmetric:rate=0.4", rows=rows), Settings(epochs=epochs)
     for name in ("co-teaching", "sigua"):
         assert strategies(get_method(name, task, settings))[name]["start"] == start
         preset = get_method(f"{name}@sln:dataset=cifar10,noise=symmetric", task, settings)
@@ -423,8 +425,25 @@ def test_selection_waits_until_classes_are_learned(
         assert strategies(get_method("dividemix", task, settings))["dividemix"]["warmup"] == warmup
 
 
+def test_a_guessed_share_is_left_out_late() -> None:
+    """Of 1000 rows of ten classes, the first 100 of a class are seen after one epoch; half of the training is five."""
+    for name in ("co-teaching", "sigua"):
+        for spec, noise, start in [
+            (name, "none", 5), (name, "file:path=labels.csv", 5), (name, "symmetric:rate=0.2", 1),
+            (f"{name}:forget=0.3", "none", 1), (f"{name}:forget=auto", "none", 5), (f"{name}:start=2", "none", 2),
+        ]:  # fmt: skip
+            assert strategies(build(spec, epochs=10, noise=noise))[name]["start"] == start
+
+
+def test_layers_are_renewed_where_an_eighth_of_the_training_has_100_rows_of_a_class() -> None:
+    for classes, epochs, start, renews in ((50, 40, 5, True), (50, 39, 20, False), (51, 40, 20, False), (2, 9, 8, 0)):
+        pes = strategies(build("pes", classes, epochs))["progressive-stopping"]  # 1000 rows an epoch, ten steps
+        assert (pes["start"], pes["head_epochs"] > 0) == (start, renews)
+        assert strategies(build("pes-semi", classes, epochs))["progressive-mixmatch"]["start"] == start
+
+
 def test_short_trainings_start_only_once() -> None:
-    for epochs, batch, start, renews in ((9, 1, 4, False), (10, 300, 5, False), (10, 1, 1, True)):
+    for epochs, batch, start, renews in ((9, 1, 8, False), (10, 300, 5, False), (10, 1, 1, True)):
         settings = Settings(epochs=epochs, batch_size=batch)
         (pes,) = get_method("pes", task_of(10, "own", "none"), settings).strategies
         assert isinstance(pes, ProgressiveStopping)
@@ -755,8 +774,8 @@ def test_table_6_of_the_ln_paper() -> None:
         ("co-teaching@sln", "cifar10", "symmetric:rate=0.4", {"forget": 0.4, "ramp": 10}),
         ("co-teaching@sln", "clothing1m", "none", {"forget": 0.4, "ramp": 10}),
         ("sigua@sln", "cifar10", "chen:rate=0.4", {"forget": 0.4, "scale": 0.001}),
-        ("dividemix@sln", "cifar10", "symmetric:rate=0.4", {"warmup": 10, "lambda_u": 0}),
-        ("dividemix@sln", "cifar100", "symmetric:rate=0.4", {"warmup": 30, "lambda_u": 0}),
+        ("dividemix@sln", "cifar10", "symmetric:rate=0.4", {"warmup": 10, "lambda_u": 0, **PAPER}),
+        ("dividemix@sln", "cifar100", "symmetric:rate=0.4", {"warmup": 30, "lambda_u": 0, **PAPER}),
         ("sln-sigua@sln", "cifar10", "symmetric:rate=0.4", {"sigma": 1.0, "scale": 0.001, "forget": 0.4}),
         ("phuber@sln", "cifar10", "asymmetric-cifar10:rate=0.4", {"tau": 10}),
         ("mae*@bias", "cifar10", "symmetric:rate=0.4", {"shift": 0.5}),

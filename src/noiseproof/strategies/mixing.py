@@ -133,6 +133,15 @@ def row_losses(run: Run) -> Tensor:
     return per_row(run, losses_of)
 
 
+def predicted_by_all(run: Run) -> Tensor:
+    """Whether each given label is what every model predicts, (N,)."""
+
+    def agreement(rows: Tensor, outs: list[Output]) -> Tensor:
+        return torch.stack([run.loss.scores(out).argmax(1) == run.data.given[rows] for out in outs]).all(0).long()
+
+    return per_row(run, agreement).bool()  # numbers up to here, which processes can add
+
+
 def sharpen(p: Tensor, temperature: float) -> Tensor:
     """p_k^(1/T) / Σ_i p_i^(1/T) of distributions (b, K): more confident for T < 1."""
     return (p.log() / temperature).softmax(1)
@@ -242,6 +251,10 @@ class DivideMix(Strategy):
             noise).
         average: number of epochs whose mean scaled loss the mixture is fitted to; the released code has 5 for 90 %
             noise.
+        balance: whether the loss has its last term, which is for classes of equal size: a rare one would be predicted
+            as often as the largest.
+        agreed: whether w = 1 for labels that both networks predict: the losses of a rare or hard class are
+            those of the upper component, even if all its labels are right.
     """
 
     models: ClassVar[int] = 2
@@ -257,6 +270,8 @@ class DivideMix(Strategy):
         threshold: float = 0.5,
         penalty: bool = False,
         average: int = 1,
+        balance: bool = True,
+        agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
         self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
@@ -266,6 +281,8 @@ class DivideMix(Strategy):
         self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
+        self.balance = check_flag("balance", balance)
+        self.agreed = check_flag("agreed", agreed)
         self.trust: list[Tensor | None] = [
             None,
             None,
@@ -281,11 +298,13 @@ class DivideMix(Strategy):
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step
-        for m, losses in enumerate(row_losses(run).unbind(1) if run.epoch >= self.warmup else ()):
-            self._divide(m, losses, run)
+        if run.epoch >= self.warmup:
+            trusted = predicted_by_all(run) if self.agreed else None
+            for m, losses in enumerate(row_losses(run).unbind(1)):
+                self._divide(m, losses, run, trusted)
 
-    def _divide(self, m: int, losses: Tensor, run: Run) -> None:
-        """Divide the samples for the other network by the ``losses`` (N,) of network ``m``."""
+    def _divide(self, m: int, losses: Tensor, run: Run, trusted: Tensor | None = None) -> None:
+        """Divide the samples for the other network by the ``losses`` (N,) of network ``m``, whatever is ``trusted``."""
         low, high = (float(end) for end in losses.aminmax())
         posterior = None
         if math.isfinite(high - low) and low < high:
@@ -293,7 +312,7 @@ class DivideMix(Strategy):
             self.history[m] = [*self.history[m], scaled][-self.average :]
             posterior = clean_posterior(torch.stack(self.history[m]).mean(0)).to(run.device, run.dtype)
         if posterior is not None and bool((posterior > self.threshold).any()):
-            self.trust[1 - m] = posterior
+            self.trust[1 - m] = posterior if trusted is None else posterior.masked_fill(trusted, 1.0)
             return
         reason = "all the same or not finite" if posterior is None else "none of which the mixture trusts"
         message = f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to {high:.6g}, {reason}"
@@ -332,7 +351,8 @@ class DivideMix(Strategy):
             m, x, target, batch, run,
             is_labelled=self._trust(m) > self.threshold, alpha=self.alpha, weight=weight, purpose="dividemix",
         )  # fmt: skip
-        losses = losses + imbalance(p, batch, run)
+        if self.balance:
+            losses = losses + imbalance(p, batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -143,11 +143,13 @@ class MethodContext:
 
     @property
     def forget(self) -> float:
-        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; otherwise 0.2.
+        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; otherwise 0.2."""
+        return 0.2 if self.known_rate is None else self.known_rate
 
-        Labels without added noise may be wrong, too.
-        """
-        return 0.2 if self.rate is None or self.noise == "none" else self.rate
+    @property
+    def known_rate(self) -> float | None:
+        """The rate of synthetic noise; without noise it is not known, since labels may be wrong nonetheless."""
+        return None if self.noise == "none" else self.rate
 
 
 def _adding(fields: frozenset[str]) -> list[str]:
@@ -278,6 +280,8 @@ def define(
     shown = {key: "auto" if callable(default) else default for key, default in defaults.items()}
 
     def recipe(context: MethodContext, /, **given: Any) -> Method:
+        if given.get("forget", "auto") != "auto":  # who says how many labels are wrong knows the rate
+            context = replace(context, noise=None, rate=given["forget"])
         values = {**shown, **given, "K": context.num_classes}
         values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
         written = {key: format_value(value) for key, value in values.items()}
@@ -335,9 +339,28 @@ def _until_learned(context: MethodContext) -> int:
     return min(context.epoch(0.5), round(100 * context.num_classes * context.epochs / context.seen))
 
 
+def _selection_start(context: MethodContext) -> int:
+    """The first epoch that leaves rows out: with a guessed share half of the training, which learns right labels first.
+
+    The fifth of the largest losses among right labels is mostly of a few hard classes, which are then never learned.
+    """
+    return context.epoch(0.5) if context.known_rate is None else _until_learned(context)
+
+
 def _is_short(context: MethodContext) -> bool:
-    """Whether a second start would leave too little of the training."""
-    return context.epochs < 10 or context.steps < 200
+    """Whether a second start would leave too little of the training, or have too little to start from.
+
+    Layers that are kept have seen an eighth of the training: 100 rows of a class at least.
+    """
+    return context.epochs < 10 or context.steps < 200 or context.seen < 800 * context.num_classes
+
+
+def _pes_start(context: MethodContext) -> int:
+    """PES's epochs of all layers: 25 of 200, half where none are renewed, all but one of fewer than ten.
+
+    In these no label is memorised yet, and few are predicted.
+    """
+    return context.epochs - 1 if context.epochs < 10 else context.epoch(0.5 if _is_short(context) else 0.125)
 
 
 def _renewed_epochs(context: MethodContext) -> tuple[int, int]:
@@ -662,7 +685,7 @@ define("sop+", "SOP, with predictions that agree for two augmentations of a row,
        "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}", "consistency:lambda_c={lambda_c},lambda_b={lambda_b}",
        **_RATES, lambda_c=0.9, lambda_b=0.1)
 _PES: dict[str, Any] = {
-    "start": lambda s: max(1, s.epoch(0.5 if _is_short(s) else 0.125)),
+    "start": lambda s: max(1, _pes_start(s)),
     "block_epochs": lambda s: _renewed_epochs(s)[0], "head_epochs": lambda s: _renewed_epochs(s)[1],
     "lr": _renewed_rate, "released": False, "balance": False,
 }
@@ -687,7 +710,7 @@ _FIRST_SLN = "sln:sigma={sigma},until={start},max_norm={max_norm}"
 define("co-teaching", "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or 0.2.",
        "Use it for few classes where you know about how many labels are wrong (``forget``), of similar classes too; "
        "where labels are clean it leaves out right ones.",
-       "ce", "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, start=_until_learned)
+       "ce", "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, start=_selection_start)
 define("sln-co-teaching", "SLN for the first half of the training, then Co-teaching.",
        "Use it in place of ``co-teaching`` where 40 % of the labels of many classes are wrong; where 20 % are, and on "
        "labels by people, ``co-teaching`` gained more.",
@@ -695,18 +718,22 @@ define("sln-co-teaching", "SLN for the first half of the training, then Co-teach
 define("sigua", "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
        "Use it as ``co-teaching`` with one model, at the cost of cross entropy.",
        "ce", "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
-       **_FORGET, rate=0.3, scale=0.001, start=_until_learned)
+       **_FORGET, rate=0.3, scale=0.001, start=_selection_start)
 define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
        "Use it in place of ``sigua`` where 40 % of the labels of many classes are wrong; where 20 % are, and on "
        "labels by people, ``sigua`` gained more.",
        "ce", _FIRST_SLN, "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, **_FIRST)
+# Without the term for equal classes, and with MixMatch's α of 0.75: mixtures halfway between rows (α = 4) blur what
+# classes that curve around each other have learned.
+_DIVIDEMIX: dict[str, Any] = {"lambda_u": 0.0, "ramp": 16.0, "balance": False, "agreed": True, "alpha": 0.75}
 define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
        "Use it where many labels are wrong, at random or by similar classes, and five times the time can be spent. It "
-       "loses on clean labels and rare classes.",
-       "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp}",
-       warmup=lambda s: max(_until_learned(s), min(30 if s.many else 10, s.epoch(0.3))), lambda_u=0.0, penalty=False,
-       ramp=16.0)
+       "loses on clean labels of classes that overlap.",
+       "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp},balance={balance},"
+       "agreed={agreed},alpha={alpha}",
+       warmup=lambda s: max(_until_learned(s), min(30 if s.many else 10, s.epoch(0.3))), penalty=False,
+       **_DIVIDEMIX)
 define("promix", "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
        "Use it on pictures, or with many classes, of which many labels are wrong, with time for two models.",
        "ce", "promix:warmup={warmup},rho={rho},tau={tau},ramp={ramp},guess_from={guess_from},equal={equal},"
@@ -717,5 +744,6 @@ define("promix", "ProMix: two models trained on labels of small loss or high con
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",
        "Use it to compare with the SLN paper's Table 4: ``dividemix`` with its own warm-up was better in every column "
        "of our runs.",
-       "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp}",
-       **_FIRST, lambda_u=0.0, ramp=16.0)
+       "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp},balance={balance},agreed={agreed},"
+       "alpha={alpha}",
+       **_FIRST, **_DIVIDEMIX)
