@@ -209,7 +209,9 @@ def joined(rows: Sequence[Row], only: str) -> tuple[list[Row], Row]:
     by_cell = {(row["kind"], row["row"], row["column"]): row for row in (*table["rows"], *rows)}
     order = [key for cell in cells() if (key := cell[:3]) in by_cell]
     note = f"{only}: {here['cpu']}, one thread, Python {here['python']}, torch {here['torch']}"
-    return [by_cell[key] for key in order], table["made_by"] | {"note": f"{table['made_by']['note']}. {note}"}
+    return [by_cell[key] for key in order], table["made_by"] | {
+        "note": f"{table['made_by'].get('note', 'all')}. {note}"
+    }
 
 
 def main() -> None:

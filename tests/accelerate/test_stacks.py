@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.base import Backbone
 from noiseproof.strategies import Batch, Run, Strategy
+from noiseproof.strategies.base import STRATEGIES as REGISTERED
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
 from noiseproof.train.guard import StopRequest
 from noiseproof.train.step import Stepper
@@ -314,6 +316,60 @@ def test_runs_that_do_other_things_make_their_steps_apart(other: str, joined: li
     for job, outcome in zip(pair, fly(pair), strict=True):
         assert_as_alone(job, outcome)
     assert joined == []
+
+
+class Alternates(Strategy):
+    """Leaves every other epoch as it is, which a copy for several runs would not know."""
+
+    capturable = joins = True
+    name = "alternates"
+    is_on = False
+
+    def start_epoch(self, run: Run) -> None:
+        self.is_on = run.epoch % 2 == 1
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        return batch.with_target(1 - batch.soft_target(run.num_classes, batch.x)) if self.is_on else batch
+
+
+class Unregistered(Alternates):
+    """Has no name by which two of them could be told apart."""
+
+    name = ""
+    start_epoch = Strategy.start_epoch
+    is_on = True
+
+
+@pytest.mark.parametrize("cls", [Alternates, Unregistered])
+def test_strategies_that_one_copy_cannot_serve_make_their_steps_apart(
+    cls: type[Strategy], joined: list[list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTERED._factories, "alternates", cls)
+    methods = [Method(get_loss("ce"), strategies=(cls(),)) for _ in range(2)]
+    pair = [replace(job, method=method) for job, method in zip(jobs(["ce", "ce"]), methods, strict=True)]
+    outcomes = fly(pair)
+    assert joined == [] and all(isinstance(outcome, Result) for outcome in outcomes), outcomes
+
+
+def test_factors_of_a_backward_pass_that_failed_are_forgotten(
+    updates: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that ran out of memory while its graph was captured."""
+    begun, left = stacks_module.RunStack._joint_step, list[Any]()
+
+    def step(self: Any, network: Any, size: int) -> None:
+        for layer, _ in network.layers:
+            if layer.rounded is not None:
+                seats, outputs, *inputs = layer.weight.shape
+                layer.factors = torch.ones(seats, 3, outputs), torch.ones(seats, 3, math.prod(inputs))
+                left.append(layer)
+        begun(self, network, size)
+
+    monkeypatch.setattr(stacks_module.RunStack, "_joint_step", step)
+    together = with_optimizers(["sgd:lr=0.02,momentum=0.9"] * 2, model="test-leaky:odd=twice")
+    for job, outcome in zip(together, fly(together), strict=True):
+        assert_as_alone(job, outcome)
+    assert updates == [2] and left
 
 
 class Fails(Strategy):

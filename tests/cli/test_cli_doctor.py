@@ -68,7 +68,7 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(
             {"url": "https://example.org/np.git", "vcs_info": {"vcs": "git", "commit_id": "a1b2"}},
             "pip install 'noiseproof[review] @ git+https://example.org/np.git@a1b2'",
         ),
-        (None, "pip install '.[review]' in a clone of noiseproof"),
+        (None, "cd CLONE && pip install '.[review]'"),
     ],
 )
 def test_an_extra_that_is_not_installed_says_how_to_get_it(

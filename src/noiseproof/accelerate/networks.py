@@ -131,7 +131,7 @@ class _Products(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         if ctx.keeper is not None:
-            pair, other = (grad.contiguous(), x), ctx.keeper.factors  # of another call of this layer
+            pair, other = (grad.contiguous(), x.contiguous()), ctx.keeper.factors  # of another call of this layer
             if other is not None:
                 pair = torch.cat([pair[0], other[0]], 1), torch.cat([pair[1], other[1]], 1)
             ctx.keeper.factors = pair
@@ -245,6 +245,12 @@ class Stack(nn.Module):
     def forward(self, x: Tensor) -> Output:
         out: Output = self.joint(x)
         return out
+
+    def clear_gradients(self) -> None:
+        """Forget gradients and their factors, of a backward pass that failed half way, too."""
+        self.zero_grad()
+        for stacked, _ in self.layers:
+            stacked.factors = None
 
     def share_gradients(self) -> None:
         """Give each member its part of the gradients."""

@@ -41,7 +41,7 @@ log = logging.getLogger("noiseproof")
 # Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself overlaps with other
 # stacks; the kernels of linear layers are so short that starting them takes half of the time of eight runs.
 STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
-APART = {*IN_STEP} - {"targets", "after_step"}  # hooks that are called for each run by itself
+APART = {*IN_STEP, "start_epoch", "end_epoch"} - {"targets", "after_step"}  # called for each run by itself
 SPARE = 16  # a stack's prepared inputs take at most the free memory over this
 
 
@@ -175,9 +175,11 @@ class RunStack:
 
     def part(self) -> None:
         """Give each member tables of its own again."""
-        for shared in (self.joint, self.joint_update):
-            if shared is not None:
-                shared.release()
+        shared = [each for each in (self.joint, self.joint_update) if each is not None]
+        for each in shared:
+            each.release()
+        if shared and self.members:
+            _synchronize(self.members[0].run)  # each member goes on, on its own stream, with what was copied here
         self.joint = self.joint_update = None
 
     def _unstack(self) -> None:
@@ -272,7 +274,7 @@ class RunStack:
         assert joint is not None
         for member in self.members:
             member.stepper.begin(size)
-        network.zero_grad()
+        network.clear_gradients()
         first = self.members[0].run
         with self._restored_on_error(network):
             batch = make_targets(joint.next_batch(size), joint.run, joint.run.strategies)
@@ -312,7 +314,7 @@ class RunStack:
 
         with self._restored_on_error(network):
             batches = self._for_each(begin)
-            network.zero_grad()
+            network.clear_gradients()
             first, count = self.members[0].run, len(self.members)
             filler = next(iter(batches.values()))[1].x  # in place of the inputs of a member that has failed
             x = torch.cat([batches[member][1].x if member in batches else filler for member in self.members])
@@ -497,7 +499,7 @@ def can_join(members: Sequence[Stacked]) -> bool:
 def _is_simple(member: Stacked) -> bool:
     run, observers = member.run, member.stepper.observers
     return (
-        all(each.joins and not each.remembers and not each.overrides(*APART) for each in run.strategies)
+        all(each.joins and each.name and not each.remembers and not each.overrides(*APART) for each in run.strategies)
         and not run.loss_draws
         and run.loss.independent_rows
         and run.data.soft is None

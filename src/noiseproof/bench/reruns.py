@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import chain
 
-from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
 from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
 from noiseproof.papers import PAPERS
@@ -72,12 +72,18 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
 
 
 def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
-    """Those of ``runs``, such as a sweep of benchmarks/sweeps, whose results do not come with noiseproof."""
+    """Those of ``runs``, such as a file of benchmarks/sweeps, whose results do not come with noiseproof.
+
+    What a run keeps or measures on request does not come with it.
+    """
     files = [load_reruns(paper) for paper in PAPERS]
     rows = [*(row for file in files for one in file.diagnoses for row in one["rows"])]
     rows += [row for file in files for row in file.rows.values()]
     done = {(row["key"], seed) for row in rows for seed in row["seeds"]}
-    return [run for run in runs if (replace(run, seed=0).key, run.seed) not in done]
+    more = (any(getattr(run, name) for name in OUTSIDE_KEY) for run in runs)
+    return [
+        run for run, asks in zip(runs, more, strict=True) if asks or (replace(run, seed=0).key, run.seed) not in done
+    ]
 
 
 def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:

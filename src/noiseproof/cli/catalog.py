@@ -177,7 +177,7 @@ def features(as_json: AsJson = False) -> None:
     rows = []
     for thing in described:
         name = f"{thing['name']}:NAME" if cast(Any, FEATURES[thing["name"]]).loads_by_name else thing["name"]
-        state = "yes" if thing["installed"] else f"no: extra {thing['install']}"
+        state = "yes" if thing["installed"] else f"no, see noiseproof doctor: {thing['install']}"
         rows.append((name, thing["for"], state, thing["licence"] or "", (thing["sha256"] or "")[:16], thing["summary"]))
     return show(("name", "for", "installed", "licence", "SHA-256", "what it is"), rows)
 

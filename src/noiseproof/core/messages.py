@@ -113,7 +113,7 @@ def install_command(extra: str) -> str:
         origin = {}
     url, repository = origin.get("url"), origin.get("vcs_info")
     if not url:
-        return f"pip install '.[{extra}]' in a clone of noiseproof"
+        return f"cd CLONE && pip install '.[{extra}]'"
     if origin.get("dir_info", {}).get("editable"):
         return f"pip install -e '{url2pathname(urlsplit(url).path)}[{extra}]'"
     if repository:

@@ -137,8 +137,8 @@ class Strategy:
         """Refer to the models of ``run``; a copy of a strategy that ``joins`` is bound to those of S stacked runs.
 
         That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with ``run.random.normal`` or
-        ``uniform``; its ``after_step`` finds weights (S, …). It overrides no other hook inside a step, and remembers
-        nothing.
+        ``uniform``; its ``after_step`` finds weights (S, …), which it must not write. It overrides no other hook inside
+        a step or at the ends of an epoch, and remembers nothing.
         """
 
     def start_epoch(self, run: Run) -> None:

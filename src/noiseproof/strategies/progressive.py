@@ -78,7 +78,7 @@ class ProgressiveStopping(Strategy):
             raise ValueError("Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP.")
         if any(other.name == "freeze" for other in run.strategies):
             raise ValueError(f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one out.")
-        check_sole_selection(self, "layers that are drawn anew would learn from the rows that it leaves", run)
+        check_sole_selection(self, "layers that are drawn anew would learn from only the rows that it keeps", run)
         check_scores(run.loss, self.name)
         self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]
         assert len(self._classifiers) == len(run.models)

@@ -86,9 +86,7 @@ def check_sole_selection(strategy: Strategy, why: str, run: Run) -> None:
     """Refuse a selection by loss beside ``strategy``."""
     for other in run.strategies:
         if isinstance(other, (Selection, Prune)):
-            raise ValueError(
-                f"Expected no other selection beside {strategy.name}, got `{other}`: {why}. Leave one out."
-            )
+            raise ValueError(f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
 
 
 @torch.no_grad()
