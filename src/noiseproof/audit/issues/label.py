@@ -243,17 +243,11 @@ class WrongLabels(Issue):
         labels, K = self.labels, len(data.classes)
         is_audited = data.row >= 0
         issues = self.mask & is_audited
-        low, high = labels.noise_interval
-        verdict = self.verdict(int(issues.sum()), int(is_audited.sum()))
         row_counts, issue_counts = (
             np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
         )
         return {
-            "issues": int(issues.sum()), "labels_look_fine": labels.looks_fine,
-            "verdict": " ".join(filter(None, (verdict, self.class_verdict(data)))),
-            "assumption": ASSUMPTION if labels.is_predictable else None,
-            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
-            "false_positive_rate": labels.false_positive_rate,
+            "issues": int(issues.sum()), **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
             "classes": [
                 {
                     "name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k]),
@@ -264,6 +258,17 @@ class WrongLabels(Issue):
             "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
             "worst_pairs": self._worst_pairs(data, issues),
         }  # fmt: skip
+
+    def _of_all(self, data: AuditData, issues: int, asked: int) -> dict[str, Any]:
+        """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called wrong."""
+        labels, (low, high) = self.labels, self.labels.noise_interval
+        return {
+            "labels_look_fine": labels.looks_fine,
+            "verdict": " ".join(filter(None, (self.verdict(issues, asked), self.class_verdict(data)))),
+            "assumption": ASSUMPTION if labels.is_predictable and data.sets is None else None,
+            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
+            "false_positive_rate": labels.false_positive_rate,
+        }
 
     def verdict(self, issues: int, rows: int) -> str:
         """What the model concludes about all labels, with the estimate of the noise rate, and classes that differ."""
@@ -299,20 +304,23 @@ class WrongLabels(Issue):
 
         A class stands out with twice the rate of all labels, and with two wrong rows or more by that estimate.
         """
+        return self._name_outstanding(
+            np.bincount(data.given[data.row >= 0], minlength=len(data.classes)), [*map(repr, data.classes)],
+            "of the {rows} rows labelled {name}, about {rate:.1%} look wrong",
+            "of the rows that should be {name}, about {rate:.1%} have another label",
+        )  # fmt: skip
+
+    def _name_outstanding(self, given: NDArray[np.int64], names: Sequence[str], wrong: str, lost: str) -> str:
+        """Sentences on the classes (K,), ``given`` so often, whose labels are ``wrong`` or ``lost`` far above average."""
         labels = self.labels
         if not labels.is_predictable:
             return ""
-        rows = np.bincount(data.given[data.row >= 0], minlength=len(data.classes))
-        right = rows * (1 - labels.class_rates)
-        true = right / np.maximum(labels.transition.diagonal(), 1e-9)  # rows that should have the label of a class
+        true = given * (1 - labels.class_rates) / np.maximum(1 - labels.lost_rates, 1e-9)  # rows that should have it
         sentences = []
-        for rates, counts, sentence in (
-            (labels.class_rates, rows, "of the {rows} rows labelled {name!r}, about {rate:.1%} look wrong"),
-            (labels.lost_rates, true, "of the rows that should be {name!r}, about {rate:.1%} have another label"),
-        ):
+        for rates, counts, sentence in ((labels.class_rates, given, wrong), (labels.lost_rates, true, lost)):
             stands_out = (rates >= 2 * labels.noise_rate) & (rates > NEGLIGIBLE) & (rates * counts >= MIN_WRONG)
             for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][:MAX_CLASSES]:
-                sentences.append(sentence.format(rows=rows[k], name=data.classes[k], rate=rates[k]))
+                sentences.append(sentence.format(rows=given[k], name=names[k], rate=rates[k]))
         text = "; ".join(sentences)
         return f"{text[:1].upper()}{text[1:]}." if text else ""
 

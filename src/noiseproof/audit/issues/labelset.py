@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.label import MAX_CLASSES, MIN_WRONG, WrongLabels
-from noiseproof.audit.judge.interval import NEGLIGIBLE
+from noiseproof.audit.issues.label import WrongLabels
 from noiseproof.core.messages import quoted
 
 if TYPE_CHECKING:
@@ -55,15 +54,9 @@ class WrongLabelSets(WrongLabels):
         labels, is_audited = self.labels, data.row >= 0
         issues = labels.label_is_issue & is_audited[:, None]
         answers = labels.answers & is_audited[:, None]
-        low, high = labels.noise_interval
-        verdict = self.verdict(int(issues.sum()), int(is_audited.sum()) * len(labels.names))
         return {
             "issues": int((self.mask & is_audited).sum()), "label_issues": int(issues.sum()),
-            "labels_look_fine": labels.looks_fine,
-            "verdict": " ".join(filter(None, (verdict, self.class_verdict(data)))),
-            "assumption": None,
-            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
-            "false_positive_rate": labels.false_positive_rate,
+            **self._of_all(data, int(issues.sum()), int(is_audited.sum()) * len(labels.names)),
             "classes": [
                 {
                     "name": name, "rows": int(answers[:, k].sum()), "issues": int((issues & answers)[:, k].sum()),
@@ -79,21 +72,11 @@ class WrongLabelSets(WrongLabels):
 
     def class_verdict(self, data: AuditData) -> str:
         """Labels of which far more than of all are wrong or missing, the worst first; empty if there are none."""
-        labels = self.labels
-        if not labels.is_predictable:
-            return ""
-        given = labels.answers[data.row >= 0].sum(0)
-        true = given * (1 - labels.class_rates) / np.maximum(1 - labels.lost_rates, 1e-9)
-        sentences = []
-        for rates, counts, sentence in (
-            (labels.class_rates, given, "of the {rows} rows with {name}, about {rate:.1%} should not have it"),
-            (labels.lost_rates, true, "of the rows that should have {name}, about {rate:.1%} lack it"),
-        ):
-            stands_out = (rates >= 2 * labels.noise_rate) & (rates > NEGLIGIBLE) & (rates * counts >= MIN_WRONG)
-            for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][:MAX_CLASSES]:
-                sentences.append(sentence.format(rows=given[k], name=quoted(labels.names[k]), rate=rates[k]))
-        text = "; ".join(sentences)
-        return f"{text[:1].upper()}{text[1:]}." if text else ""
+        return self._name_outstanding(
+            self.labels.answers[data.row >= 0].sum(0), [*map(quoted, self.labels.names)],
+            "of the {rows} rows with {name}, about {rate:.1%} should not have it",
+            "of the rows that should have {name}, about {rate:.1%} lack it",
+        )  # fmt: skip
 
     def notes(self) -> list[str]:
         return []
