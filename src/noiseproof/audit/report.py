@@ -258,7 +258,7 @@ class LabelReport:
             summary["labels_look_fine"] = False
         return summary
 
-    # --- annotators ---------------------------------------------------------------------------------------------------
+    # Annotators
 
     @cached_property
     def annotator_quality(self) -> AnnotatorQuality:
@@ -324,7 +324,7 @@ class LabelReport:
         """Open the review page of this audit, in a notebook inline; see `noiseproof.review.session.open_review`."""
         return provided("review").open_review(self, folder, **options)
 
-    # --- files --------------------------------------------------------------------------------------------------------
+    # Files
 
     def save(
         self,

@@ -307,7 +307,7 @@ class Queue:
                 self.people.leases.take(int(self.issues.row[selected[place]]), reviewer, tab)
             return place, []
 
-    # --- classes
+    # Classes
 
     def new_classes(self) -> list[str]:
         """Return the classes that reviewers named and the audit does not have, in the order of the first decisions."""
@@ -354,7 +354,7 @@ class Queue:
         at = np.flatnonzero((same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0))
         return [self.resolve(int(row), "keep", reviewer=reviewer) for row in self.issues.row[at]]
 
-    # --- decisions
+    # Decisions
 
     def decide(
         self,

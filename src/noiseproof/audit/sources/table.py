@@ -86,7 +86,7 @@ class TableSource(Source):
             return table_kind(request.path) is not None
         return hasattr(request.data, "columns")
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # Reading
 
     def read(self, request: Request) -> AuditData:
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
@@ -311,7 +311,7 @@ class TableSource(Source):
         """Return what is compared column by column."""
         return frame
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # Showing
 
     @cached_property
     def records(self) -> Records:
@@ -456,7 +456,7 @@ class TableSource(Source):
             return super().row_names(rows)
         return [str(name) for name in self.frame[self.config["id"]].iloc[list(rows)]]
 
-    # --- correcting ---------------------------------------------------------------------------------------------------
+    # Correcting
 
     def default_out(self) -> Path:
         name = Path(self.config["data"] or "").name.lower()
