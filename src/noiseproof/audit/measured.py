@@ -233,7 +233,6 @@ def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Esti
 
 
 def _draw(table: pd.DataFrame, path: Path) -> Path:
-    """Draw the reliability diagram."""
     import pandas as pd
 
     from noiseproof.analysis.figures import Figure, Layer

@@ -549,7 +549,6 @@ def _with_more_cells(sheet: bytes, cells: Mapping[int, Sequence[tuple[str, Any]]
 
 
 def _sheet_cell(prefix: bytes, attributes: bytes, value: Any) -> bytes:
-    """Return the XML of a cell with a value."""
     tag = prefix + b"c"
     if isinstance(value, str):
         text = escape(value).encode("ascii", "xmlcharrefreplace")

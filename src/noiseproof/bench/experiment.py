@@ -537,7 +537,6 @@ class _BadValue(BadExperiment):
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
-    """The experiments of a block."""
     for key in block:
         if key not in KEYS:
             raise _BadValue(f"Unknown key {key!r}. {near_names(key, KEYS)}", key, None)

@@ -386,7 +386,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return weights if sample_weight is None else weights * np.asarray(sample_weight)
 
     def _validation_rows(self, X: Any, y: Any, *, is_plain: bool) -> _Rows | None:
-        """The rows to validate on, if there are any."""
         if X is None and y is None:
             return None
         if X is None or y is None:

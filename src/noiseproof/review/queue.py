@@ -88,7 +88,6 @@ class Orders:
         self.by = lru_cache(self._by)  # ten of them
 
     def _by(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
-        """Return all positions, sorted."""
         issues, sign = self.issues, -1 if descending else 1
         if sort == "quality":  # the audit's order
             return np.arange(len(issues))[::sign]

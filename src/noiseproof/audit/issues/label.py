@@ -401,7 +401,6 @@ class WrongLabelSets(WrongLabels):
         }  # fmt: skip
 
     def class_verdict(self, data: AuditData) -> str:
-        """Labels of which far more than of all are wrong or missing, the worst first; empty if there are none."""
         return self._name_outstanding(
             self.labels.answers[data.row >= 0].sum(0), [*map(quoted, self.labels.names)],
             "of the {rows} rows with {name}, about {rate:.1%} should not have it",

@@ -114,7 +114,6 @@ class ArraySource(Source):
 
     @property
     def labels_entry(self) -> str:
-        """The entry of config.json that names the file of the labels."""
         in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
         return "data" if in_data else "labels"
 
