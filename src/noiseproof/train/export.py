@@ -81,7 +81,7 @@ class Predictor(nn.Module):
 
     @staticmethod
     def _mean(each: list[Tensor]) -> Tensor:
-            return torch.stack(each).mean(0) if len(each) > 1 else each[0]
+        return torch.stack(each).mean(0) if len(each) > 1 else each[0]
 
     def _probabilities(self, out: Output) -> Tensor:
         return out.logits.softmax(1) if self.loss is None else self.loss.probabilities(out)
