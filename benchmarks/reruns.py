@@ -22,7 +22,17 @@ from typing import Any
 
 from noiseproof.bench import load_experiments, read_results
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.reruns import PRECISIONS, Counts, count_all, count_cells, find_diagnosis, load_reruns, rerun_cells
+from noiseproof.bench.reruns import (
+    DIGITS,
+    PRECISIONS,
+    Counts,
+    count_all,
+    count_cells,
+    find_diagnosis,
+    load_reruns,
+    rerun_cells,
+    row_key,
+)
 from noiseproof.bench.tables import Cell, PaperTable, Published, heading, list_tables, load_table, measured
 from noiseproof.papers import PAPERS
 
@@ -38,7 +48,7 @@ Json = dict[str, Any]
 
 def add_results(content: Json, paper: str, results: Mapping[str, Json], note: str = "") -> list[str]:
     """Add to ``content``, the file of ``paper``, the runs of its cells and diagnoses in ``results``; name what grew."""
-    rows = {row["key"]: row for row in content["rows"]}
+    rows = {row["key"][:DIGITS]: row for row in content["rows"]}
     grown = []
     for key, runs in by_first_seed(results).items():
         if of_sweep := sweep_rows(content, key, runs):
@@ -51,7 +61,7 @@ def add_results(content: Json, paper: str, results: Mapping[str, Json], note: st
         if key not in rows:
             names = {"table": table.id, "block": cell.block, "row": cell.row, "column": cell.column}
             precision = runs[min(runs)]["experiment"]["precision"]
-            rows[key] = names | {"method": cell.fields["method"], "precision": precision, "key": key}
+            rows[key] = names | {"precision": precision, "key": key}
             content["rows"].append(rows[key])
         extend(rows[key], reported, runs, content["made_by"], note)
         grown.append(f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds")
@@ -59,23 +69,23 @@ def add_results(content: Json, paper: str, results: Mapping[str, Json], note: st
 
 
 def by_first_seed(results: Mapping[str, Json]) -> dict[str, dict[int, Json]]:
-    """Finished runs by the key of the same run with seed 0, and by seed."""
+    """Finished runs by the key of their row, and by seed."""
     runs: dict[str, dict[int, Json]] = {}
     for key, result in results.items():
         experiment = Experiment.from_dict(result["experiment"])
         if result["status"] == "done" and experiment.key == key:  # otherwise of other files or code
-            runs.setdefault(replace(experiment, seed=0).key, {})[experiment.seed] = result
+            runs.setdefault(row_key(experiment), {})[experiment.seed] = result
     return runs
 
 
 @cache
 def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
-    """The first cell of each run with seed 0, by its key, and all cells that report that run."""
+    """The first cell of each row, by its key, and all cells that report its runs."""
     cells: dict[str, tuple[PaperTable, Cell, list[Cell]]] = {}
     for table in (load_table(id) for id in list_tables()):
         for part in table.parts if table.paper == paper else ():
             for precision in PRECISIONS:
-                key = replace(part.experiment(0), precision=precision).key
+                key = row_key(replace(part.experiment(0), precision=precision))
                 cells.setdefault(key, (table, part, []))[2].append(part)
     return cells
 
@@ -84,7 +94,7 @@ def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
     """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment."""
     found = []
     for one in content["diagnoses"]:
-        row = next((row for row in one["rows"] if row["key"] == key), None)
+        row = next((row for row in one["rows"] if row["key"][:DIGITS] == key), None)
         if row is None and key in sweep_keys(one["sweep"]):
             run = runs[min(runs)]["experiment"]
             row = {"noise": run["noise"], "method": run["method"], "model": run["settings"]["model"]}
@@ -97,7 +107,7 @@ def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
 
 @cache
 def sweep_keys(path: str) -> set[str]:
-    return {replace(run, seed=0).key for run in load_experiments(ROOT / path, check_runs=False)}
+    return {row_key(run) for run in load_experiments(ROOT / path, check_runs=False)}
 
 
 def extend(row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions: list[Json], note: str) -> None:

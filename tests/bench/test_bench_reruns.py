@@ -17,7 +17,17 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import load_experiments, run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.reruns import count_cells, explain, find_diagnosis, load_reruns, rerun_cells, runs_left
+from noiseproof.bench.reruns import (
+    DIGITS,
+    PRECISIONS,
+    count_cells,
+    explain,
+    find_diagnosis,
+    load_reruns,
+    rerun_cells,
+    row_key,
+    runs_left,
+)
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.cli import app
 from noiseproof.papers import PAPERS
@@ -39,8 +49,8 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
     for paper, row in every_row():
         table = load_table(row["table"])
         (cell,) = (c for c in table.cells if (c.block, c.row, c.column) == (row["block"], row["row"], row["column"]))
-        assert table.paper == paper and cell.fields["method"] == row["method"]
-        assert replace(cell.experiment(0), precision=row["precision"]).key == row["key"]
+        assert table.paper == paper
+        assert row_key(replace(cell.experiment(0), precision=row["precision"])) == row["key"]
         assert len(set(row["seeds"])) == len(row["seeds"]) == len(row[cell.metric])
         assert all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"]) and row["made_by"]
         count += 1
@@ -50,6 +60,16 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
             assert (
                 session["commit"] and session["torch"] and session["command"] and (session.get("gpu") or session["cpu"])
             )
+
+
+def test_no_two_rows_can_have_the_same_key() -> None:
+    """Rows have the first digits of a key: no two runs of the tables, or of the sweeps on them, may share those."""
+    parts = [part.experiment(0) for id in list_tables() for part in load_table(id).parts]
+    runs = [replace(run, precision=precision) for run in parts for precision in PRECISIONS]
+    for path in (ROOT / "benchmarks" / "sweeps").glob("*.toml"):
+        runs += [replace(run, seed=0) for run in load_experiments(path, check_runs=False)]
+    full = {run.key for run in runs}
+    assert len({key[:DIGITS] for key in full}) == len(full) > 2_500
 
 
 @pytest.mark.parametrize(
@@ -106,7 +126,7 @@ def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
         for one in load_reruns(paper).diagnoses:
             for id, *words in one["cells"]:
                 assert load_table(id).paper == paper and load_table(id).only(*words).cells
-            keys = {replace(run, seed=0).key for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+            keys = {row_key(run) for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
             assert {row["key"] for row in one["rows"]} <= keys
             assert bool(one["finding"]) == bool(one["rows"])  # said once it has run
 
@@ -172,7 +192,7 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     row = content["rows"][0]
     accuracy = 100 * done[first.experiment(0).key]["last"]["test_accuracy"]
     assert (row["seeds"], row["test_accuracy"]) == ([0], [pytest.approx(accuracy, abs=1e-4)])
-    assert (row["method"], row["precision"], row["key"]) == ("ce", "32", first.experiment(0).key)
+    assert (row["row"], row["precision"], row["key"]) == (first.row, "32", first.experiment(0).key[:8])
     (session,) = content["made_by"]
     assert session["note"] == "a test" and session["cpu"] and len(session["commit"].partition("-")[0]) == 7
     more = run_all([first.experiment(seed) for seed in (2, 1, 0)], tmp_path)

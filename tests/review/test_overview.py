@@ -24,7 +24,7 @@ from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import open_rows
 from noiseproof.review import projection
 from noiseproof.review.context import Context, Labels
-from noiseproof.review.overview import BINS, Overview
+from noiseproof.review.page import BINS, Overview
 from noiseproof.review.projection import (
     STEPS,
     Projection,

@@ -337,7 +337,6 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
 
 
 def _method(text: str) -> Method:
-    """The method that ``str(method)`` writes."""
     loss, *parts = text.split(" × ")
     head = parts.pop(0) if parts and parts[0].partition(":")[0] in HEADS else "linear"
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))

@@ -108,7 +108,6 @@ def audit_again(
 
 
 def _check_trained(earlier: Audit) -> None:
-    """Refuse an audit that trained nothing."""
     if earlier.config["mode"] == "predictions":
         raise ValueError(
             f"Expected an audit that trained models, got one of another model's predictions in {earlier.folder}. Train "

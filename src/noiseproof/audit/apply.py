@@ -165,11 +165,10 @@ def write_corrected(
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
-    Rows that have moved since the audit are found by their content. Data with rows that changed, came or went is
-    refused, and so are copies of a row that moved and have different decisions. A table keeps every byte but those of
-    the changed cells (Parquet: every column and type). Pictures are copied, or with ``link`` linked, into the folders
-    of their classes. Arrays get a .npy file of labels. With ``same_ok``, an existing copy that would be written again
-    is accepted.
+    Rows that have moved since the audit are found, and other changes refused (``find_rows``). A table keeps every byte
+    but those of the changed cells (Parquet: every column and type). Pictures are copied, or with ``link`` linked, into
+    the folders of their classes. Arrays get a .npy file of labels. With ``same_ok``, an existing copy that would be
+    written again is accepted.
 
     Args:
         becomes: classes to merge, and the ones they become, in all rows.

@@ -82,7 +82,7 @@ def _decided(answers: Sequence[Decision]) -> dict[int, Decision]:
     return {row: answer for row, answer in measured_answers(answers).items() if answer.names_label}
 
 
-# --- issues.csv and summary.json --------------------------------------------------------------------------------------
+# issues.csv and summary.json
 
 
 def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.DataFrame:
@@ -159,7 +159,7 @@ def _verdict(audit: Audit, measurement: Measurement) -> str:
     )
 
 
-# --- reliability ------------------------------------------------------------------------------------------------------
+# Reliability
 
 
 def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
@@ -233,7 +233,6 @@ def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Esti
 
 
 def _draw(table: pd.DataFrame, path: Path) -> Path:
-    """Draw the reliability diagram."""
     import pandas as pd
 
     from noiseproof.analysis.figures import Figure, Layer

@@ -145,7 +145,7 @@ def _from_dict(given: InMemory) -> InMemory:
     return InMemory(inner.data, inner.labels, inner.label, inner.text, inner.classes, labels_key)
 
 
-# --- corrected copies -------------------------------------------------------------------------------------------------
+# Corrected copies
 
 
 def columns_of(data: Any) -> list[Any] | None:

@@ -158,7 +158,6 @@ def _kept(decisions: Mapping[int, Decision], decided: Mapping[int, str]) -> tupl
 
 
 def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:
-    """The labels that decisions change."""
     decided: dict[int, str] = {}
     for row, decision in decisions.items():
         if decision.decision in ("accept", "other") and decision.label != decision.given_label:

@@ -85,7 +85,7 @@ def audit(
             the default models. A pipeline gets the columns of a table, any other estimator the features as numbers.
         epochs: of the network.
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
-        goal: what the cut is made for: ``f1``, ``precision=0.9``, ``recall=0.9`` or ``budget=300`` (rows).
+        goal: what the cut is made for, as in ``find_label_issues``.
         issues: names of issue types to look for beside wrong labels, near-duplicates and outliers, or ``all``; by
             default those that take little time.
     """
@@ -258,7 +258,7 @@ class LabelReport:
             summary["labels_look_fine"] = False
         return summary
 
-    # --- annotators ---------------------------------------------------------------------------------------------------
+    # Annotators
 
     @cached_property
     def annotator_quality(self) -> AnnotatorQuality:
@@ -324,7 +324,7 @@ class LabelReport:
         """Open the review page of this audit, in a notebook inline; see `noiseproof.review.session.open_review`."""
         return provided("review").open_review(self, folder, **options)
 
-    # --- files --------------------------------------------------------------------------------------------------------
+    # Files
 
     def save(
         self,

@@ -103,7 +103,7 @@ class LabelSets:
         return np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1]).ravel().astype(np.int64)
 
 
-# --- what users have --------------------------------------------------------------------------------------------------
+# What users have
 
 
 def is_matrix(labels: Any) -> bool:
@@ -241,7 +241,7 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     return [join_set((names[k] for k in np.flatnonzero(row)), separator) for row in answers]
 
 
-# --- columns of lists -------------------------------------------------------------------------------------------------
+# Columns of lists
 
 
 def has_lists(cells: Sequence[Any], name: str) -> bool:
@@ -332,7 +332,7 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
     return {row: filled(cells[row], split_set(word, separator)) for row, word in words.items()}
 
 
-# --- corrected copies -------------------------------------------------------------------------------------------------
+# Corrected copies
 
 
 def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rank methods on any dataset: the same rows and seeds for all, accuracy after the last epoch."""
+"""Methods compared on any dataset: the same rows and seeds for all."""
 
 from __future__ import annotations
 

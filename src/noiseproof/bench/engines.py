@@ -30,13 +30,13 @@ import torch
 
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
-from noiseproof.bench.measures import measure
 from noiseproof.bench.results import (
     Json,
     Lock,
     holder,
     is_complete,
     make_result,
+    measure,
     once,
     provenance,
     read_result,

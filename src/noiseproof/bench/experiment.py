@@ -41,7 +41,7 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
-MEASURES = ("sample-weights", "annotators")  # see ``bench/measures.py``
+MEASURES = ("sample-weights", "annotators")  # see ``bench.results.measure``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
@@ -537,7 +537,6 @@ class _BadValue(BadExperiment):
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
-    """The experiments of a block."""
     for key in block:
         if key not in KEYS:
             raise _BadValue(f"Unknown key {key!r}. {near_names(key, KEYS)}", key, None)

@@ -2,8 +2,8 @@
 
 papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session), ``rows`` (a cell's
 values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, as a table
-and words of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run with
-seed 0 has its ``key``, so that tables which share runs share rows, and a preset that is revised has none.
+and words of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run has
+its ``key`` (``row_key``), so that tables which share runs share rows, and a preset that is revised has none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, l
 from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
+DIGITS = 8  # of a key that a row has, enough for all that there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,11 @@ class Reruns:
     diagnoses: Sequence[Json]
 
 
+def row_key(run: Experiment) -> str:
+    """The key of the row that has ``run``: the first digits of that with seed 0."""
+    return replace(run, seed=0).key[:DIGITS]
+
+
 @cache
 def load_reruns(paper: str) -> Reruns:
     """The file of a paper; empty where nothing of it was rerun.
@@ -41,7 +47,7 @@ def load_reruns(paper: str) -> Reruns:
     """
     file = files("noiseproof.papers") / "reruns" / f"{paper}.json"
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {"made_by": [], "rows": [], "diagnoses": []}
-    return Reruns(content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"])
+    return Reruns(content["made_by"], {row["key"][:DIGITS]: row for row in content["rows"]}, content["diagnoses"])
 
 
 def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Comparison]:
@@ -79,17 +85,18 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     files = [load_reruns(paper) for paper in PAPERS]
     rows = [*(row for file in files for one in file.diagnoses for row in one["rows"])]
     rows += [row for file in files for row in file.rows.values()]
-    done = {(row["key"], seed) for row in rows for seed in row["seeds"]}
-    more = (any(getattr(run, name) for name in OUTSIDE_KEY) for run in runs)
-    return [
-        run for run, asks in zip(runs, more, strict=True) if asks or (replace(run, seed=0).key, run.seed) not in done
-    ]
+    done = {(row["key"][:DIGITS], seed) for row in rows for seed in row["seeds"]}
+
+    def is_left(run: Experiment) -> bool:
+        return any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done
+
+    return [run for run in runs if is_left(run)]
 
 
 def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:
     """The rows that have what ``cell`` reports, one of each precision at most."""
     first = cell.experiment(0)
-    keys = [replace(first, precision=precision).key for precision in precisions]
+    keys = [row_key(replace(first, precision=precision)) for precision in precisions]
     return [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
 
 

@@ -31,7 +31,8 @@ import xxhash
 
 from noiseproof.bench.experiment import Experiment
 from noiseproof.core import files
-from noiseproof.train import Result
+from noiseproof.strategies import predict_log_probs
+from noiseproof.train import Result, Task
 from noiseproof.train.checkpoint import BEST, write_text
 from noiseproof.train.loop import EPOCHS
 
@@ -152,6 +153,36 @@ def write_result(folder: Path, result: Json) -> None:
             shutil.rmtree(run / "checkpoints", ignore_errors=True)
             for name in BEST:
                 (run / f"{name}.safetensors").unlink(missing_ok=True)
+
+
+def measure(experiment: Experiment, outcome: Result, task: Task, folder: Path, data_dir: str | None) -> Json:
+    """The ``measures`` of a finished run by name, from ``folder`` of results; None for what could not be measured.
+
+    ``sample-weights`` are ``alpha`` and ``snr`` of the curriculum paper at the end of training, over all epochs.
+    ``annotators`` is ``annotator_nll`` of CIFAR-10N's three labels of each training row (LN paper, Table 4).
+    """
+    measured: Json = {}
+    if experiment.records_samples:
+        measured |= _sample_weights(folder / "runs" / experiment.key, len(outcome.metrics))
+    if "annotators" in experiment.measures:
+        from noiseproof.analysis.after.calibration import annotator_nll  # it needs pandas, which training does not
+        from noiseproof.analysis.after.predictions import cifar10n_annotations
+
+        annotations = cifar10n_annotations(experiment.load(data_dir).train.y, data_dir)[task.train.index.cpu().numpy()]
+        log_probs = predict_log_probs(outcome.run, task.train.x)
+        measured["annotator_nll"] = annotator_nll(annotations, log_probs.double().exp().cpu().numpy())
+    return measured
+
+
+def _sample_weights(folder: Path, epochs: int) -> Json:
+    from noiseproof.analysis.during.samples import sample_weights
+    from noiseproof.analysis.runs import open_run
+
+    run = open_run(folder)
+    if len(run.sample_epochs) != epochs:  # it began without recording samples
+        return {"alpha": None, "snr": None}
+    last = sample_weights(run).iloc[-1]
+    return {name: float(last[name]) for name in ("alpha", "snr")}
 
 
 def make_result(

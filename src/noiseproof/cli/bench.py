@@ -390,7 +390,7 @@ def _show_counts(as_json: bool) -> None:
 def _show_sweep(experiments: Sequence[Experiment], results: str, as_json: bool) -> None:
     """Rank what a sweep compares, for each kind of data."""
     from noiseproof.bench import read_results
-    from noiseproof.bench.summary import summarise_sweep
+    from noiseproof.bench.ranking import summarise_sweep
 
     groups = summarise_sweep(experiments, read_results(results))
     if as_json:

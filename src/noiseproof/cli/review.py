@@ -226,7 +226,6 @@ def _plan(
 def _proposals(
     measure: int | None, blind: bool, repeats: float, seed: int, propose: str, count: int, pages: list[str]
 ) -> Plan:
-    """Return what to propose."""
     from noiseproof.audit.measure.design import parse_mixture
     from noiseproof.review.measuring import Plan
 

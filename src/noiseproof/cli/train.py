@@ -166,7 +166,6 @@ def _finetuned(method: str, finetune: str | None, settings: Settings) -> str:
 
 
 def _changed(settings: Settings) -> dict[str, Any]:
-    """Return the settings that are not the default ones."""
     default = type(settings)().as_dict()
     return {name: value for name, value in settings.as_dict().items() if value != default[name]}
 

@@ -78,11 +78,14 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
 
 
 @contextmanager
-def writing_folder(path: Path) -> Iterator[Path]:
+def writing_folder(path: Path, beside: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, which becomes the new folder ``path`` on success; a failure leaves nothing.
 
-    What a killed process left is removed; while one is running, another raises FileExistsError.
+    It may not lie in the folder ``beside``. What a killed process left is removed; while one is running, another raises
+    FileExistsError.
     """
+    if path.resolve().is_relative_to(beside.resolve()):
+        raise ValueError(f"Expected a place outside {beside}, which is not changed, got {path}.")
     part, lock = _part(path), Lock(path.with_name(f".{path.name}.lock"))
     if not lock.held:
         raise FileExistsError(f"Expected {path} to be written once, another process writes it. Choose another place.")

@@ -87,7 +87,7 @@ def open_bytes(path: Path) -> BinaryIO:
     return PackedFile(path) if path.name.lower().endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
 
 
-# --- how a text file is written ---------------------------------------------------------------------------------------
+# How a text file is written
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def read_cells(text: str, separator: str) -> Iterator[list[str]]:
                 yield cells
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
+# Columns
 
 
 def _names(first: Sequence[Any], header: bool) -> list[str]:

@@ -80,7 +80,7 @@ def table_name(table: Table, default: str) -> str:
     return Path(table).stem if isinstance(table, (str, os.PathLike)) else default
 
 
-# --- in memory --------------------------------------------------------------------------------------------------------
+# In memory
 
 
 def library_of(value: Any) -> str:
@@ -153,7 +153,7 @@ def list_class_names(kind: Any) -> list[str] | None:
     return names
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# Files
 
 
 def read_file(

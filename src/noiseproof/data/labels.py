@@ -44,7 +44,6 @@ def _as_written(values: Any, name: str) -> NDArray[Any]:
 
 
 def _one_column(values: Any, name: str) -> NDArray[Any]:
-    """Labels as an array (N,)."""
     try:
         labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths

@@ -274,7 +274,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             frame.insert(2, "variance", self.predict_uncertainty(X))
         return frame
 
-    # --- inputs -------------------------------------------------------------------------------------------------------
+    # Inputs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -386,7 +386,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return weights if sample_weight is None else weights * np.asarray(sample_weight)
 
     def _validation_rows(self, X: Any, y: Any, *, is_plain: bool) -> _Rows | None:
-        """The rows to validate on, if there are any."""
         if X is None and y is None:
             return None
         if X is None or y is None:
@@ -401,7 +400,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
         return _Rows(x, torch.from_numpy(np.searchsorted(self.classes_, labels)), None)
 
-    # --- training -----------------------------------------------------------------------------------------------------
+    # Training
 
     def _choose(self, rows: _Rows, seed: int) -> str:
         """The method that ``auto`` stands for: candidates are trained without the held-out rows, and predict them."""
@@ -515,7 +514,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         device = torch.device(self.device)
         return make_fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
 
-    # --- files --------------------------------------------------------------------------------------------------------
+    # Files
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "predictor_"):

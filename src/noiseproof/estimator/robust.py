@@ -1,4 +1,4 @@
-"""A scikit-learn meta-estimator that trains any classifier in spite of wrong labels."""
+"""A meta-estimator around any classifier of scikit-learn."""
 
 from __future__ import annotations
 

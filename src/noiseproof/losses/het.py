@@ -1,4 +1,4 @@
-"""Het: cross entropy of a softmax averaged over Gaussian noise on the logits (LN paper, section 4)."""
+"""The loss Het (LN paper, section 4)."""
 
 from __future__ import annotations
 

@@ -265,7 +265,6 @@ def _read_pt(path: Path) -> Mapping[str, Any]:
 
 
 def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
-    """The column ``name`` as labels (N, A)."""
     where = f"in {name!r} of {path}"
     if name not in table:
         raise ValueError(f"Expected a column {name!r} in {path}, got {', '.join(map(repr, table)) or 'none'}.")

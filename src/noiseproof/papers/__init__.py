@@ -187,7 +187,6 @@ def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
 
 
 def _only_spec(matches: list[Preset], near: list[Preset], data: Mapping[str, Any], remedy: str) -> str:
-    """The spec on which all ``matches`` agree."""
     specs = {preset.spec for preset in matches}
     if len(specs) == 1:
         return specs.pop()

@@ -150,7 +150,7 @@ class Context(Prepared):
         at = self.labels.position.get(row)
         return None if at is None else self.labels.id[at]
 
-    # --- preparing ----------------------------------------------------------------------------------------------------
+    # Preparing
 
     def _prepare(self) -> None:
         try:
@@ -181,7 +181,7 @@ class Context(Prepared):
         at = labels.at[data.row[keep]]
         self.nearby = Nearby(data.x[keep], data.row[keep], labels.given[at], labels.quality[at])
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # Showing
 
     def show(self, row: int) -> dict[str, Any]:
         """Return what the page shows beside an audited row."""

@@ -88,7 +88,6 @@ class Orders:
         self.by = lru_cache(self._by)  # ten of them
 
     def _by(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
-        """Return all positions, sorted."""
         issues, sign = self.issues, -1 if descending else 1
         if sort == "quality":  # the audit's order
             return np.arange(len(issues))[::sign]
@@ -307,7 +306,7 @@ class Queue:
                 self.people.leases.take(int(self.issues.row[selected[place]]), reviewer, tab)
             return place, []
 
-    # --- classes
+    # Classes
 
     def new_classes(self) -> list[str]:
         """Return the classes that reviewers named and the audit does not have, in the order of the first decisions."""
@@ -354,7 +353,7 @@ class Queue:
         at = np.flatnonzero((same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0))
         return [self.resolve(int(row), "keep", reviewer=reviewer) for row in self.issues.row[at]]
 
-    # --- decisions
+    # Decisions
 
     def decide(
         self,

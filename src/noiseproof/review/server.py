@@ -31,8 +31,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context, hidden_columns, snippet
 from noiseproof.review.guard import LOOPBACK, Guard, Person
 from noiseproof.review.measuring import Measuring, Panel, Plan, Proposing, command
-from noiseproof.review.overview import Overview
-from noiseproof.review.page import describe, served_page
+from noiseproof.review.page import Overview, describe, served_page
 from noiseproof.review.projection import Projection
 from noiseproof.review.queue import Filter, Queue, Search, Sort, State
 

@@ -174,7 +174,6 @@ class Checkpointer:
             self.save(0)
 
     def _write_models(self, path: Path) -> None:
-        """Write the models that predict."""
         models = enumerate(self.run.evaluated)
         write_tensors(path, {f"models.{m}.{name}": value for m, model in models for name, value in _cpu_state(model)})
 

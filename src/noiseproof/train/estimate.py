@@ -1,4 +1,4 @@
-"""Time and memory of a run, estimated from its first steps."""
+"""What a run will take."""
 
 from __future__ import annotations
 

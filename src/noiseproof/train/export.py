@@ -82,7 +82,6 @@ class Predictor(nn.Module):
 
     @staticmethod
     def _mean(each: list[Tensor]) -> Tensor:
-        """The mean over models."""
         return torch.stack(each).mean(0) if len(each) > 1 else each[0]
 
     def _probabilities(self, out: Output) -> Tensor:

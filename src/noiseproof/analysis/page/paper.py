@@ -200,7 +200,6 @@ def _spread(one: Series) -> list[Any] | None:
 
 
 def _step(bars: Sequence[Series]) -> float:
-    """The distance between bars."""
     if not all(is_number(one.rows[one.layer.x]) for one in bars):
         return 1.0
     at = sorted({float(value) for one in bars for value in one.rows[one.layer.x]})

@@ -165,7 +165,7 @@ def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
     return RATES[at[:, 0]].numpy()
 
 
-# --- rows to label again ----------------------------------------------------------------------------------------------
+# Rows to label again
 
 
 def label_again(

@@ -422,7 +422,6 @@ class Trainer:
         return outcomes
 
     def _evidence(self, training: _Training, outcomes: Sequence[Evidence | _LeftOut]) -> Evidence:
-        """The evidence of all rows from the outcomes of a training."""
         if isinstance(outcomes[0], Evidence):
             return outcomes[0]
         parts, fold = [part for part in outcomes if isinstance(part, _LeftOut)], training.fold

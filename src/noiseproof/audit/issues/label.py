@@ -1,4 +1,4 @@
-"""Labels that are wrong, with the label they should have, and why they are called wrong.
+"""Labels that are wrong, with the label they should have, and why they are called wrong; also of several a row.
 
 A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named after "although".
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelsets import LabelSetIssues
     from noiseproof.audit.sources.base import AuditData
 
 TRUSTED = "The label is trusted."
@@ -32,6 +33,7 @@ HALF, MOST = 50, 75  # per cent
 MAX_REASONS, MAX_NAMES = 3, 3  # in a sentence
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
 MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
+MAX_NAMED = 5  # labels of a row in a sentence
 ASSUMPTION = "Assumes that mistakes depend on the class only"
 
 
@@ -205,7 +207,6 @@ class WrongLabels(Issue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WrongLabels:
-        from noiseproof.audit.issues.labelset import WrongLabelSets
         from noiseproof.audit.labelsets import LabelSetIssues
 
         return WrongLabelSets(labels) if isinstance(labels, LabelSetIssues) else cls(labels)
@@ -243,17 +244,11 @@ class WrongLabels(Issue):
         labels, K = self.labels, len(data.classes)
         is_audited = data.row >= 0
         issues = self.mask & is_audited
-        low, high = labels.noise_interval
-        verdict = self.verdict(int(issues.sum()), int(is_audited.sum()))
         row_counts, issue_counts = (
             np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
         )
         return {
-            "issues": int(issues.sum()), "labels_look_fine": labels.looks_fine,
-            "verdict": " ".join(filter(None, (verdict, self.class_verdict(data)))),
-            "assumption": ASSUMPTION if labels.is_predictable else None,
-            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
-            "false_positive_rate": labels.false_positive_rate,
+            "issues": int(issues.sum()), **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
             "classes": [
                 {
                     "name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k]),
@@ -264,6 +259,17 @@ class WrongLabels(Issue):
             "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
             "worst_pairs": self._worst_pairs(data, issues),
         }  # fmt: skip
+
+    def _of_all(self, data: AuditData, issues: int, asked: int) -> dict[str, Any]:
+        """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called wrong."""
+        labels, (low, high) = self.labels, self.labels.noise_interval
+        return {
+            "labels_look_fine": labels.looks_fine,
+            "verdict": " ".join(filter(None, (self.verdict(issues, asked), self.class_verdict(data)))),
+            "assumption": ASSUMPTION if labels.is_predictable and data.sets is None else None,
+            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
+            "false_positive_rate": labels.false_positive_rate,
+        }
 
     def verdict(self, issues: int, rows: int) -> str:
         """What the model concludes about all labels, with the estimate of the noise rate, and classes that differ."""
@@ -299,20 +305,23 @@ class WrongLabels(Issue):
 
         A class stands out with twice the rate of all labels, and with two wrong rows or more by that estimate.
         """
+        return self._name_outstanding(
+            np.bincount(data.given[data.row >= 0], minlength=len(data.classes)), [*map(repr, data.classes)],
+            "of the {rows} rows labelled {name}, about {rate:.1%} look wrong",
+            "of the rows that should be {name}, about {rate:.1%} have another label",
+        )  # fmt: skip
+
+    def _name_outstanding(self, given: NDArray[np.int64], names: Sequence[str], wrong: str, lost: str) -> str:
+        """Sentences on classes (K,), ``given`` so often, whose labels are ``wrong`` or ``lost`` far above average."""
         labels = self.labels
         if not labels.is_predictable:
             return ""
-        rows = np.bincount(data.given[data.row >= 0], minlength=len(data.classes))
-        right = rows * (1 - labels.class_rates)
-        true = right / np.maximum(labels.transition.diagonal(), 1e-9)  # rows that should have the label of a class
+        true = given * (1 - labels.class_rates) / np.maximum(1 - labels.lost_rates, 1e-9)  # rows that should have it
         sentences = []
-        for rates, counts, sentence in (
-            (labels.class_rates, rows, "of the {rows} rows labelled {name!r}, about {rate:.1%} look wrong"),
-            (labels.lost_rates, true, "of the rows that should be {name!r}, about {rate:.1%} have another label"),
-        ):
+        for rates, counts, sentence in ((labels.class_rates, given, wrong), (labels.lost_rates, true, lost)):
             stands_out = (rates >= 2 * labels.noise_rate) & (rates > NEGLIGIBLE) & (rates * counts >= MIN_WRONG)
             for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][:MAX_CLASSES]:
-                sentences.append(sentence.format(rows=rows[k], name=data.classes[k], rate=rates[k]))
+                sentences.append(sentence.format(rows=given[k], name=names[k], rate=rates[k]))
         text = "; ".join(sentences)
         return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -337,3 +346,66 @@ class WrongLabels(Issue):
             }
             for pair, count in zip(pairs[worst].tolist(), counts[worst].tolist(), strict=True)
         ]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WrongLabelSets(WrongLabels):
+    """Rows with a label too many or one too few."""
+
+    labels: LabelSetIssues
+
+    def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
+        assert data.sets is not None
+        joiner = data.sets.joiner
+        add, remove = zip(*(self.labels.changes(row) for row in rows.tolist()), strict=True) if len(rows) else ((), ())
+        return super().columns(data, rows) | {
+            "add_labels": [joiner.join(names) for names in add],
+            "remove_labels": [joiner.join(names) for names in remove],
+        }
+
+    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+        return [self._sentence(row) for row in rows.tolist()]
+
+    def _sentence(self, row: int) -> str:
+        labels = self.labels
+        parts = []
+        for names, verb in zip(labels.changes(row), ("lacks", "has"), strict=True):
+            shown = [f"{quoted(name)} ({self._percent(row, name)} %)" for name in names[:MAX_NAMED]]
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            if names:
+                parts.append(f"{verb} {', '.join(shown)}{more}{' by mistake' if verb == 'has' else ''}")
+        return f"This probably {' and '.join(parts)}"
+
+    def _percent(self, row: int, name: str) -> int:
+        """The predictions' probability that the row should have the label."""
+        return round(100 * float(self.labels.label_probs[row, self.labels.names.index(name)]))
+
+    def summary(self, data: AuditData) -> dict[str, Any]:
+        labels, is_audited = self.labels, data.row >= 0
+        issues = labels.label_is_issue & is_audited[:, None]
+        answers = labels.answers & is_audited[:, None]
+        return {
+            "issues": int((self.mask & is_audited).sum()), "label_issues": int(issues.sum()),
+            **self._of_all(data, int(issues.sum()), int(is_audited.sum()) * len(labels.names)),
+            "classes": [
+                {
+                    "name": name, "rows": int(answers[:, k].sum()), "issues": int((issues & answers)[:, k].sum()),
+                    "missing": int((issues & ~answers)[:, k].sum()), "cut": float(labels.cut[k, 1]),
+                    "noise_rate": round(float(labels.class_rates[k]), 6),
+                    "missing_rate": round(float(labels.lost_rates[k]), 6),
+                }
+                for k, name in enumerate(labels.names)
+            ],
+            "transition": None,
+            "worst_pairs": [],
+        }  # fmt: skip
+
+    def class_verdict(self, data: AuditData) -> str:
+        return self._name_outstanding(
+            self.labels.answers[data.row >= 0].sum(0), [*map(quoted, self.labels.names)],
+            "of the {rows} rows with {name}, about {rate:.1%} should not have it",
+            "of the rows that should have {name}, about {rate:.1%} lack it",
+        )  # fmt: skip
+
+    def notes(self) -> list[str]:
+        return []

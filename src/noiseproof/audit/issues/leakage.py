@@ -1,4 +1,4 @@
-"""Columns that predict the label almost perfectly alone, and columns that name or number the rows."""
+"""Columns that give the label away, or name the rows."""
 
 from __future__ import annotations
 

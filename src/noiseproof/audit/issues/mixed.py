@@ -1,4 +1,4 @@
-"""Columns of numbers in several notations or units, or with words and codes for missing ones among them."""
+"""Columns whose cells are mixed: several notations or units, words, codes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.judge.cut import parse_goal
 from noiseproof.audit.measure.design import is_wrong
-from noiseproof.audit.measure.estimate import Population, Sample
+from noiseproof.audit.measure.estimate import Population, measured_sample
 from noiseproof.audit.measure.interval import agreement
 
 CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
@@ -54,8 +54,7 @@ def recalibrate(
     right = frame["model_suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # where labels are wrong
     ranking = np.lexsort((frame["row"], -wrong))
     rank = np.argsort(ranking)
-    population = population or Population.read(audit)
-    sample = None if population is None else Sample.of(population, answers)
+    population, sample = measured_sample(audit, answers, population)
     if population is not None and sample:
         strata = population.strata[sample.at]
         stands_for = np.bincount(population.strata)[strata] / np.bincount(strata)[strata]

@@ -131,13 +131,20 @@ class Sample:
         return len(self.at)
 
 
+def measured_sample(
+    audit: Audit, answers: Sequence[Decision], population: Population | None
+) -> tuple[Population | None, Sample | None]:
+    """The rows of an audit, which are read unless they are given, and those of them that were measured."""
+    population = population or Population.read(audit)
+    return population, None if population is None else Sample.of(population, answers)
+
+
 def measure(audit: Audit, answers: Sequence[Decision], population: Population | None = None) -> Measurement | None:
     """What the measured ``answers`` say about all labels; None without any.
 
     Rows that were answered twice say how often a person errs, and correct the rates for it.
     """
-    population = population or Population.read(audit)
-    sample = None if population is None else Sample.of(population, answers)
+    population, sample = measured_sample(audit, answers, population)
     if population is None or not sample:
         return None
     measured = measured_answers(answers)  # second opinions on other rows, chosen from the list, represent no others
@@ -179,8 +186,7 @@ def gain(
 
     Measured rows that the same rule accepts stand for the undecided ones. None without any.
     """
-    population = population or Population.read(audit)
-    sample = None if population is None else Sample.of(population, answers)
+    population, sample = measured_sample(audit, answers, population)
     if population is None or not sample or not accepted[sample.at].any():
         return None
     decided = {answer.row for answer in answers if answer.names_label}

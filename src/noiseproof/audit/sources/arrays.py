@@ -100,7 +100,7 @@ class ArraySource(Source):
         self.config |= {"multi_label": multi, "classes_named": False}
         return labels, replace(request, classes=None)
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # Showing
 
     @cached_property
     def inputs(self) -> NDArray[Any]:
@@ -114,7 +114,6 @@ class ArraySource(Source):
 
     @property
     def labels_entry(self) -> str:
-        """The entry of config.json that names the file of the labels."""
         in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
         return "data" if in_data else "labels"
 
@@ -204,7 +203,7 @@ class ArraySource(Source):
         values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
 
-    # --- correcting ---------------------------------------------------------------------------------------------------
+    # Correcting
 
     def default_out(self) -> Path:
         return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")

@@ -38,7 +38,7 @@ class PictureSource(Source):
     def accepts(self, request: Request) -> bool:
         return request.path is not None and request.path.is_dir() and find_tool(request.path) is None
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # Reading
 
     def read(self, request: Request) -> AuditData:
         path = request.path
@@ -99,7 +99,7 @@ class PictureSource(Source):
         assert isinstance(other.train.x, ImageFiles)
         return OtherRows(extractor.encode(Pictures(other.train.x)), given)
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # Showing
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -169,7 +169,7 @@ class PictureSource(Source):
     def row_names(self, rows: Sequence[int]) -> list[str]:
         return [self.ids[row].encode(errors="backslashreplace").decode() for row in rows]  # names may not be UTF-8
 
-    # --- correcting ---------------------------------------------------------------------------------------------------
+    # Correcting
 
     def default_out(self) -> Path:
         return Path("corrected")
@@ -185,8 +185,6 @@ class PictureSource(Source):
     ) -> None:
         """Copy, or link, all files, each picture into the folder of its class; links out of the folder stay links."""
         root = self.locate(audit.folder)
-        if out.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
         if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
             raise ValueError(
                 f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
@@ -194,7 +192,7 @@ class PictureSource(Source):
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
         for row in left_out:
             del places[self.ids[row]]
-        with writing_folder(out) as part:
+        with writing_folder(out, beside=root) as part:
             for old, new in places.items():
                 (part / new).parent.mkdir(parents=True, exist_ok=True)
                 real = (root / old).resolve()

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
-from noiseproof.audit.label_columns import LabelColumns, ListCells
 from noiseproof.audit.memory import columns_of, hugging_face_cells, with_label_cells, without_rows
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
-from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
+from noiseproof.audit.records import LabelColumns, ListCells, MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import (
@@ -86,7 +85,7 @@ class TableSource(Source):
             return table_kind(request.path) is not None
         return hasattr(request.data, "columns")
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # Reading
 
     def read(self, request: Request) -> AuditData:
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
@@ -311,7 +310,7 @@ class TableSource(Source):
         """Return what is compared column by column."""
         return frame
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # Showing
 
     @cached_property
     def records(self) -> Records:
@@ -456,7 +455,7 @@ class TableSource(Source):
             return super().row_names(rows)
         return [str(name) for name in self.frame[self.config["id"]].iloc[list(rows)]]
 
-    # --- correcting ---------------------------------------------------------------------------------------------------
+    # Correcting
 
     def default_out(self) -> Path:
         name = Path(self.config["data"] or "").name.lower()

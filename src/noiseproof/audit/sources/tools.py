@@ -126,9 +126,7 @@ class Annotated(Source):
             with replacing(out, overwrite=False) as part:
                 part.write_bytes(written)
             return
-        if out.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
-        with writing_folder(out) as part:
+        with writing_folder(out, beside=root) as part:
             copy = _link if link else shutil.copy2
             shutil.copytree(root, part, symlinks=not link, copy_function=copy, dirs_exist_ok=True)
             listing = tool.file(part)
