@@ -113,12 +113,12 @@ def test_counts_by_hand() -> None:
     counts = count_cells(table)
     compared = rerun_cells(table)
     assert counts.published == counts.runnable == 16
-    assert counts.rerun == sum(bool(one.values) for one in compared) >= 12
+    assert counts.rerun == sum(bool(one.values) for one in compared) >= 11
     outside = [one for one in compared if one.z is not None and abs(one.z) > 2]
     assert counts.judged - counts.within == len(outside)
     assert counts.with_all_seeds == sum(len(one.values) >= 5 for one in compared)
     (gce,) = (one for one in compared if (one.cell.row, one.cell.column) == ("GCE", "symmetric"))
-    assert gce.z == pytest.approx((83.07 - 79.27) / (0.54 * math.sqrt(1 + 1 / 5)))
+    assert gce.z == pytest.approx((79.01 - 79.27) / (0.54 * math.sqrt(1 + 1 / 5)))
 
 
 def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
@@ -135,10 +135,9 @@ def test_a_large_difference_is_diagnosed_or_listed() -> None:
     table = load_table("bias-table-a3").only("fashion-mnist")
     compared = rerun_cells(table)
     *found, last = explain(table, compared)
-    assert all(file in text for file, text in zip(("bias-mlp1024-rows.toml", "bias-mlp1024.toml"), found, strict=True))
-    assert last.startswith("|z| > 2 without an experiment on why: Fashion-MNIST MAE: 0 %, 10 %, 20 %")
-    assert "Fashion-MNIST symCE: 0 %, 10 %" in last and "Fashion-MNIST CE" not in last
-    assert "biTemp" not in last
+    files = ("bias-mlp1024-rows.toml", "bias-mlp1024.toml", "bias-mlp1024-schedule.toml")
+    assert all(file in text for file, text in zip(files, found, strict=True))
+    assert last == "|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %, 40 %, 60 %."
     (diagnosed,) = load_table("bias-table-a3").only("fashion-mnist", "CE", "20 %").cells
     assert find_diagnosis(table, diagnosed)
 

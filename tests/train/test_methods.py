@@ -769,8 +769,8 @@ def test_table_6_of_the_ln_paper() -> None:
         ("sln-mo-lc@sln", "cifar100", "symmetric:rate=0.4",
          {"sigma": 0.2, "alpha": 0.999, "until": 250, "start": 250, "soft": False}),
         ("sln-mo-lc@sln", "clothing1m", "none", {"sigma": 0.2, "until": 1, "start": 1, "soft": True}),
-        ("tgce@sln", "cifar10", "symmetric:rate=0.4", {"q": 0.7, "start": 50, "every": 10}),
-        ("tgce@sln", "cifar100", "symmetric:rate=0.4", {"q": 0.7, "start": 150, "every": 10}),
+        ("tgce@sln", "cifar10", "symmetric:rate=0.4", {"q": 0.7, "start": 50, "every": 10, "lasts": 1}),
+        ("tgce@sln", "cifar100", "symmetric:rate=0.4", {"q": 0.7, "start": 150, "every": 10, "lasts": 1}),
         ("co-teaching@sln", "cifar10", "symmetric:rate=0.4", {"forget": 0.4, "ramp": 10}),
         ("co-teaching@sln", "clothing1m", "none", {"forget": 0.4, "ramp": 10}),
         ("sigua@sln", "cifar10", "chen:rate=0.4", {"forget": 0.4, "scale": 0.001}),
@@ -966,7 +966,7 @@ def test_listing_knows_parameters() -> None:
     for name in METHODS:
         assert METHODS[name].__doc__
         assert "setting" not in METHODS.parameters(name)
-    assert METHODS.parameters("tgce") == {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto"}
+    assert METHODS.parameters("tgce") == {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto", "lasts": None}
     assert METHODS.parameters("agce") == {"a": 0.6, "q": 0.6}
     assert METHODS.parameters("ce") == {}
 

@@ -592,8 +592,8 @@ define("noise-theta", "Cross entropy with noise on the gradient in the weights."
 define("tgce", "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120 epochs).",
        "Use it in place of ``gce`` where a third of the training is enough to tell most wrong labels; it gained more "
        "under noise, and shares its trouble with many and rare classes.",
-       "gce:q={q}", "prune:start={start},every={every},k={k}",
-       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)))
+       "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts}",
+       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None)
 _TRANSITION = "estimate-transition:warmup={warmup},percentile={percentile},restart={restart},right={right}"
 _ESTIMATE: dict[str, Any] = {"warmup": epoch(0.2), "percentile": by_classes(97.0, None),
                              "restart": lambda s: s.epochs >= 10, "right": 100.0}
