@@ -691,7 +691,7 @@ _PES: dict[str, Any] = {
 }
 define("pes", "Progressive early stopping: later layers train anew, for few epochs, then on the labels they predict.",
        "Use it on pictures with labels by people, where it gained more than ``elr`` at the cost of cross entropy. With "
-       "fewer than 10 epochs or 200 steps nothing is trained anew.",
+       "fewer than 10 epochs, 200 steps or 800 rows of a class nothing is trained anew.",
        "ce", "progressive-stopping:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
        "released={released},balance={balance}",
        **_PES)
@@ -712,16 +712,16 @@ define("co-teaching", "Two models, each trained on what the other finds easy; ``
        "where labels are clean it leaves out right ones.",
        "ce", "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, start=_selection_start)
 define("sln-co-teaching", "SLN for the first half of the training, then Co-teaching.",
-       "Use it in place of ``co-teaching`` where 40 % of the labels of many classes are wrong; where 20 % are, and on "
-       "labels by people, ``co-teaching`` gained more.",
+       "Use it in place of ``co-teaching`` on labels by people, and where 40 % of the labels of many classes are wrong; "
+       "elsewhere ``co-teaching`` gained more.",
        "ce", _FIRST_SLN, "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, **_FIRST)
 define("sigua", "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
        "Use it as ``co-teaching`` with one model, at the cost of cross entropy.",
        "ce", "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, start=_selection_start)
 define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
-       "Use it in place of ``sigua`` where 40 % of the labels of many classes are wrong; where 20 % are, and on "
-       "labels by people, ``sigua`` gained more.",
+       "Use it in place of ``sigua`` on labels by people, and where 40 % of the labels of many classes are wrong; "
+       "elsewhere ``sigua`` gained more.",
        "ce", _FIRST_SLN, "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, **_FIRST)
 # Without the term for equal classes, and with MixMatch's α of 0.75: mixtures halfway between rows (α = 4) blur what
@@ -742,8 +742,8 @@ define("promix", "ProMix: two models trained on labels of small loss or high con
        tau=by_classes(0.99, 0.95),
        ramp=lambda s: min(50, s.every(1 / 12)), guess_from=epoch(7 / 12), equal=False, agreed=True)
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",
-       "Use it to compare with the SLN paper's Table 4: ``dividemix`` with its own warm-up was better in every column "
-       "of our runs.",
+       "Use it to compare with the SLN paper's Table 4: ``dividemix`` with its own warm-up was better in our runs, "
+       "but for labels by people.",
        "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp},balance={balance},agreed={agreed},"
        "alpha={alpha}",
        **_FIRST, **_DIVIDEMIX)
