@@ -712,8 +712,8 @@ define("co-teaching", "Two models, each trained on what the other finds easy; ``
        "where labels are clean it leaves out right ones.",
        "ce", "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, start=_selection_start)
 define("sln-co-teaching", "SLN for the first half of the training, then Co-teaching.",
-       "Use it in place of ``co-teaching`` on labels by people, and where 40 % of the labels of many classes are wrong; "
-       "elsewhere ``co-teaching`` gained more.",
+       "Use it in place of ``co-teaching`` on labels by people, and where 40 % of the labels of many classes are "
+       "wrong; elsewhere ``co-teaching`` gained more.",
        "ce", _FIRST_SLN, "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, **_FIRST)
 define("sigua", "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
        "Use it as ``co-teaching`` with one model, at the cost of cross entropy.",
