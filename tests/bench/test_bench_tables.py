@@ -766,7 +766,7 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
 
 def test_results_that_are_not_there_are_told() -> None:
     shown = run("table", "nal-table2", "--results", "nowhere")
-    assert shown.exit_code == 0 and "There is no folder nowhere of results" in shown.stderr
+    assert shown.exit_code == 0 and "There are no results of yours in nowhere/" in shown.stderr
 
 
 def test_runs_that_would_be_equal_lines_are_told_apart(tmp_path: Path) -> None:

@@ -931,6 +931,7 @@ def test_added_strategies_train(digits: Task) -> None:
         ("qqqq", "Unknown method 'qqqq'. There are: ael, agce, .*tgce"),
         ("nce + qqqq", "Unknown loss 'qqqq'"),
         ("ce & momentun", "Unknown strategy 'momentun'. Did you mean 'momentum'"),
+        ("dividemix & pes", "Expected one method, before the first &, got 'pes' behind it."),
         ("ce &", "Expected NAME"),
         ("", "Expected"),
     ],

@@ -38,7 +38,7 @@ Decisions = Annotated[
     Path | None,
     typer.Option(help="Decisions, or labels from Label Studio and others; by default the folder's decisions.csv."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Take them unmeasured, even if that may spoil more than it mends.")]
 Excluded = Annotated[
     str, typer.Option(metavar="leave-out|mark", help="What becomes of excluded rows; mark: only the list names them.")
 ]

@@ -255,6 +255,8 @@ def _experiments(
             raise ValueError(
                 f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Set `epochs` in it."
             )
+        if not Path(spec).is_file():
+            raise ValueError(f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is neither.")
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs and not left)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
@@ -340,7 +342,7 @@ def bench_table(
         return _show_sweep(_experiments(id, only, seeds, None, precision, epochs, check_runs=False), results, as_json)
     table = load_table(id).only(*only or ()).with_epochs(epochs)
     if not Path(results).is_dir():
-        say(f"There is no folder {results} of results: published numbers and reruns are shown.")
+        say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
     yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
     reruns = rerun_cells(table, precision)
     if as_json:

@@ -88,7 +88,7 @@ def _create(spec: str, kind: Kind) -> Extractor:
         raise ValueError(f"Expected features for {kind}, one of {', '.join(suitable)}, got {spec!r}.")
     if missing := [package for package in cls.packages if not is_installed(package)]:
         raise ModuleNotFoundError(
-            f"The features {spec!r} need {' and '.join(missing)}, which is not installed. Install it with "
+            f"The features {spec!r} need {' and '.join(missing)}, not installed here. Install with "
             f"`{install_command(cls.extra)}`, or choose other features.",
             name=missing[0],
         )

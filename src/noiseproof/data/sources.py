@@ -72,6 +72,8 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     >>> data.train.x.shape, data.classes
     (torch.Size([100, 2]), ('upper', 'lower'))
     """
+    if Path(spec).is_file():
+        raise ValueError(f"Expected a dataset, got the file {spec}. Use table:table={spec},label=COLUMN.")
     name, params = DATASETS.parse(spec, options)
     is_plain = all(isinstance(value, str | int | float | list | None) for value in params.values())
     plain_spec = format_call(name, params) if is_plain else ""

@@ -185,6 +185,11 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
     if others:
         raise ValueError(f"Expected one head, got {' and '.join([head, *others])}. Leave one out.")
+    if methods := [word for word in map(_first_word, more) if word in METHODS and word not in STRATEGIES]:
+        raise ValueError(
+            f"Expected one method, before the first &, got {methods[0]!r} behind it. What follows are strategies: "
+            "`noiseproof methods` shows those that a method is made of."
+        )
     added = [get_strategy(part) for part in more if _first_word(part) not in HEADS]
     loss = method.loss if method.loss.multilabel or not task.train.multilabel else MultiLabel(method.loss)
     method = Method(loss, head, (*method.strategies, *added))
