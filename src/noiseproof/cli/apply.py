@@ -70,10 +70,10 @@ CsvSafe = Annotated[
     epilog=examples(
         "apply audit/",
         "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
-        "apply audit/ --accept-all --retrain --method gce",
+        "apply audit/ --accept-all --yes --retrain --method gce",
         "apply audit/ --accept-all --yes",
         "apply audit/ --retrain --epochs 50 --seed 1 --json",
-        "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
+        "apply audit/ --accept-all --yes --retrain --estimator sklearn.ensemble:RandomForestClassifier",
         "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
         "apply audit/ --excluded mark --no-csv-safe",
