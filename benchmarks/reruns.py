@@ -23,7 +23,6 @@ from typing import Any
 from noiseproof.bench import load_experiments, read_results
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.reruns import (
-    DIGITS,
     PRECISIONS,
     Counts,
     count_all,
@@ -48,7 +47,7 @@ Json = dict[str, Any]
 
 def add_results(content: Json, paper: str, results: Mapping[str, Json], note: str = "") -> list[str]:
     """Add to ``content``, the file of ``paper``, the runs of its cells and diagnoses in ``results``; name what grew."""
-    rows = {row["key"][:DIGITS]: row for row in content["rows"]}
+    rows = {row["key"]: row for row in content["rows"]}
     grown = []
     for key, runs in by_first_seed(results).items():
         if of_sweep := sweep_rows(content, key, runs):
@@ -94,7 +93,7 @@ def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
     """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment."""
     found = []
     for one in content["diagnoses"]:
-        row = next((row for row in one["rows"] if row["key"][:DIGITS] == key), None)
+        row = next((row for row in one["rows"] if row["key"] == key), None)
         if row is None and key in sweep_keys(one["sweep"]):
             run = runs[min(runs)]["experiment"]
             row = {"noise": run["noise"], "method": run["method"], "model": run["settings"]["model"]}

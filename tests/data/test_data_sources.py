@@ -138,12 +138,15 @@ def test_sets_without_files_refuse_nonsense(spec: str) -> None:
         get_dataset(spec)
 
 
-def test_names_are_registered_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+def test_names_are_registered_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = {"two-moons", "circles", "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "cifar10n", "cifar100n"}
     assert named | {"animal10n", "clothing1m", "webvision", "folder", "table", "text"} <= set(DATASETS)
     (tmp_path / "my.csv").write_text("a,y\n1,x\n")
     with pytest.raises(ValueError, match=f"got the file {tmp_path}/my.csv. Use table:table={tmp_path}/my.csv,label="):
         get_dataset(str(tmp_path / "my.csv"))
+    (tmp_path / "digits").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert get_dataset("digits").spec == "digits"  # whatever lies in this folder
     with pytest.raises(ValueError, match="Unknown dataset 'cifar'. Did you mean"):
         get_dataset("cifar")
     with pytest.raises(TypeError, match="Expected the parameters of the dataset 'digits': test, seed; got 'size'"):

@@ -47,7 +47,7 @@ def load_reruns(paper: str) -> Reruns:
     """
     file = files("noiseproof.papers") / "reruns" / f"{paper}.json"
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {"made_by": [], "rows": [], "diagnoses": []}
-    return Reruns(content["made_by"], {row["key"][:DIGITS]: row for row in content["rows"]}, content["diagnoses"])
+    return Reruns(content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"])
 
 
 def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Comparison]:
@@ -83,9 +83,8 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     What a run keeps or measures on request does not come with it.
     """
     files = [load_reruns(paper) for paper in PAPERS]
-    rows = [*(row for file in files for one in file.diagnoses for row in one["rows"])]
-    rows += [row for file in files for row in file.rows.values()]
-    done = {(row["key"][:DIGITS], seed) for row in rows for seed in row["seeds"]}
+    parts = (chain(file.rows.values(), *(one["rows"] for one in file.diagnoses)) for file in files)
+    done = {(row["key"], seed) for row in chain.from_iterable(parts) for seed in row["seeds"]}
 
     def is_left(run: Experiment) -> bool:
         return any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata
 from typing import Any, Protocol
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 
 def quoted(label: str) -> str:
@@ -107,6 +103,11 @@ class Progress(Protocol):
 
 def install_command(extra: str) -> str:
     """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index."""
+    import json  # these take longer to import than a command that needs none of them takes to start
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:  # its source was put on the path

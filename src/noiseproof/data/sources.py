@@ -72,7 +72,7 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     >>> data.train.x.shape, data.classes
     (torch.Size([100, 2]), ('upper', 'lower'))
     """
-    if Path(spec).is_file():
+    if spec not in DATASETS and Path(spec).is_file():
         raise ValueError(f"Expected a dataset, got the file {spec}. Use table:table={spec},label=COLUMN.")
     name, params = DATASETS.parse(spec, options)
     is_plain = all(isinstance(value, str | int | float | list | None) for value in params.values())
