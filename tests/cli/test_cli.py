@@ -370,3 +370,11 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # Linux says so when the other end is closed
         return b""
+
+
+def test_a_dry_run_in_bfloat16_prints_its_table_alone(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.toml"
+    sweep.write_text('[[experiment]]\ndataset = "digits"\nepochs = 1\nprecision = "bf16"\n')
+    command = [sys.executable, "-m", "noiseproof", "bench", "run", str(sweep), "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("dataset") and not done.stderr  # Lightning announces each run otherwise
