@@ -58,9 +58,8 @@ def main(
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)  # else the interpreter searches them all once more
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
-    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(
-        logging.WARNING
-    )  # it announces bfloat16 run by run
+    # It announces bfloat16 run by run.
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     from noiseproof.cli.show import refusals
     from noiseproof.core.plugins import load_plugins
 
