@@ -268,13 +268,13 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "mae-scale": ("unit:loss=mae", "linear", {}),
     "agce-shift": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
     "agce-scale": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
-    "sln": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 150}}),
-    "sln-mo": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 150}, "momentum": {"alpha": 1 - 20 / 3000}}),
+    "sln": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 200}}),
+    "sln-mo": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 200}, "momentum": {"alpha": 1 - 20 / 3000}}),
     "sln-mo-lc": (
         "ce",
         "linear",
         {
-            "sln": {"sigma": 0.5, "until": 150},
+            "sln": {"sigma": 0.5, "until": 200},
             "momentum": {},
             "label-correction": {"start": 250, "soft": False, "invert": False},
         },
@@ -446,9 +446,9 @@ def test_a_guessed_share_is_reached_over_a_quarter_of_the_training(name: str) ->
         assert found[name.removeprefix("sln-")]["ramp"] == ramp
 
 
-def test_noise_ends_at_half_of_the_training_or_where_a_given_correction_starts() -> None:
+def test_noise_ends_after_two_thirds_of_the_training_or_where_a_given_correction_starts() -> None:
     for spec, until, start in [
-        ("sln", 150, None), ("sln:until=none", None, None), ("sln-mo:until=9", 9, None), ("sln-mo-lc", 150, 250),
+        ("sln", 200, None), ("sln:until=none", None, None), ("sln-mo:until=9", 9, None), ("sln-mo-lc", 200, 250),
         ("sln-mo-lc:start=9", 9, 9), ("sln-mo-lc:start=9,until=5", 5, 9), ("sln-mo-lc:until=9", 9, 250),
         ("sln@sln:dataset=cifar10", None, None), ("sln-mo@sln:dataset=cifar10", None, None),
         ("sln-mo-lc@sln:dataset=cifar10", 250, 250), ("sln-mo-lc@sln:dataset=cifar10,start=200", 200, 200),

@@ -334,8 +334,11 @@ def _noise_norm(context: MethodContext) -> float:
 
 
 def _noise_end(context: MethodContext) -> int:
-    """SLN's noise is for half of the training: clean rows that it keeps from being fitted are learned in the other."""
-    return max(1, context.epoch(0.5))
+    """SLN's noise ends after two thirds of the training: the rest fits clean rows that it kept from being fitted.
+
+    In half of a long training, wrong labels are fitted as well.
+    """
+    return max(1, context.epoch(2 / 3))
 
 
 def epoch(share: float) -> Callable[[MethodContext], int]:
