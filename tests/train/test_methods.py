@@ -489,14 +489,16 @@ def test_short_trainings_start_only_once() -> None:
         assert isinstance(estimate, EstimateTransition) and estimate.restart == (epochs >= 10)
 
 
-def test_transitions_are_estimated_once_classes_are_learned() -> None:
+def test_backward_estimates_the_transitions_of_classes_that_are_learned() -> None:
     """In fewer than ten epochs, after 100 rows of a class or half of them: T of what nobody knows yet is flat."""
-    for name, right in (("forward", 100), ("backward", 100 + 1000 / 20)):
-        for epochs, warmup in ((10, 2), (9, 2), (8, 2), (6, 2), (3, 2), (2, 1)):
-            found = strategies(build(name, 20, epochs))["estimate-transition"]  # 1000 rows an epoch
-            assert (found["warmup"], found["right"]) == (warmup, right)
-        assert strategies(build(name, 40, 8))["estimate-transition"]["warmup"] == 4
-        assert strategies(build(name, 100, 9))["estimate-transition"]["warmup"] == 4
+    for classes, epochs, warmup in [
+        (20, 10, 2), (20, 9, 2), (20, 6, 2), (20, 3, 2), (20, 2, 1), (40, 8, 4), (100, 9, 4), (100, 10, 2),
+    ]:  # fmt: skip
+        found = strategies(build("backward", classes, epochs))["estimate-transition"]  # 1000 rows an epoch
+        assert (found["warmup"], found["right"]) == (warmup, 100 + 1000 / classes)
+        assert strategies(build("forward", classes, epochs))["estimate-transition"]["warmup"] == max(
+            1, round(epochs / 5)
+        )
 
 
 def test_bounded_confidence_regulariser() -> None:

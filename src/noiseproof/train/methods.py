@@ -370,7 +370,7 @@ def _selection_ramp(context: MethodContext) -> int:
     return min(10, context.every(0.25 if context.known_rate is None else 0.1))
 
 
-def _estimate_start(context: MethodContext) -> int:
+def _backward_start(context: MethodContext) -> int:
     """The epochs before T is estimated: a fifth, and where training goes on from there, those of ``_until_learned``."""
     return max(context.epoch(0.2), 0 if context.epochs >= 10 else _until_learned(context))
 
@@ -631,7 +631,7 @@ define("tgce", "GCE that prunes samples of p ≤ k from a third of the training 
        "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts}",
        q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None)
 _TRANSITION = "estimate-transition:warmup={warmup},percentile={percentile},restart={restart},right={right}"
-_ESTIMATE: dict[str, Any] = {"warmup": _estimate_start, "percentile": by_classes(97.0, None),
+_ESTIMATE: dict[str, Any] = {"warmup": epoch(0.2), "percentile": by_classes(97.0, None),
                              "restart": lambda s: s.epochs >= 10, "right": 100.0}
 define("forward", "Forward correction, its T estimated after a fifth of the training, which then starts anew.",
        "Use it where mistakes depend on the class alone, best with a T that you know (the loss ``forward:T=…``). For "
@@ -639,7 +639,8 @@ define("forward", "Forward correction, its T estimated after a fifth of the trai
        "forward:T={K}", _TRANSITION, **_ESTIMATE)
 define("backward", "Backward correction, its T estimated as for forward, and bounded as in the released code.",
        "Use it to compare with ``forward``, which was better in every column of our runs.",
-       "backward:T={K},clip={clip}", _TRANSITION, **{**_ESTIMATE, "right": _right_rows}, clip=1e-7)
+       "backward:T={K},clip={clip}", _TRANSITION,
+       **{**_ESTIMATE, "warmup": _backward_start, "right": _right_rows}, clip=1e-7)
 
 define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
        "Use it where labels are mistaken for those of similar classes, with ``lam`` tuned or the paper's (``ln@ln``): "
