@@ -239,7 +239,7 @@ def test_cells_whose_data_is_not_there_are_left_out_and_told(tmp_path: Path, mon
 def test_grids_of_clothing1m_and_the_nal_paper() -> None:
     """SLN paper, B.2, and NAL paper, B.4, typed again."""
     assert get_paper("sln").grids("clothing1m") == {
-        "sln": "sln:sigma=[0.1,0.2,0.5],max_norm=none",
+        "sln": "sln:sigma=[0.1,0.2,0.5],until=none,max_norm=none",
         "sln-mo-lc": "sln-mo-lc:sigma=0.2,alpha=0.999,start=[1,5,9],soft=true,against=original,max_norm=none",
     }
     for dataset in ("cifar10", "cifar100", "animal10n", "clothing1m", "webvision"):

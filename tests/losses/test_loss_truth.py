@@ -499,6 +499,27 @@ def test_peer_in_expectation() -> None:
     assert float(draws.std()) > 0.1
 
 
+@pytest.mark.parametrize("spec", ["peer:loss=mae", "peer:generator=0", "cr:beta=0.5", "cr:loss=mae", "ce + peer"])
+def test_the_prior_of_random_labels_waits(spec: str) -> None:
+    """Before its epoch, training has the shares of the batch in its place."""
+    logits, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3 // 2
+
+    def with_prior(shares: Tensor, more: str = "") -> Loss:
+        return get_loss(f"{spec}{',' if ':' in spec else ':'}prior={shares.tolist()}{more}")
+
+    by_prior, waits = (with_prior(torch.tensor([0.25, 0.25, 0.5]), more) for more in ("", ",warmup=2"))
+    soft = torch.eye(3)[y] * 0.5 + torch.tensor([0.125, 0.125, 0.25])
+    for target, by_batch in ((y, with_prior(torch.eye(3)[y].mean(0))), (soft, with_prior(soft.mean(0)))):
+        for epoch, before in ((0, True), (1, True), (2, False), (9, False), (1, True)):
+            waits.set_epoch(epoch)
+            for loss in (by_batch, by_prior, waits):
+                loss.set_step(5)
+            want = by_batch if before else by_prior
+            torch.testing.assert_close(waits.train()(logits, target), want.train()(logits, target))
+            torch.testing.assert_close(waits.eval()(logits, target), by_prior.eval()(logits, target))
+    assert waits.state_dict().keys() == by_prior.state_dict().keys()
+
+
 def test_peer_is_reproducible_and_leaves_the_global_generator_alone() -> None:
     logits, y = random_batch()
     before = torch.get_rng_state()

@@ -104,6 +104,15 @@ def test_a_run_is_the_papers_algorithm(task: Task, released: bool, balance: bool
     assert torch.equal(strategy.chosen, chosen) and 0.2 < float(chosen.double().mean()) < 0.9
 
 
+def test_without_a_start_it_is_cross_entropy(task: Task) -> None:
+    plain, *others = (
+        [*train(task, line, Settings(epochs=3, model="mlp:hidden=[8]")).run.models[0].plain.parameters()]
+        for line in ("ce", "pes", "pes-semi", "ce & progressive-stopping:start=none")
+    )
+    for other in others:
+        assert all(map(torch.equal, plain, other))
+
+
 def test_what_each_stage_draws_anew_and_leaves_alone(task: Task) -> None:
     weights = trained(task).strategies[1]
     assert isinstance(weights, Weights)

@@ -268,13 +268,13 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "mae-scale": ("unit:loss=mae", "linear", {}),
     "agce-shift": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
     "agce-scale": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
-    "sln": ("ce", "linear", {"sln": {"sigma": 0.5}}),
-    "sln-mo": ("ce", "linear", {"sln": {"sigma": 0.5}, "momentum": {"alpha": 1 - 20 / 3000}}),
+    "sln": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 200}}),
+    "sln-mo": ("ce", "linear", {"sln": {"sigma": 0.5, "until": 200}, "momentum": {"alpha": 1 - 20 / 3000}}),
     "sln-mo-lc": (
         "ce",
         "linear",
         {
-            "sln": {"sigma": 0.5, "until": 250},
+            "sln": {"sigma": 0.5, "until": 200},
             "momentum": {},
             "label-correction": {"start": 250, "soft": False, "invert": False},
         },
@@ -341,7 +341,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "backward": (
         "backward:T=10,clip=1e-7",
         "linear",
-        {"estimate-transition": {"warmup": 60, "percentile": 97, "restart": True, "right": 100}},
+        {"estimate-transition": {"warmup": 60, "percentile": 97, "restart": True, "right": 200}},
     ),
     "gp": ("ce", "linear", {"gp": {"length_scale": None, "signal": None, "noise": None, "t": 0.01, "dummy": True}}),
 }
@@ -435,21 +435,70 @@ def test_a_guessed_share_is_left_out_late() -> None:
             assert strategies(build(spec, epochs=10, noise=noise))[name]["start"] == start
 
 
+@pytest.mark.parametrize("name", ["co-teaching", "sigua", "sln-co-teaching", "sln-sigua"])
+def test_a_guessed_share_is_reached_over_a_quarter_of_the_training(name: str) -> None:
+    for spec, noise, epochs, ramp in [
+        (name, "none", 12, 3), (name, "file:path=labels.csv", 20, 5), (name, "none", 300, 10),
+        (name, "symmetric:rate=0.2", 20, 2), (f"{name}:forget=0.3", "none", 20, 2), (f"{name}:ramp=3", "none", 20, 3),
+        (f"{name}@sln:dataset=cifar10,noise=symmetric", "none", 300, 10),
+    ]:  # fmt: skip
+        found = strategies(build(spec, epochs=epochs, noise=noise))
+        assert found[name.removeprefix("sln-")]["ramp"] == ramp
+
+
+def test_noise_ends_after_two_thirds_of_the_training_or_where_a_given_correction_starts() -> None:
+    for spec, until, start in [
+        ("sln", 200, None), ("sln:until=none", None, None), ("sln-mo:until=9", 9, None), ("sln-mo-lc", 200, 250),
+        ("sln-mo-lc:start=9", 9, 9), ("sln-mo-lc:start=9,until=5", 5, 9), ("sln-mo-lc:until=9", 9, 250),
+        ("sln@sln:dataset=cifar10", None, None), ("sln-mo@sln:dataset=cifar10", None, None),
+        ("sln-mo-lc@sln:dataset=cifar10", 250, 250), ("sln-mo-lc@sln:dataset=cifar10,start=200", 200, 200),
+        ("sln@ln:dataset=cifar10", None, None),
+    ]:  # fmt: skip
+        found = strategies(build(spec, noise="symmetric:rate=0.4"))
+        assert found["sln"]["until"] == until, spec
+        assert found.get("label-correction", {}).get("start") == start, spec
+
+
+@pytest.mark.parametrize("name", ["peer", "cr"])
+def test_a_prior_that_waits_does_not_give_up_a_smaller_class(name: str) -> None:
+    """Of an eighth of the rows: at first no feature tells it, and what is given up then stays so."""
+    for epochs, warmup in ((300, 30), (20, 2), (3, 1)):
+        assert build(name, epochs=epochs).loss.hyperparameters["warmup"] == warmup
+    draw = torch.Generator().manual_seed(0)
+    y = (torch.arange(1400) % 8 == 0).long()
+    x = (torch.randn(1400, 64, generator=draw) + 0.3 * torch.randn(2, 64, generator=draw)[y]).numpy()
+    task = prepare(from_arrays(x[:1000], y[:1000].numpy(), test=(x[1000:], y[1000:].numpy())))
+    found = [train(task, spec, Settings(epochs=25)).last["test_accuracy"] for spec in (name, f"{name}:warmup=0")]
+    assert found[0] > 0.93 and found[1] == 0.875
+
+
 def test_layers_are_renewed_where_an_eighth_of_the_training_has_100_rows_of_a_class() -> None:
-    for classes, epochs, start, renews in ((50, 40, 5, True), (50, 39, 20, False), (51, 40, 20, False), (2, 9, 8, 0)):
+    for classes, epochs, start, renews in ((50, 40, 5, True), (50, 39, 20, 0), (51, 40, 20, 0), (2, 9, None, 0)):
         pes = strategies(build("pes", classes, epochs))["progressive-stopping"]  # 1000 rows an epoch, ten steps
         assert (pes["start"], pes["head_epochs"] > 0) == (start, renews)
         assert strategies(build("pes-semi", classes, epochs))["progressive-mixmatch"]["start"] == start
 
 
 def test_short_trainings_start_only_once() -> None:
-    for epochs, batch, start, renews in ((9, 1, 8, False), (10, 300, 5, False), (10, 1, 1, True)):
+    for epochs, batch, start, renews in ((9, 1, None, False), (10, 300, 5, False), (10, 1, 1, True)):
         settings = Settings(epochs=epochs, batch_size=batch)
         (pes,) = get_method("pes", task_of(10, "own", "none"), settings).strategies
         assert isinstance(pes, ProgressiveStopping)
         assert (pes.start, pes.block_epochs + pes.head_epochs > 0) == (start, renews)
         (estimate,) = get_method("forward", task_of(10, "own", "none"), settings).strategies
         assert isinstance(estimate, EstimateTransition) and estimate.restart == (epochs >= 10)
+
+
+def test_backward_estimates_the_transitions_of_classes_that_are_learned() -> None:
+    """In fewer than ten epochs, after 100 rows of a class or half of them: T of what nobody knows yet is flat."""
+    for classes, epochs, warmup in [
+        (20, 10, 2), (20, 9, 2), (20, 6, 2), (20, 3, 2), (20, 2, 1), (40, 8, 4), (100, 9, 4), (100, 10, 2),
+    ]:  # fmt: skip
+        found = strategies(build("backward", classes, epochs))["estimate-transition"]  # 1000 rows an epoch
+        assert (found["warmup"], found["right"]) == (warmup, 100 + 1000 / classes)
+        assert strategies(build("forward", classes, epochs))["estimate-transition"]["warmup"] == max(
+            1, round(epochs / 5)
+        )
 
 
 def test_bounded_confidence_regulariser() -> None:
@@ -908,7 +957,7 @@ def test_strategies_are_added_in_order() -> None:
     assert list(strategies(build("ln & mixup"))) == ["mixup"]
     both = build("cr:loss=(gce:q=0.5),prior=[0.1,0.9]&momentum", 2)
     assert (str(both.loss), list(strategies(both))) == (
-        str(get_loss("cr:loss=(gce:q=0.5),prior=[0.1,0.9]")),
+        str(get_loss("cr:loss=(gce:q=0.5),prior=[0.1,0.9],warmup=30")),
         ["momentum"],
     )
 

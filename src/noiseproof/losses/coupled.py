@@ -223,23 +223,52 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
     return prior
 
 
-def _prior_or_shares(prior: Tensor | None, target: Tensor, like: Tensor, loss: Loss) -> Tensor:
-    """``prior``, or the shares of the batch's labels, for the classes of the logits ``like``."""
-    num_classes = like.shape[1] + loss.implied
-    if prior is None:
-        return _label_shares(target, num_classes, loss.ignore_index, like.dtype)
-    if prior.shape[0] != num_classes:
-        raise ValueError(f"Expected `prior` of {num_classes} classes, got {prior.shape[0]}.")
-    return prior.to(wide(like.dtype))
+class PriorLoss(Loss):
+    """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
+
+    With a ``warmup``, training has the shares of the batch before this epoch (counted from 0). A prior above the share
+    of a class makes it gain to give the class up as long as no feature tells it from the others, and a bounded loss has
+    no gradient that leads back.
+    """
+
+    prior: Tensor | None
+    warmup: int | None
+
+    def _set_prior(self, prior: Tensor | None, warmup: int | None) -> None:
+        self.register_buffer("prior", _check_prior(prior))
+        self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
+        self.register_buffer("_moved", torch.ones((), dtype=torch.float64), persistent=False)  # for CUDA graphs
+        self._moved: Tensor
+
+    @property
+    def _waits(self) -> bool:
+        return self.prior is not None and bool(self.warmup)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self._moved.fill_(epoch >= (self.warmup or 0))
+
+    def _shares(self, target: Tensor, like: Tensor) -> Tensor:
+        """The shares of random labels, for the classes of the logits ``like``."""
+        num_classes, dtype = like.shape[1] + self.implied, wide(like.dtype)
+        if self.prior is None:
+            return _label_shares(target, num_classes, self.ignore_index, dtype)
+        if self.prior.shape[0] != num_classes:
+            raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
+        prior = self.prior.to(dtype)
+        if not (self._waits and self.training):
+            return prior
+        return _label_shares(target, num_classes, self.ignore_index, dtype).lerp(prior, self._moved.to(dtype))
 
 
 @register("cr")
-class CR(CoupledLoss):
+class CR(PriorLoss, CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
-    labels; without it, that of the batch. The loss has no lower bound, and training may go after it without end; with a
-    bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has one.
+    labels; without it, and in training before the epoch ``warmup``, that of the batch. The loss has no lower bound, and
+    training may go after it without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it
+    has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
@@ -249,18 +278,24 @@ class CR(CoupledLoss):
     source: ClassVar[str] = "curriculum paper, A.5, Eq. 6"
     kind: Kind = "other"  # without a prior it depends on the other rows' labels
 
-    def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
+    def __init__(
+        self,
+        beta: float = 1.0,
+        prior: Tensor | None = None,
+        loss: Loss | str = "ce",
+        warmup: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
-        self.independent_rows = self.independent_rows and prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
-        self.register_buffer("prior", _check_prior(prior))
-        self.prior: Tensor | None
+        self._set_prior(prior, warmup)
+        self.independent_rows = self.independent_rows and prior is not None and not self._waits
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = F.log_softmax(out.logits, 1, dtype=wide(out.logits.dtype))
-        prior = _prior_or_shares(self.prior, target, log_p, self)
+        prior = self._shares(target, log_p)
         if self.loss.name != "ce":
             losses = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
@@ -281,13 +316,13 @@ class CR(CoupledLoss):
 
 
 @register("peer")
-class Peer(Loss):
+class Peer(PriorLoss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,) (curriculum paper,
-    A.5). ``generator`` is a ``torch.Generator`` or a seed; without one the second term is its exact mean over all
-    pairs, which has the same expectation and no variance. A ``loss`` of class indices only costs that mean a pass for
-    each class.
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,), in training from the
+    epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a ``torch.Generator`` or a seed; without one the
+    second term is its exact mean over all pairs, which has the same expectation and no variance. A ``loss`` of class
+    indices only costs that mean a pass for each class.
 
     Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
     pairs depend on the generator's seed and on the step, in evaluation mode on that seed alone.
@@ -305,12 +340,12 @@ class Peer(Loss):
         loss: Loss | str = "ce",
         generator: torch.Generator | int | None = None,
         prior: Tensor | None = None,
+        warmup: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self.register_buffer("prior", _check_prior(prior))
-        self.prior: Tensor | None
+        self._set_prior(prior, warmup)
         self._inherit_from(self.loss)
         self.independent_rows = False
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -333,7 +368,7 @@ class Peer(Loss):
         logits, hard = out.logits, target.dim() == 1
         counted = target != self.ignore_index if hard else torch.ones_like(target[:, 0], dtype=torch.bool)
         if self.generator is None:
-            shares = _prior_or_shares(self.prior, target, logits, self)
+            shares = self._shares(target, logits)
             # The mean over rows m comes from the shares, the mean over rows n is taken here.
             each = self.loss.expected(out, shares)
             peer = torch.where(counted, each, 0).sum() / counted.sum()
@@ -345,7 +380,7 @@ class Peer(Loss):
             if self.prior is None:
                 labels = target[m]
             else:
-                prior = _prior_or_shares(self.prior, target, logits, self).to(source.device)
+                prior = self._shares(target, logits).to(source.device)
                 labels = torch.multinomial(prior, len(target), True, generator=source).to(target.device)
             peer = self.loss.per_sample(elsewhere, labels)
         weighed = target if hard else self._weighed(target)

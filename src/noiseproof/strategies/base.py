@@ -217,7 +217,7 @@ class Strategy:
                 f"Lower `{parameter}`, or train longer."
             )
 
-    def check_sole_step(self, epoch: int, run: Run) -> None:
+    def check_sole_step(self, epoch: float, run: Run) -> None:
         """Refuse other strategies whose hooks its own ``step``, from ``epoch`` on, would skip."""
         for other in run.strategies:
             hooks = "targets", "outputs", "revise", "weights", "penalties", "step"

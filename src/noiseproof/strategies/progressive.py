@@ -39,6 +39,7 @@ class ProgressiveStopping(Strategy):
     the epochs of the block and the head do not count; here they do.
 
     Args:
+        start: T₁; none: all layers train on all rows throughout.
         released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its optimiser holds the
             layers from before.
         balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare one would weigh as
@@ -51,14 +52,14 @@ class ProgressiveStopping(Strategy):
 
     def __init__(
         self,
-        start: int = 25,
+        start: int | None = 25,
         block_epochs: int = 7,
         head_epochs: int = 5,
         lr: float = 1e-4,
         released: bool = False,
         balance: bool = True,
     ) -> None:
-        self.start = check_count("start", start, 1)
+        self.start = None if start is None else check_count("start", start, 1)
         self.block_epochs = check_count("block_epochs", block_epochs, 0)
         self.head_epochs = check_count("head_epochs", head_epochs, 0)
         self.lr = check_number("lr", lr, "(0, inf)", 0)
@@ -67,9 +68,10 @@ class ProgressiveStopping(Strategy):
         self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
 
     def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
         total = self.ends_of_stages[-1]
-        if total > run.epochs:
+        if self.start is not None:
+            self.check_reached("start", run)
+        if run.epochs < total < math.inf:
             raise ValueError(
                 f"Expected at most {run.epochs} epochs for `start`, `block_epochs` and `head_epochs`, got {total}. "
                 "Lower them, or train longer."
@@ -87,16 +89,18 @@ class ProgressiveStopping(Strategy):
         self.steps = torch.zeros((), dtype=run.dtype, device=run.device)  # of Adam
 
     @property
-    def ends_of_stages(self) -> tuple[int, int, int]:
+    def ends_of_stages(self) -> tuple[float, float, float]:
         """The first epoch after each stage but the last."""
-        return self.start, self.start + self.block_epochs, self.start + self.block_epochs + self.head_epochs
+        start = math.inf if self.start is None else self.start
+        return start, start + self.block_epochs, start + self.block_epochs + self.head_epochs
 
     def phase(self, run: Run) -> int:
         """The stage of the epoch."""
         return sum(run.epoch >= end for end in self.ends_of_stages)
 
     def restarts(self, epoch: int) -> bool:
-        renewed = (self.start, self.block_epochs), (self.start + self.block_epochs, self.head_epochs)
+        block, head, _ = self.ends_of_stages
+        renewed = (block, self.block_epochs), (head, self.head_epochs)
         return any(epoch == first and epochs for first, epochs in renewed)
 
     def start_epoch(self, run: Run) -> None:
@@ -202,7 +206,7 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
     def __init__(
         self,
-        start: int = 20,
+        start: int | None = 20,
         block_epochs: int = 0,
         head_epochs: int = 5,
         lr: float = 1e-4,

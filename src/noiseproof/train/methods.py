@@ -287,6 +287,8 @@ def define(
     def recipe(context: MethodContext, /, **given: Any) -> Method:
         if given.get("forget", "auto") != "auto":  # who says how many labels are wrong knows the rate
             context = replace(context, noise=None, rate=given["forget"])
+        if "until" in shown and "start" in given:  # a correction that you start ends the noise
+            given = {"until": given["start"], **given}
         values = {**shown, **given, "K": context.num_classes}
         values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
         written = {key: format_value(value) for key, value in values.items()}
@@ -331,6 +333,14 @@ def _noise_norm(context: MethodContext) -> float:
     return max(1.0, round(300 * context.num_classes / context.seen, 2))
 
 
+def _noise_end(context: MethodContext) -> int:
+    """SLN's noise ends after two thirds of the training: the rest fits clean rows that it kept from being fitted.
+
+    In half of a long training, wrong labels are fitted as well.
+    """
+    return max(1, context.epoch(2 / 3))
+
+
 def epoch(share: float) -> Callable[[MethodContext], int]:
     """The epoch after that share of the training."""
     return lambda context: context.epoch(share)
@@ -352,6 +362,27 @@ def _selection_start(context: MethodContext) -> int:
     return context.epoch(0.5) if context.known_rate is None else _until_learned(context)
 
 
+def _selection_ramp(context: MethodContext) -> int:
+    """The epochs until all of the share is left out: the papers' 10, a tenth of the training at most.
+
+    A guessed share is reached over a quarter: where labels are clean, it takes hard rows away from what still learns.
+    """
+    return min(10, context.every(0.25 if context.known_rate is None else 0.1))
+
+
+def _backward_start(context: MethodContext) -> int:
+    """The epochs before T is estimated: a fifth, and where training goes on from there, those of ``_until_learned``."""
+    return max(context.epoch(0.2), 0 if context.epochs >= 10 else _until_learned(context))
+
+
+def _right_rows(context: MethodContext) -> float:
+    """The right rows that ``backward`` takes T as estimated with: 100 as ``forward``, and as many as a class has.
+
+    T⁻¹ makes errors of T larger, and wrong labels that are fitted as well: T is halfway to the identity at least.
+    """
+    return 100.0 + round(context.seen / context.epochs / context.num_classes)
+
+
 def _is_short(context: MethodContext) -> bool:
     """Whether a second start would leave too little of the training, or have too little to start from.
 
@@ -360,12 +391,12 @@ def _is_short(context: MethodContext) -> bool:
     return context.epochs < 10 or context.steps < 200 or context.seen < 800 * context.num_classes
 
 
-def _pes_start(context: MethodContext) -> int:
-    """PES's epochs of all layers: 25 of 200, half where none are renewed, all but one of fewer than ten.
+def _pes_start(context: MethodContext) -> int | None:
+    """PES's epochs of all layers: 25 of 200, half where none are renewed, and all of fewer than ten.
 
-    In these no label is memorised yet, and few are predicted.
+    In these no label is memorised yet, so that there is nothing to stop early.
     """
-    return context.epochs - 1 if context.epochs < 10 else context.epoch(0.5 if _is_short(context) else 0.125)
+    return None if context.epochs < 10 else context.epoch(0.5 if _is_short(context) else 0.125)
 
 
 def _renewed_epochs(context: MethodContext) -> tuple[int, int]:
@@ -491,12 +522,12 @@ for _name, _when in PLAIN.items():
 BOUNDED = "phuber:tau=1e3"
 define("peer", "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half equally.",
        "Use it when the rate of wrong labels is unknown and classes are of about equal size; it ignores a rare class.",
-       "peer:loss={loss},prior={prior}",
-       loss=BOUNDED, prior=_half_balanced)
+       "peer:loss={loss},prior={prior},warmup={warmup}",
+       loss=BOUNDED, prior=_half_balanced, warmup=epoch(0.1))
 define("cr", "Confidence regulariser, with the bounded cross entropy and the prior of peer.",
        "Use it as ``peer``, whose expectation it computes for each row; they were equally good.",
-       "cr:beta={beta},prior={prior},loss={loss}",
-       beta=1.0, prior=_half_balanced, loss=BOUNDED)
+       "cr:beta={beta},prior={prior},loss={loss},warmup={warmup}",
+       beta=1.0, prior=_half_balanced, loss=BOUNDED, warmup=epoch(0.1))
 
 define("nce+mae", "α·NCE + β·MAE; α is K/10, which is 1 and 10 where Ma et al. (2020) have it so.",
        "Use it for about ten classes or fewer, none of them rare: there it gains as much as ``mae``. It hardly learns "
@@ -570,19 +601,19 @@ define("sln", "Cross entropy with stochastic label noise.",
        "Use it for long trainings of large networks on pictures, with ``sigma`` tuned or the paper's (``sln@sln``); "
        "in short ones on small data it lost where labels were clean.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}",
-       sigma=_sigma, until=None, max_norm=_noise_norm)
+       sigma=_sigma, until=_noise_end, max_norm=_noise_norm)
 define("sln-mo", "SLN, and the momentum model predicts.",
        "Use it in place of ``sln``: the average over steps costs next to nothing, and smooths out the noise that "
        "``sln`` adds.",
-       "ce", "sln:sigma={sigma},max_norm={max_norm}", "momentum:alpha={alpha}",
-       sigma=_sigma, alpha=momentum(0.999), max_norm=_noise_norm)
+       "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
+       sigma=_sigma, until=_noise_end, alpha=momentum(0.999), max_norm=_noise_norm)
 define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training.",
        "Use it where labels are mistaken for those of similar classes, and the training is long enough for a "
        "correction at its end.",
-       "ce", "sln:sigma={sigma},until={start},max_norm={max_norm}", "momentum:alpha={alpha}",
+       "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
        "label-correction:start={start},soft={soft},invert={invert},against={against}",
-       sigma=_sigma, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False, against="current",
-       max_norm=_noise_norm)
+       sigma=_sigma, until=_noise_end, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False,
+       against="current", max_norm=_noise_norm)
 define("noise-f", "Cross entropy with noise on the gradient in the logits.",
        "Use it to see that noise on labels does what noise elsewhere does not (SLN paper): it gained nothing over "
        "cross entropy.",
@@ -608,7 +639,8 @@ define("forward", "Forward correction, its T estimated after a fifth of the trai
        "forward:T={K}", _TRANSITION, **_ESTIMATE)
 define("backward", "Backward correction, its T estimated as for forward, and bounded as in the released code.",
        "Use it to compare with ``forward``, which was better in every column of our runs.",
-       "backward:T={K},clip={clip}", _TRANSITION, **_ESTIMATE, clip=1e-7)
+       "backward:T={K},clip={clip}", _TRANSITION,
+       **{**_ESTIMATE, "warmup": _backward_start, "right": _right_rows}, clip=1e-7)
 
 define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
        "Use it where labels are mistaken for those of similar classes, with ``lam`` tuned or the paper's (``ln@ln``): "
@@ -690,7 +722,7 @@ define("sop+", "SOP, with predictions that agree for two augmentations of a row,
        "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}", "consistency:lambda_c={lambda_c},lambda_b={lambda_b}",
        **_RATES, lambda_c=0.9, lambda_b=0.1)
 _PES: dict[str, Any] = {
-    "start": lambda s: max(1, _pes_start(s)),
+    "start": _pes_start,
     "block_epochs": lambda s: _renewed_epochs(s)[0], "head_epochs": lambda s: _renewed_epochs(s)[1],
     "lr": _renewed_rate, "released": False, "balance": False,
 }
@@ -709,7 +741,7 @@ define("pes-semi", "PES, whose rows with labels that it does not predict train w
 
 # The SLN paper's ramp of 10 epochs, but no more than a tenth of the training, and its γ of 0.001; Table 4 puts SLN
 # before each.
-_FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": lambda s: min(10, s.every(0.1))}
+_FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": _selection_ramp}
 _FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noise_norm}
 _FIRST_SLN = "sln:sigma={sigma},until={start},max_norm={max_norm}"
 define("co-teaching", "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or 0.2.",
