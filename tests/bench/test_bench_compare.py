@@ -11,6 +11,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
@@ -20,7 +21,8 @@ from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_tab
 from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
 from noiseproof.cli import app
 from noiseproof.core.grammar import parse_call, split_specs
-from noiseproof.data import get_dataset
+from noiseproof.data import Dataset, get_dataset
+from noiseproof.data.base import Split, find_copies
 from noiseproof.train import Interrupted, Settings, get_method
 from noiseproof.train.estimate import estimate
 
@@ -415,6 +417,63 @@ def test_data_without_a_test_part_is_refused(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
     with pytest.raises(ValueError, match="Expected a dataset with a test part"):
         compare_methods(f"table:table={source},label=kind", ["ce"], results_dir=tmp_path)
+
+
+def _leaky(leaked: int, repeated: int, seed: int = 0) -> Dataset:
+    """300 training rows, and 100 to test on, of which some are training rows; some are ``repeated``, of five kinds."""
+    generator = torch.Generator().manual_seed(seed)
+    train, test = torch.rand(300, 3, generator=generator), torch.rand(100, 3, generator=generator)
+    kinds = torch.rand(5, 3, generator=generator)
+    for x, count in ((train, 3 * repeated), (test, repeated)):
+        x[:count] = kinds[torch.randint(5, (count,), generator=generator)]
+    test[100 - leaked :] = train[300 - leaked :]
+    return Dataset("mine", ("a", "b"), *(Split(x, torch.arange(len(x)) % 2) for x in (train, test)))
+
+
+@pytest.mark.parametrize("repeated, leaked, beyond", [(0, 1, False), (0, 2, True), (40, 0, False), (40, 30, True)])
+def test_test_rows_that_are_training_rows_are_told_from_chance(repeated: int, leaked: int, beyond: bool) -> None:
+    for seed in range(5):
+        text, is_beyond = find_copies(_leaky(leaked, repeated, seed))
+        assert is_beyond == beyond
+        assert text.startswith(f"{repeated + leaked} of the 100 test rows equal training rows in all but the label, ")
+        assert f"{' no' * (not beyond)} more than chance gives where {repeated}.0% of the training rows" in text
+    assert find_copies(_leaky(0, 0)) == ("", False)
+
+
+def test_honest_splits_of_tables_with_repeated_rows_are_not_beyond_chance() -> None:
+    """Two dice and a coin: nearly all of the 72 rows are in both parts."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (40, 100, 300, 1000):
+        for _ in range(50):
+            x = torch.stack([torch.randint(n, (size,), generator=generator) for n in (6, 6, 2)], 1).float()
+            y = torch.arange(size) % 2
+            parts = (Split(x[rows], y[rows]) for rows in (slice(size // 5, None), slice(size // 5)))
+            assert not find_copies(Dataset("dice", ("a", "b"), *parts))[1]
+
+
+def test_comparing_on_training_rows_is_refused_though_their_labels_were_checked(tmp_path: Path) -> None:
+    rows = pd.read_csv(digits_csv(tmp_path))
+    rows[:240].to_csv(tmp_path / "train.csv", index=False)
+    rows[200:].assign(kind=rows["kind"][200:].iloc[::-1].to_numpy()).to_csv(tmp_path / "test.csv", index=False)
+    files = ["--data", str(tmp_path / "train.csv"), "--label", "kind", "--test", str(tmp_path / "test.csv")]
+    command = ["bench", "compare", *files, "--methods", "ce", "--results", str(tmp_path / "results")]
+    refused = CliRunner().invoke(app, [*command, "--seeds", "1", "--epochs", "1", "--model", "mlp:hidden=[8]"])
+    assert refused.exit_code == 2 and read_results(tmp_path / "results") == {}
+    assert "Expected --test rows that no method is trained on: 40 of the 100 test rows equal" in refused.stderr
+    assert "Remove them from one of the two, or leave --test out" in refused.stderr
+    spec = f"table:table={tmp_path / 'train.csv'},label=kind,test={tmp_path / 'test.csv'}"
+    options = ["--epochs", "1", "--model", "mlp:hidden=[8]", "--out", str(tmp_path / "run")]
+    ran = CliRunner().invoke(app, ["train", "--dataset", spec, *options])
+    assert ran.exit_code == 0 and "40 of the 100 test rows equal training rows" in ran.stderr
+
+
+def test_a_copy_by_chance_is_noted_below_the_ranking(tmp_path: Path) -> None:
+    rows = pd.read_csv(digits_csv(tmp_path))
+    rows[:240].to_csv(tmp_path / "train.csv", index=False)
+    rows[239:].to_csv(tmp_path / "test.csv", index=False)
+    spec, _ = split_table(tmp_path / "train.csv", "kind", tmp_path, test=tmp_path / "test.csv")
+    ranking = compare_methods(spec, ["ce"], results_dir=tmp_path, settings=SHORT, seeds=1)
+    assert ranking.notes[0].startswith("1 of the 61 test rows equal training rows in all but the label, no more than")
 
 
 # The command line

@@ -398,7 +398,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ('dataset = "digits"\nnoise_seed', 'dataset = "digit"\nnoise_seed', 14, "Unknown dataset 'digit'"),
         ('dataset = "digits"\nnoise_seed', 'dataset = "mnist"\nnoise_seed', 14, "Expected the files of mnist"),
         ("noise_seed = 0", 'noise = "open-set:rate=0.4"\nforeign = "mnist"', 16, "Expected the files of mnist"),
-        ("noise_seed = 0", 'noise = "open-set:rate=0.4"', 15, "--foreign DATASET on the command line, `foreign` in an"),
+        ("noise_seed = 0", 'noise = "open-set:rate=0.4"', 15, "Expected `foreign` images"),
         (
             "noise_seed = 0",
             'foreign = "digits"',
@@ -537,3 +537,21 @@ def test_a_pinned_experiment_keeps_its_key(tmp_path: Path) -> None:
     assert pinned == one and pinned.key == pinned.pinned().key != one.key
     with pytest.raises(BadExperiment, match="as they were when this sweep began"):
         pinned.check_unchanged()
+
+
+def test_all_missing_data_is_named_once_each_with_what_to_do(tmp_path: Path) -> None:
+    """One could fetch one dataset, try again, and learn of the next."""
+    names = ["cifar100", "mnist", "digits", "cifar100:labels=coarse", "clothing1m", "table:table=no.csv,label=y"]
+    runs = [replace(ONE, dataset=name, method=method) for name in names for method in ("ce", "gce")]
+    runs += [replace(ONE, dataset="cifar10", noise="cifar10n:which=worst")]
+    with pytest.raises(BadExperiment) as refused:
+        check(runs, tmp_path)
+    message = str(refused.value)
+    assert refused.value.field == "dataset" and message.startswith("Expected the files of cifar10 in ")
+    for name in ("cifar10", "cifar100", "mnist", "cifar10n"):
+        assert message.count(f"`noiseproof data fetch {name}`") == 1
+    assert message.count("https://github.com/Cysu/noisy_label") == message.count("no.csv") == 1
+    assert "digits" not in message and "coarse" not in message
+    with pytest.raises(BadExperiment) as alone:
+        check([replace(ONE, dataset="mnist")], tmp_path)
+    assert "Also missing" not in str(alone.value)

@@ -234,6 +234,9 @@ def test_cells_whose_data_is_not_there_are_left_out_and_told(tmp_path: Path, mon
     assert [run.dataset for run in there] == ["cifar10"] and "Clothing1M" in absent["clothing1m"]
     with pytest.raises(FileNotFoundError, match="see https://github.com/Cysu/noisy_label"):
         with_data(table.only("Clothing1M").experiments([0]), tmp_path)
+    asked = [Experiment(name) for name in ("clothing1m", "webvision")]
+    with pytest.raises(FileNotFoundError, match="Cysu/noisy_label.*files of webvision"):
+        with_data(asked, tmp_path)
 
 
 def test_grids_of_clothing1m_and_the_nal_paper() -> None:

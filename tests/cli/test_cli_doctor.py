@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from noiseproof.cli import app, doctor
 from noiseproof.cli.main import WELCOME
-from noiseproof.core.messages import install_command
+from noiseproof.core.messages import install_command, torchvision_command
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -87,3 +87,27 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(
     monkeypatch.setattr(doctor, "install_command", lambda extra: f"get {extra}")
     shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
     assert {"review without uvicorn get review", "neighbours no get neighbours"} <= shown
+
+
+@pytest.mark.parametrize(
+    "version, command",
+    [
+        ("2.13.0+cpu", "pip install torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu"),
+        ("2.13.0+cu130", "pip install torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cu130"),
+        ("2.13.0", "pip install torch==2.13.0 torchvision"),
+        (None, "pip install torch torchvision"),
+    ],
+)
+def test_timm_comes_after_the_torchvision_that_fits(
+    version: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest torchvision, which pip would take, replaces torch, on a machine without a GPU by gigabytes of CUDA."""
+
+    def find(name: str) -> str:
+        if version is None or name != "torch":
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", find)
+    assert torchvision_command() == command
+    assert install_command("timm") == f"{command} && {install_command('review').replace('review', 'timm')}"

@@ -1,4 +1,4 @@
-"""Refusals of `noiseproof audit` name options of the command, never arguments of Python."""
+"""Refusals name options of the command, never arguments of Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import noiseproof.cli
 from noiseproof.cli import app
-from noiseproof.cli.audit import ARGUMENTS
+from noiseproof.cli.audit import ARGUMENTS, audit
+from noiseproof.cli.show import option_names
 
 N = 40
 
@@ -98,7 +99,7 @@ def test_bad_input_is_refused_in_words_of_the_command(line: str) -> None:
     assert result.exit_code == 2, result.output
     assert REFUSED[line] in message, message
     assert not re.search(r"\b[a-z_]+=(?!\d)", message.replace("precision=", "").replace("recall=", "")), message
-    assert not [name for name in ARGUMENTS if f"`{name}`" in message], message
+    assert not [name for name in (*ARGUMENTS, *option_names(audit)) if f"`{name}`" in message], message
 
 
 def test_every_argument_stands_for_an_option_of_the_command() -> None:
@@ -106,7 +107,44 @@ def test_every_argument_stands_for_an_option_of_the_command() -> None:
 
     text = CliRunner().invoke(commands, ["audit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     options = {option for words in ARGUMENTS.values() for option in words.split() if option.startswith("--")}
-    assert not [option for option in options if option not in text]
+    options |= {*option_names(audit).values()}
+    assert {"--pred-probs", "--csv-safe", "--json"} <= options and not [name for name in options if name not in text]
+
+
+IMPUTE = "`missing=impute` in the dataset, as in table:table=FILE,label=COLUMN,missing=impute"
+OTHERS = {
+    "train --dataset table:table=gaps.csv,label=y": f"Drop those rows or columns, or fill in medians with {IMPUTE}.",
+    "train --dataset table:table=words.csv,label=y": f"or count words as gaps with {IMPUTE}.",
+    "data show table:table=gaps.csv,label=y": IMPUTE,
+    "bench run sweep.toml --dry-run": IMPUTE,
+    "bench compare --data gaps.csv --label y": "or fill in medians with --missing impute.",
+    "bench compare --data words.csv --label y": "or count words as gaps with --missing impute.",
+    "bench compare --data t.csv --label y --missing no": "Expected --missing to be refuse or impute, got 'no'.",
+    "bench compare --data two-moons:n=10,n_test=0": "Expected",
+    "bench compare --data table:table=t.csv,label=y": "Add one, or split a table with --label COLUMN.",
+    "bench run bad.toml": "bad.toml:3: Expected `workers` to be an integer of at least 0, got -1.",  # a key, no option
+    "bench search gce:q=[0.3,0.7] --validation 0": "Expected --validation above 0",
+    "train --validation 1.5": "Expected --validation in (0, 1), got 1.5.",
+    "train --batch-size x": "Expected --batch-size to be an integer of at least 1, got 'x'.",
+    "train --clip -1": "Expected --clip in [0, inf)",
+    "train --noise open-set:rate=0.2": "Expected --foreign images",
+    "train --dataset cifar10 --data-dir nowhere": "or set --data-dir or NOISEPROOF_DATA to where they are.",
+    "train --dataset table:table=t.csv,label=y --noise symmetric:rate=0.9,count=equal": "Use `count=per-class`",
+}
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_other_commands_name_their_options_too(line: str) -> None:
+    frame = pd.read_csv("t.csv")
+    frame["y"] = np.where(np.arange(N) < 35, "no", "yes")
+    frame.to_csv("t.csv", index=False)
+    frame.assign(a=frame["a"].where(frame.index > 1)).to_csv("gaps.csv", index=False)
+    numbers = frame["a"] + np.arange(N) / 100
+    frame.assign(a=numbers.astype(str).where(frame.index > 1, "unknown")).to_csv("words.csv", index=False)
+    Path("sweep.toml").write_text('[[experiment]]\ndataset = "table:table=gaps.csv,label=y"\n')
+    Path("bad.toml").write_text('[[experiment]]\ndataset = "digits"\nworkers = -1\n')
+    result = CliRunner().invoke(app, line.split())
+    assert result.exit_code == 2 and OTHERS[line] in result.stderr, result.output
 
 
 HOSTILE = ["dog\x1b]0;owned\x07", "cat\x9b2J", "owl\r\u202e"]  # a title, an empty screen, text from right to left

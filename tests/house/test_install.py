@@ -94,3 +94,12 @@ def test_an_extra_can_be_installed(extra: str, fresh: Path, built: tuple[Path, P
 def _wanted(extra: str) -> set[str]:
     """timm requires torchvision; with the torch of constraints.txt, that of the same index."""
     return {"torchvision"} if extra == "timm" else set()
+
+
+def test_the_command_for_timm_changes_no_torch(fresh: Path, tmp_path: Path) -> None:
+    """Its first half finds the torchvision that fits; without it, pip takes the newest one and its torch."""
+    command = run(fresh / "python", "-c", "from noiseproof.core.messages import install_command as i; print(i('timm'))")
+    first, report = command.partition(" --index-url")[0].split()[2:], tmp_path / "report.json"
+    run(fresh / "pip", "install", "--dry-run", "--quiet", "--report", report, *first, "timm")
+    names = {one["metadata"]["name"].lower() for one in json.loads(report.read_text())["install"]}
+    assert {"torchvision", "timm"} <= names and "torch" not in names and not [n for n in names if "nvidia" in n]

@@ -20,7 +20,7 @@ from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
 from noiseproof.core.messages import counted
 from noiseproof.data import Dataset, get_dataset
-from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.data.base import derive_generator, find_copies, shuffled
 from noiseproof.data.frames import Table, read_table
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import Columns
@@ -56,6 +56,7 @@ def compare_methods(
 
     Raises:
         BadExperiment: before anything trains, if a method or the noise is unknown.
+        ValueError: also before, if the test part has training rows (``find_copies``).
     """
     check_count("seeds", seeds, 1)
     if not methods:
@@ -63,7 +64,13 @@ def compare_methods(
     data = get_dataset(dataset, data_dir)
     if data.test is None:
         raise ValueError(
-            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with split_table."
+            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with `split_table`."
+        )
+    copies, beyond_chance = find_copies(data)
+    if beyond_chance:
+        raise ValueError(
+            f"Expected `test` rows that no method is trained on: {copies}. Remove them from one of the two, or leave "
+            "`test` out, and a fifth of the rows is held out."
         )
     first = Experiment(dataset, noise, settings=settings or Settings(), validation=validation)
     runs: dict[str, list[Experiment]] = {}
@@ -85,7 +92,7 @@ def compare_methods(
         memory = _memory(runs[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
     errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
-    return Ranking(places, _notes(places, len(data.test), errors), recommend(places))
+    return Ranking(places, [f"{copies}."] * bool(copies) + _notes(places, len(data.test), errors), recommend(places))
 
 
 def _mean_seconds(results: Sequence[Json]) -> float | None:

@@ -27,7 +27,7 @@ from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
-from noiseproof.data.sources import FILES, PathLike, data_root, find
+from noiseproof.data.sources import FILES, PathLike, data_root, find, how_to_get
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
@@ -330,7 +330,7 @@ def with_data(
                 absent[name] = str(error)
     there = [experiment for experiment in experiments if _name(experiment) not in absent]
     if absent and not there:
-        raise FileNotFoundError(next(iter(absent.values())))
+        raise FileNotFoundError(" ".join(absent.values()))
     return there, absent
 
 
@@ -395,7 +395,9 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         try:
             task = make(same.without_method)
         except BadExperiment as error:
-            raise BadExperiment(str(error), experiment, error.field) from error
+            is_absent = isinstance(error.__cause__, FileNotFoundError)
+            more = _also_missing(str(error), distinct, load, data_dir) if is_absent else ""
+            raise BadExperiment(f"{error}{more}", experiment, error.field) from error
         settings = experiment.settings
         with _blame(experiment, "method"):
             method = get_method(experiment.method, task, settings)
@@ -410,6 +412,28 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             with _blame(experiment, "method"):
                 _try(task, method, settings)
             tried.add(trial)
+
+
+def _also_missing(
+    message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset], data_dir: PathLike | None
+) -> str:
+    """What other data is missing, and how to get it, so that one can fetch all of it at once."""
+    missing: dict[str, str] = {}
+    specs = [(spec, of_noise) for e in experiments for spec, of_noise in ((e.dataset, 0), (e.foreign, 0), (e.noise, 1))]
+    for spec, of_noise in dict.fromkeys(specs):
+        name = (spec or "").partition(":")[0]
+        try:
+            if spec and not of_noise:
+                load(spec)
+            elif name in FILES:
+                find(name, data_dir, group=1)
+        except FileNotFoundError as error:
+            how = how_to_get(name) if name in FILES else str(error).rstrip(".")
+            if how not in message:
+                missing[name if name in FILES else how] = f"{name} ({how})" if name in FILES else how
+        except Exception:  # refused when its turn comes
+            continue
+    return f" Also missing: {'; '.join(missing.values())}." if missing else ""
 
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:

@@ -30,16 +30,7 @@ EXPORTS = {  # file or folder that is written, by tool
     "coco": "coco.json", "imagefolder": "imagefolder",
 }  # fmt: skip
 AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
-
-
-ARGUMENTS = {  # of Python, and the options that stand for them
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        "label", "multi_label", "text", "id", "time", "annotators", "annotations", "consensus", "ignore", "trusted",
-        "test", "labels", "pred_probs", "embeddings", "features", "classes", "method", "model", "estimator", "epochs",
-        "folds", "goal", "issues", "seed", "device", "threads", "engine", "address",
-    )
-} | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
+ARGUMENTS = {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # of Python
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
 
 

@@ -60,7 +60,6 @@ Spec = Annotated[
         help="A TOML file of [[experiment]] blocks, or a table of `bench table`.", autocompletion=names("tables")
     ),
 ]
-ARGUMENTS = {name: f"--{name.replace('_', '-')}" for name in ("workers", "address", "gpus", "at_once")}
 Left = Annotated[bool, typer.Option("--left", help="Leave out runs whose results come with noiseproof.")]
 
 
@@ -77,7 +76,7 @@ Left = Annotated[bool, typer.Option("--left", help="Leave out runs whose results
         "bench run ln-table1 --only mnist --precision bf16 --left --engine processes --workers 3 --at-once 16",
     ),
 )
-@refusals(ARGUMENTS)
+@refusals()
 @training_exits(then=RESUMES)
 def bench_run(
     spec: Spec,
@@ -433,7 +432,7 @@ def _seeds(place: Place, wanted: int) -> str:
         "bench compare --data mnist --data-dir /srv/data --engine processes --workers 4 --accelerator cpu",
     ),
 )
-@refusals(ARGUMENTS)
+@refusals({"missing='impute'": "--missing impute", "split_table": "--label COLUMN"})
 @training_exits(then=RESUMES)
 def bench_compare(
     data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
@@ -522,7 +521,7 @@ def _place_row(place: Place) -> tuple[str, ...]:
         "bench search 'gce:q=[0.3,0.7]' --engine processes --workers 4 --retry-failed",
     ),
 )
-@refusals(ARGUMENTS)
+@refusals()
 @training_exits(then=RESUMES)
 def bench_search(
     grids: Annotated[

@@ -11,14 +11,15 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ContextDecorator, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.models import OptionInfo
 
 from noiseproof.core.messages import printable
 
@@ -33,30 +34,67 @@ DataDir = Annotated[
     typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
 ]
 
+IMPUTE = "`missing=impute` in the dataset, as in table:table=FILE,label=COLUMN,missing=impute"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 
 def examples(*commands: str) -> str:
     return "Examples:\n\n" + "\n".join(f"- `noiseproof {command}`" for command in commands)
 
 
-@contextmanager
-def refusals(options: Mapping[str, str] | None = None) -> Iterator[None]:
+class refusals(ContextDecorator):  # noqa: N801, in lower case like other decorators
     """Turn errors of the library into one line on stderr and exit code 2.
 
-    Arguments of Python in backticks are called by the ``options`` that stand for them.
+    Arguments of Python in backticks are called by the command's options of these names, or by ``options``, and
+    `name='value'` is written as in specs.
     """
-    try:
-        yield
-    except BrokenPipeError:  # the reader of a pipe has closed it
-        raise
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        from noiseproof.core.plugins import plugin_line
 
-        text = re.sub("`([^`]+)`", lambda match: (options or {}).get(match[1], match[0]), str(error))
-        say(f"{text}{plugin_line(error)}")
-        raise typer.Exit(2) from None
-    except (EOFError, zlib.error, zipfile.BadZipFile) as error:  # the command line would call the first one "Aborted."
-        say(f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}: {error}).")
-        raise typer.Exit(2) from None
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        self.options = options or {}
+        self.command: Callable[..., Any] | None = None
+
+    def __call__(self, command: Command) -> Command:
+        self.command = command
+        return super().__call__(command)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe has closed it
+            return
+        if isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)):
+            from noiseproof.core.plugins import plugin_line
+
+            say(f"{self._in_options(error)}{plugin_line(error)}")
+            raise typer.Exit(2) from None
+        if isinstance(error, (EOFError, zlib.error, zipfile.BadZipFile)):  # typer would call the first one "Aborted."
+            say(f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}: {error}).")
+            raise typer.Exit(2) from None
+
+    def _in_options(self, error: BaseException) -> str:
+        names = {"missing='impute'": IMPUTE, "data_dir": "--data-dir"}
+        if self.command is not None and not hasattr(error, "experiment"):  # which names keys of a file
+            names |= option_names(self.command)
+        names |= self.options
+
+        def translate(match: re.Match[str]) -> str:
+            return names.get(match[1]) or re.sub(r"^`(\w+)='([^']*)'`$", r"`\1=\2`", match[0])
+
+        return re.sub("`([^`]+)`", translate, str(error))
+
+
+def option_names(command: Callable[..., Any]) -> dict[str, str]:
+    """The options of a command by the names that arguments of Python would have."""
+    options = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                given = (info.default, *(info.param_decls or ()))  # the first is a name, too, where it is annotated
+                written = [text for text in given if isinstance(text, str) and text.startswith("--")]
+                option = (written or [f"--{name.replace('_', '-')}"])[0].partition("/")[0]
+                options[option[2:].replace("-", "_")] = option
+    return options
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:

@@ -102,7 +102,26 @@ class Progress(Protocol):
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index."""
+    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index.
+
+    timm requires torchvision, the newest of which replaces PyTorch by one with CUDA: first comes the one that fits.
+    """
+    return f"{torchvision_command()} && {_add_extra(extra)}" if extra == "timm" else _add_extra(extra)
+
+
+def torchvision_command() -> str:
+    """The command that adds the torchvision that fits the installed PyTorch, from the index of its build."""
+    from importlib import metadata
+
+    try:
+        version, _, build = f"=={metadata.version('torch')}".partition("+")
+    except metadata.PackageNotFoundError:
+        version = build = ""
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if re.match("cpu|cu|rocm|xpu", build) else ""
+    return f"pip install torch{version} torchvision{index}"
+
+
+def _add_extra(extra: str) -> str:
     import json  # these take longer to import than a command that needs none of them takes to start
     from importlib import metadata
     from urllib.parse import urlsplit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
+from xxhash import xxh3_128_digest
 
 from noiseproof.core.checks import check_count, check_labels, check_number
 from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
@@ -243,7 +246,7 @@ def corrupt(
         if foreign is None:
             raise ValueError(
                 f"Expected `foreign` images, with which {model} replaces images of {data.name}, got none. "
-                "Pass those of another dataset: --foreign DATASET on the command line, `foreign` in an experiment."
+                "Take those of another dataset, such as cifar100."
             )
         if not isinstance(x, Tensor):
             raise ValueError(
@@ -308,3 +311,23 @@ class ClassBalanced(Sampler[int]):
             parts.append(torch.cat([members[:0], *rounds])[:count])
         drawn = torch.cat(parts)
         return drawn[shuffled(len(drawn), generator)]
+
+
+def find_copies(data: Dataset) -> tuple[str, bool]:
+    """How many test rows equal training rows, in words ("" if none), and whether these are more than by chance.
+
+    Labels are not compared: checked ones of training rows are no test either. By chance as many are equal as training
+    rows that equal others, within three standard errors, and one, or one in a hundred, more. Inputs that are read from
+    files are left out.
+    """
+    parts = [part.x for part in (data.train, data.test) if part is not None and isinstance(part.x, Tensor)]
+    if len(parts) < 2:
+        return "", False
+    train, test = ([xxh3_128_digest(row) for row in x.flatten(1).contiguous().numpy()] for x in parts)
+    counts, rows = Counter(train), len(test)
+    copies = sum(row in counts for row in test)
+    repeats = sum(count for count in counts.values() if count > 1) / len(train)
+    chance = rows * repeats + 3 * math.sqrt(rows * repeats * (1 - repeats)) + max(1, rows / 100)
+    more = "more" if copies > chance else "no more"
+    words = f"{copies} of the {rows} test rows equal training rows in all but the label, {more} than chance gives"
+    return f"{words} where {repeats:.1%} of the training rows equal others" if copies else "", copies > chance

@@ -60,7 +60,7 @@ def _read(name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir
     train = _read_split(folder, "train", 60_000)
     if torch.bincount(train.y, minlength=10).tolist() != list(counts):
         raise ValueError(
-            f"Expected {name} in {folder}, got another dataset of the same format. Set data_dir to its folder."
+            f"Expected {name} in {folder}, got another dataset of the same format. Set `data_dir` to its folder."
         )
     return Dataset(name, classes, train, _read_split(folder, "t10k", 10_000))
 

@@ -58,11 +58,19 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
         path = root if place == root.name else root / place
         if (path / files.marker).exists():
             return path
-    fetch = f"Run `noiseproof data fetch {name}`, or set data_dir or NOISEPROOF_DATA to where they are."
-    raise FileNotFoundError(
-        f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. "
-        + (f"{files.request}." if files.request else fetch)
+    get = (
+        how_to_get(name)
+        if files.request
+        else (f"Run {how_to_get(name)}, or set `data_dir` or NOISEPROOF_DATA to where they are")
     )
+    raise FileNotFoundError(
+        f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. {get}."
+    )
+
+
+def how_to_get(name: str) -> str:
+    """The command that downloads a dataset, or how to ask for it."""
+    return FILES[name].request or f"`noiseproof data fetch {name}`"
 
 
 def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **options: Any) -> Dataset:

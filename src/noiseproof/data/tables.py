@@ -108,8 +108,8 @@ class Columns:
         if self.missing == "refuse" and any(num_missing.values()):
             counts = [f"{count} in {c!r}" for c, count in num_missing.items() if count]
             raise ValueError(
-                f"Expected no missing values, got {', '.join(counts[:5])}{' …' * (len(counts) > 5)}. Drop those rows, "
-                "leave the columns out with `features`, or use missing='impute'."
+                f"Expected no missing values, got {', '.join(counts[:5])}{' …' * (len(counts) > 5)}. Drop those rows "
+                "or columns, or fill in medians with `missing='impute'`."
             )
         return torch.from_numpy(x)
 
@@ -367,7 +367,7 @@ def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) ->
     if non_numbers and missing == "refuse":
         raise ValueError(
             f"Expected numbers in column {name!r}, got {preview(sorted(set(non_numbers)))} in {len(non_numbers)} of "
-            f"{len(frame)} rows. Drop those rows, leave the column out, or use missing='impute'."
+            f"{len(frame)} rows. Drop those rows or the column, or count words as gaps with `missing='impute'`."
         )
     cells = np.where(cells == "", None, cells) if non_numbers is None else _numbers(frame, name, bool(non_numbers))
     return _Column(name, cells, words, non_numbers)
@@ -450,7 +450,8 @@ def _usable_columns(
         if suspicion is None and labels is not None:
             suspicion = _find_label_code(str(name), column.cells, labels)
         if suspicion is not None and suspicion.is_certain and not requested:
-            notes.append(f"Column {name!r} {suspicion.reason} and was left out; name it in `features` to keep it.")
+            keep = "" if wide else "; name it in `features` to keep it"  # not in an audit, which has other ones
+            notes.append(f"Column {name!r} {suspicion.reason} and was left out{keep}.")
             continue
         if suspicion is not None:
             notes.append(f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")

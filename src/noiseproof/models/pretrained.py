@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from noiseproof.core.checks import check_count
 from noiseproof.core.files import file_digest
 from noiseproof.core.grammar import format_call, parse_call
-from noiseproof.core.messages import install_command
+from noiseproof.core.messages import install_command, torchvision_command
 from noiseproof.models.base import Backbone
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -229,19 +229,25 @@ class TimmBackbone(Backbone):
         super().__init__()
         try:
             self._create = import_module("timm").create_model
-        except ModuleNotFoundError as error:
-            if error.name != "timm":
+        except (
+            ImportError,
+            RuntimeError,
+            AttributeError,
+            OSError,
+        ) as error:  # what torchvision raises, which it imports
+            missing = (getattr(error, "name", None) or "torchvision").partition(".")[0]
+            if missing == "timm":
+                raise ModuleNotFoundError(
+                    f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
+                    f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
+                    name="timm",
+                ) from None
+            if missing != "torchvision":
                 raise
-            raise ModuleNotFoundError(
-                f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
-                f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
-                name="timm",
-            ) from None
-        except (RuntimeError, AttributeError, OSError) as error:  # torchvision, which timm imports, raises all of these
             raise ImportError(
                 f"Expected a torchvision that fits PyTorch {torch.__version__} beside timm, its import ended with "
-                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}. Install torch and torchvision "
-                "together, from one index: https://pytorch.org/get-started/locally.",
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}. "
+                f"Run `pip uninstall -y torchvision && {torchvision_command()}`.",
                 name="torchvision",
             ) from error
         self._checkpoint = options.pop("checkpoint_path", None)

@@ -245,7 +245,7 @@ def select(labels: Tensor, num_classes: int, rate: float, count: Count, generato
             small = int((targets > sizes).nonzero()[0])
             raise ValueError(
                 f"Expected {int(targets[0])} rows or more of each class, class {small} has {int(sizes[small])}. "
-                "Use count='per-class' for classes of different sizes."
+                "Use `count='per-class'` for classes of different sizes."
             )
     else:
         targets = torch.tensor([rounded_floor(rate * size) for size in sizes.tolist()])
