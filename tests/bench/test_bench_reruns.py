@@ -142,9 +142,36 @@ def test_a_large_difference_is_diagnosed_or_listed() -> None:
     assert find_diagnosis(table, diagnosed)
 
 
+def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
+    """Rows of the file that names a cell, but of other methods or data, say nothing about it."""
+    a2, table2 = load_table("bias-table-a2"), load_table("bias-table2").only("cifar10")
+    found = {
+        row: find_diagnosis(a2, cell)
+        for row in ("genCE", "NCE-MAE")  # collapse.toml names both and was run for the second only
+        for cell in a2.only("fashion-mnist", row, "0.05").cells
+    }
+    assert found["genCE"] is None and found["NCE-MAE"]
+    assert find_diagnosis(table2, table2.only("NF-MAE").cells[0])  # nfl:gamma=0.5 + 20*mae:scale=2
+    assert find_diagnosis(table2, table2.only("NCE-MAE").cells[0]) is None
+
+
+def test_rows_of_a_diagnosis_can_be_told_apart() -> None:
+    for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
+        rows = [
+            tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("key", "seeds", "made_by", "test_accuracy")))
+            for row in one["rows"]
+        ]
+        assert len(set(rows)) == len(rows), one["sweep"]
+        runs = {row_key(run): run for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+        for row in one["rows"]:
+            run = runs[row["key"]]
+            assert (row["dataset"], row["schedule"]) == (run.dataset, run.settings.schedule)
+
+
 def test_the_page_is_what_the_rows_give() -> None:
     text = script.PAGE.read_text("utf-8")
     assert script.page(text) == text, "Run `python benchmarks/reruns.py`."
+    assert "\n1 of 56 cells" in text  # curriculum-table2, of which no other mark shows a cell
 
 
 def test_the_page_shows_every_rerun_once_or_more() -> None:

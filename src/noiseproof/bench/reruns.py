@@ -9,6 +9,7 @@ its ``key`` (``row_key``), so that tables which share runs share rows, and a pre
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -114,12 +115,18 @@ def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[s
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
-    """What an experiment says about why ``cell`` differs; None if there is no experiment."""
+    """What an experiment with the data and method of ``cell`` says about why it differs; None if there is none."""
+    wanted = cell.fields["dataset"], _names(cell.fields["method"])
     for one in load_reruns(table.paper).diagnoses:
-        for id, *words in one["cells"] if one["rows"] else ():
-            if id == table.id and cell in load_table(id).only(*words).cells:
-                return one
+        named = any(id == table.id and cell in load_table(id).only(*words).cells for id, *words in one["cells"])
+        if named and any((row["dataset"], _names(row["method"])) == wanted for row in one["rows"]):
+            return one
     return None
+
+
+def _names(method: str) -> list[str]:
+    """The losses and strategies of a method, without paper, weights and parameters."""
+    return re.findall(r"(?:^|[+&])\s*(?:[\d.]+\*)?([^\s:@+&]+)", method)
 
 
 def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:
