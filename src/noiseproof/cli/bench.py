@@ -343,7 +343,7 @@ def bench_table(
     table = load_table(id).only(*only or ()).with_epochs(epochs)
     if not Path(results).is_dir():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
+    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision)
     reruns = rerun_cells(table, precision)
     if as_json:
         pairs = zip(yours, reruns, strict=True)
