@@ -18,7 +18,7 @@ from itertools import chain
 
 from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
-from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
+from noiseproof.bench.tables import OF_THE_MACHINE, Cell, Comparison, PaperTable, list_tables, load_table, summarise
 from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
@@ -72,7 +72,9 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     reruns, precisions = load_reruns(table.paper), (precision,) if precision else PRECISIONS
 
     def done(cell: Cell) -> set[int]:
-        values = (zip(row["seeds"], row[cell.metric], strict=True) for row in _rows_of(cell, reruns, precisions))
+        metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric  # hours of another machine are not missed
+        rows = _rows_of(replace(cell, metric=metric), reruns, precisions)
+        values = (zip(row["seeds"], row[metric], strict=True) for row in rows)
         return {seed for seed, value in chain.from_iterable(values) if value is not None}
 
     return table.experiments(seeds, done)
