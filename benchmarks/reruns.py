@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, reduce
 from operator import add
@@ -96,8 +96,8 @@ def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
         row = next((row for row in one["rows"] if row["key"] == key), None)
         if row is None and key in sweep_keys(one["sweep"]):
             run = runs[min(runs)]["experiment"]
-            row = {"noise": run["noise"], "method": run["method"], "model": run["settings"]["model"]}
-            row |= {name: run["settings"][name] for name in ("optimizer", "epochs")}
+            row = {name: run[name] for name in ("dataset", "noise", "method")}
+            row |= {name: run["settings"][name] for name in ("model", "optimizer", "schedule", "epochs")}
             row |= {name: run[name] for name in ("rows", "precision") if run[name]} | {"key": key}
             one["rows"].append(row)
         found += [] if row is None else [row]
@@ -182,9 +182,8 @@ def rest(shown: set[int]) -> str:
     """Tables of the cells that are not ``shown``, each with its heading."""
     parts = []
     for table in (load_table(id) for id in list_tables()):
-        cells = tuple(one.cell for one in rerun_cells(table) if one.mean is not None and id(one.cell) not in shown)
-        if cells:
-            parts.append(f"**{heading(table)}**\n\n{reruns(replace(table, cells=cells))}")
+        if any(one.mean is not None and id(one.cell) not in shown for one in rerun_cells(table)):
+            parts.append(f"**{heading(table)}**\n\n{reruns(table, without=shown)}")
     return "\n".join(parts)
 
 
@@ -223,9 +222,9 @@ def diagnoses() -> str:
     return markdown(("file", "cells", "found"), rows)
 
 
-def reruns(table: PaperTable, precision: str | None = None) -> str:
+def reruns(table: PaperTable, precision: str | None = None, without: Container[int] = ()) -> str:
     """The cells that were rerun, each with its z, and whether an experiment looks into a large one."""
-    compared = [one for one in rerun_cells(table, precision) if one.mean is not None]
+    compared = [one for one in rerun_cells(table, precision) if one.mean is not None and id(one.cell) not in without]
     blocks = len({one.cell.block for one in compared}) > 1
     rows = []
     for one in compared:

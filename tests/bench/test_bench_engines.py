@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -596,6 +596,29 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     half = json.loads(CliRunner().invoke(app, [*command, "--json", "--precision", "bf16"]).stdout)
     assert {one["precision"] for one in half} == {"bf16"} and len(half) == 2
     assert CliRunner().invoke(app, [*command, "--precision", "16"]).exit_code == 2
+
+
+def test_a_dry_run_says_what_it_measures_on_a_terminal_and_that_it_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nmethod = ["ce", "gce"]\nseed = [0, 1]\n'
+    )
+    announced: list[str] = []
+    expected_seconds(load_experiments(path), {}, progress=lambda run: announced.append(run.method))
+    assert announced == ["ce", "gce"]
+
+    def stop(*_: object, progress: Any, **__: object) -> NoReturn:
+        progress(load_experiments(path)[0])
+        raise Interrupted("Nothing was saved: no folder was given.")
+
+    monkeypatch.setattr("noiseproof.bench.duration.expected_seconds", stop)
+    command = ["bench", "run", str(path), "--results", str(tmp_path), "--dry-run"]
+    ran = CliRunner().invoke(app, command)
+    assert (ran.exit_code, ran.stderr) == (130, "noiseproof: Stopped. A dry run saves nothing.\n")
+    monkeypatch.setattr("noiseproof.cli.bench.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
+    assert CliRunner().invoke(app, command).stderr.startswith("measuring a few steps: digits, mlp:hidden=[8], ce\n")
 
 
 def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:

@@ -367,6 +367,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
     "old, new, line, message",
     [
         ('"gce:q=0.7"', '"gce:q=1.3"', 7, "Expected `q` in (0, 1], got 1.3"),
+        ('"gce:q=0.7"', '"ln:tau=[0.5,1]"', 7, 'For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].'),
         ('"gce:q=0.7"', '"gcee"', 7, "Unknown method 'gcee'. Did you mean 'gce'"),
         ('"gce:q=0.7"', '"gce & mixupp"', 7, "Unknown strategy 'mixupp'"),
         ('"gce:q=0.7"', "7", 7, "Expected `method` to be a word or a spec, got 7"),

@@ -18,7 +18,7 @@ from noiseproof.analysis import open_run
 from noiseproof.analysis.after.cost import trials
 from noiseproof.analysis.during.samples import sample_weights
 from noiseproof.bench import load_experiments, read_results, run_all, status
-from noiseproof.bench.experiment import BadExperiment, Experiment, with_data
+from noiseproof.bench.experiment import BadExperiment, Experiment, check, with_data
 from noiseproof.bench.results import is_complete
 from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
@@ -125,6 +125,8 @@ def test_annotators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noiseproof.analysis.after.predictions.cifar10n_annotations", lambda clean, folder: votes)
     monkeypatch.setattr("noiseproof.bench.experiment.find", lambda *_, **__: tmp_path)
     run = Experiment("cifar10", settings=SHORT, validation=0.1, measures="annotators", weights=True)
+    with pytest.raises(BadExperiment, match=r"labels, got rows = 30\.$"):
+        check([replace(run, rows=30)])
     (result,) = run_all([run], tmp_path).values()
     found = open_run(tmp_path / "runs" / run.key)
     log_p = found.log_probs("train")

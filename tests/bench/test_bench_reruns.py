@@ -142,9 +142,36 @@ def test_a_large_difference_is_diagnosed_or_listed() -> None:
     assert find_diagnosis(table, diagnosed)
 
 
+def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
+    """Rows of the file that names a cell, but of other methods or data, say nothing about it."""
+    a2, table2 = load_table("bias-table-a2"), load_table("bias-table2").only("cifar10")
+    found = {
+        row: find_diagnosis(a2, cell)
+        for row in ("genCE", "NCE-MAE")  # collapse.toml names both and was run for the second only
+        for cell in a2.only("fashion-mnist", row, "0.05").cells
+    }
+    assert found["genCE"] is None and found["NCE-MAE"]
+    assert find_diagnosis(table2, table2.only("NF-MAE").cells[0])  # nfl:gamma=0.5 + 20*mae:scale=2
+    assert find_diagnosis(table2, table2.only("NCE-MAE").cells[0]) is None
+
+
+def test_rows_of_a_diagnosis_can_be_told_apart() -> None:
+    for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
+        rows = [
+            tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("key", "seeds", "made_by", "test_accuracy")))
+            for row in one["rows"]
+        ]
+        assert len(set(rows)) == len(rows), one["sweep"]
+        runs = {row_key(run): run for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+        for row in one["rows"]:
+            run = runs[row["key"]]
+            assert (row["dataset"], row["schedule"]) == (run.dataset, run.settings.schedule)
+
+
 def test_the_page_is_what_the_rows_give() -> None:
     text = script.PAGE.read_text("utf-8")
     assert script.page(text) == text, "Run `python benchmarks/reruns.py`."
+    assert "\n1 of 56 cells" in text  # curriculum-table2, of which no other mark shows a cell
 
 
 def test_the_page_shows_every_rerun_once_or_more() -> None:
@@ -244,12 +271,31 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     assert groups[0]["entries"][0]["place"]["method"] == ahead
     nothing = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "none")])
     assert nothing.exit_code == 0 and "Nothing to compare yet" in nothing.stdout
+    assert "  accuracy  p against" in nothing.stdout  # of which rows is not known before
+    assert f"There are no results in {tmp_path / 'none'}/" in nothing.stderr
+    options = ["--results", str(tmp_path / "mine"), "--format", "markdown"]
+    text = CliRunner().invoke(app, ["bench", "table", str(path), *options]).stdout
+    assert text.startswith("### dataset digits, noise symmetric:rate=0.4\n\n| method | test accuracy |")
+    assert f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text
+
+
+def test_a_ranking_is_headed_by_what_its_runs_share(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    models = 'model = ["mlp:hidden=[8]", "mlp:hidden=[16]"]\nvalidation = [0.1, 0.2]\nepochs = 1\n'
+    path.write_text(f'[[experiment]]\ndataset = "digits"\nmethod = ["ce", "gce", "ln:tau=1"]\n{models}')
+    first = [("ce", "mlp:hidden=[8]", 0.1), ("gce", "mlp:hidden=[16]", 0.2)]  # of each ranking: what has run
+    runs = load_experiments(path, check_runs=False)
+    run_all([run for run in runs if (run.method, run.settings.model, run.validation) in first], tmp_path)
+    shown = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path)]).stdout.splitlines()
+    heads = [line for line in shown if line.startswith("dataset")]
+    assert heads == [f"dataset digits, noise none, validation {share}" for share in (0.1, 0.2)]
 
 
 def test_status_needs_no_data() -> None:
     shown = CliRunner().invoke(app, ["bench", "status", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
     assert shown.exit_code == 0
     assert "40 to do" in shown.stdout and "6 of 8 cells that can run, 0 with all seeds" in shown.stdout
+    assert shown.stdout.rstrip().endswith("; --left leaves their runs out")
     refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
 
@@ -263,6 +309,25 @@ def test_only_runs_that_are_left_are_listed() -> None:
     assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [[], [], [0, 1, 2, 3, 4], [5]]
     nothing = CliRunner().invoke(app, [*words[:1], "run", *words[2:], "--data-dir", "/nowhere"])
     assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr
+
+
+def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
+    words = ["bench", "status", "bias-table-a2", "--only", "fashion-mnist", "--only", "CE", "--only", "0.001", "--left"]
+    for options, line in (
+        (["--epochs", "30"], "0 of 1 cells that can run, 0"),  # they have 100
+        (["--precision", "64"], "0 of 1 cells that can run, 0"),
+        ([], "1 of 1 cells that can run, 1"),
+    ):
+        shown = CliRunner().invoke(app, [*words, *options]).stdout
+        assert line in shown and "--left leaves" not in shown
+
+
+def test_a_run_is_not_left_for_the_hours_that_another_machine_took() -> None:
+    table = load_table("sln-table1").only("CE")
+    assert "hours" in {cell.metric for cell in table.cells}
+    done = load_table("sln-table1").only("CE", "symmetric").cells[0].experiment(0)
+    assert row_key(done) not in {row_key(run) for run in runs_left(table, seeds=[0])}
+    assert row_key(done) in {row_key(run) for run in runs_left(table, seeds=[1])}
 
 
 def test_a_run_whose_metric_was_not_recorded_is_left() -> None:

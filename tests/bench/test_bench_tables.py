@@ -492,6 +492,29 @@ def test_one_seed_is_judged_by_the_published_deviation() -> None:
     assert z_score([53.0], Published.parse("50.0"), "std", 4) is None
 
 
+def test_results_are_found_in_any_precision() -> None:
+    table = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")
+    found = results(table, 0.70)
+    half = dict(
+        zip(
+            (replace(table.cells[0].experiment(s), precision="bf16").key for s in (0, 1)),
+            results(table, 0.72, 0.74).values(),
+            strict=True,
+        )
+    )
+    (most,) = compare_cells(table, {**found, **half})
+    assert (most.mean, most.seeds, most.precision) == (pytest.approx(73.0), 2, "bf16")
+    assert notes(table, [most], [most])[0].endswith("You ran 1, precision bf16.")
+    (asked,) = compare_cells(table, {**found, **half}, precision="32")
+    assert (asked.mean, asked.precision) == (pytest.approx(70.0), "32")
+    difference = load_table("curriculum-table5").only("MAE", "symmetric 0.4 diff")
+    (cell,) = difference.cells
+    assert cell.minus is not None
+    mixed = [replace(cell.experiment(0), precision="bf16"), replace(cell.minus.experiment(0), precision="32")]
+    done = {"status": "done", "last": {"test_accuracy": 0.5}, "seconds": 1.0}
+    assert compare_cells(difference, {run.key: done for run in mixed})[0].mean is None  # never one less another
+
+
 def test_best_of_five_and_a_difference_of_bests() -> None:
     table = load_table("curriculum-table5").only("MAE", "clean,symmetric 0.4 diff")
     clean, noisy = table.cells
@@ -580,7 +603,7 @@ def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     none = compare_cells(table, {})
     said = notes(table, some, none)
     counts = "2 cells: 0 rerun, 0 of them with the paper's 5 seeds; 0 of 0 within |z| ≤ 2; 1 cannot run."
-    assert said[0] == f"{counts} You ran 1."
+    assert said[0] == f"{counts} You ran 1, precision 32."
     assert said[1] == "Cannot run (1): Clothing1M is not public."
     assert said[2].startswith("± is the standard deviation, published over 5 runs, otherwise over the seeds;")
     assert notes(table, none, none)[0] == f"{counts} You ran 0."
@@ -746,7 +769,7 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
         "99.22 ± 0.06", "*98.85 ± 0.18*", "*99.25 ± 0.15*", "89.16 ± 0.44",
     ]  # fmt: skip
     assert "99.20 ± 0.14" in rows[0]
-    assert rows[4].startswith("4 cells: 4 rerun") and rows[4].endswith("You ran 1.")
+    assert rows[4].startswith("4 cells: 4 rerun") and rows[4].endswith("You ran 1, precision 32.")
     assert "Reruns: NVIDIA H200, torch 2.11.0+cu130, precision bf16, commits 499b5d0, 6751720, d3e7518." in rows
     found = json.loads(run("table", "ln-table1", *words, "--results", str(tmp_path), "--json").stdout)
     assert (found[0]["yours"]["mean"], found[0]["yours"]["seeds"]) == (pytest.approx(99.2), 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
@@ -24,11 +24,12 @@ def expected_seconds(
     data_dir: PathLike | None = None,
     accelerator: str = "auto",
     threads: int = 1,
+    progress: Callable[[Experiment], None] = lambda experiment: None,
 ) -> dict[Experiment, float | None]:
     """Seconds that each run will take by itself on this machine; None if its first steps diverge.
 
     Runs that differ only in seeds and noise take the same time: the mean of those in ``results`` that were made on this
-    machine with as many threads, otherwise an estimate from a few real steps.
+    machine with as many threads, otherwise an estimate from a few real steps, which are announced to ``progress``.
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
@@ -48,6 +49,7 @@ def expected_seconds(
     for experiment in sorted(once(experiments), key=lambda experiment: experiment.dataset):  # each loaded once
         kind = _kind(experiment)
         if kind not in by_kind:
+            progress(experiment)
             if data is None or data[0] != experiment.dataset:
                 data = experiment.dataset, get_dataset(experiment.dataset, data_dir)
             with fixed_threads(threads):

@@ -346,7 +346,10 @@ def _blame(experiment: Experiment, field: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        raise BadExperiment(str(error), experiment, field) from error
+        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' * (
+            field == "method" and "=[" in experiment.method
+        )
+        raise BadExperiment(f"{error}{grid}", experiment, field) from error
 
 
 def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> None:
@@ -438,7 +441,8 @@ def _also_missing(
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
     if experiment.dataset != "cifar10" or experiment.rows is not None:
-        raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {experiment.dataset!r}.")
+        got = f"rows = {experiment.rows}" if experiment.dataset == "cifar10" else repr(experiment.dataset)
+        raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {got}.")
     find("cifar10n", data_dir, group=1)
 
 

@@ -204,11 +204,12 @@ def summarise_sweep(experiments: Iterable[Experiment], results: Mapping[str, Jso
     groups: dict[Experiment, dict[Experiment, list[Experiment]]] = {}
     for run in once(experiments):
         entry = replace(run, seed=0, noise_seed=None if run.noise_seed is None else 0)
-        groups.setdefault(_data(entry), {}).setdefault(entry, []).append(run)
+        groups.setdefault(data_of(entry), {}).setdefault(entry, []).append(run)
     return [_rank_group(list(entries.values()), results) for entries in groups.values()]
 
 
-def _data(run: Experiment) -> Experiment:
+def data_of(run: Experiment) -> Experiment:
+    """Equal for runs that are ranked together."""
     return replace(run, method="ce", settings=Settings())
 
 
@@ -237,8 +238,8 @@ def _entry(
 
 
 def _metric(done: Iterable[Json]) -> str:
-    tested = any("test_accuracy" in (result["last"] or {}) for result in done)
-    return "test_accuracy" if tested else "validation_accuracy"
+    measured = {name for result in done for name in result["last"] or ()}
+    return next((name for name in ("test_accuracy", "validation_accuracy") if name in measured), "accuracy")
 
 
 def _accuracies(runs: Iterable[Experiment], results: Mapping[str, Json], metric: str) -> dict[tuple[int, int], float]:

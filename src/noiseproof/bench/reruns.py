@@ -9,6 +9,7 @@ its ``key`` (``row_key``), so that tables which share runs share rows, and a pre
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +18,7 @@ from itertools import chain
 
 from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
-from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
+from noiseproof.bench.tables import OF_THE_MACHINE, Cell, Comparison, PaperTable, list_tables, load_table, summarise
 from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
@@ -71,7 +72,9 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     reruns, precisions = load_reruns(table.paper), (precision,) if precision else PRECISIONS
 
     def done(cell: Cell) -> set[int]:
-        values = (zip(row["seeds"], row[cell.metric], strict=True) for row in _rows_of(cell, reruns, precisions))
+        metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric  # hours of another machine are not missed
+        rows = _rows_of(replace(cell, metric=metric), reruns, precisions)
+        values = (zip(row["seeds"], row[metric], strict=True) for row in rows)
         return {seed for seed, value in chain.from_iterable(values) if value is not None}
 
     return table.experiments(seeds, done)
@@ -114,12 +117,18 @@ def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[s
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
-    """What an experiment says about why ``cell`` differs; None if there is no experiment."""
+    """What an experiment with the data and method of ``cell`` says about why it differs; None if there is none."""
+    wanted = cell.fields["dataset"], _names(cell.fields["method"])
     for one in load_reruns(table.paper).diagnoses:
-        for id, *words in one["cells"] if one["rows"] else ():
-            if id == table.id and cell in load_table(id).only(*words).cells:
-                return one
+        named = any(id == table.id and cell in load_table(id).only(*words).cells for id, *words in one["cells"])
+        if named and any((row["dataset"], _names(row["method"])) == wanted for row in one["rows"]):
+            return one
     return None
+
+
+def _names(method: str) -> list[str]:
+    """The losses and strategies of a method, without paper, weights and parameters."""
+    return re.findall(r"(?:^|[+&])\s*(?:[\d.]+\*)?([^\s:@+&]+)", method)
 
 
 def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:

@@ -18,6 +18,7 @@ from noiseproof.core.grammar import split_specs
 from noiseproof.core.registry import near_names
 from noiseproof.papers import PAPERS, by_column, get_paper
 from noiseproof.train.protocols import protocol
+from noiseproof.train.settings import PRECISIONS
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
 
@@ -243,8 +244,8 @@ class Comparison:
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     samples: int | None = None  # that Het averages over
-    precision: str | None = None  # of a rerun that the package has
-    made_by: tuple[Json, ...] = ()  # its sessions: commit, hardware, versions, command
+    precision: str | None = None  # None without runs
+    made_by: tuple[Json, ...] = ()  # sessions of a rerun that the package has: commit, hardware, versions, command
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values of the runs, for JSON."""
@@ -252,11 +253,19 @@ class Comparison:
 
 
 def compare_cells(
-    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str = "32"
+    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
 ) -> list[Comparison]:
-    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges."""
+    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges.
+
+    They are those in ``precision``, or in that with most seeds.
+    """
     chosen = range(table.runs) if seeds is None else list(seeds)
-    return [_compare_cell(cell, table, results, chosen, precision) for cell in table.cells]
+
+    def best(cell: Cell) -> Comparison:
+        each = (_compare_cell(cell, table, results, chosen, p) for p in ([precision] if precision else PRECISIONS))
+        return max(each, key=lambda one: (one.seeds, one.failed))  # the first of equals
+
+    return [best(cell) for cell in table.cells]
 
 
 def _compare_cell(
@@ -274,6 +283,7 @@ def _compare_cell(
         failed=len(existing) - len(done) + (base.failed if base else 0),
         seconds=fmean(result["seconds"] for result in done) if done else None,
         samples=next((result["samples"] for result in done if result.get("samples")), None),
+        precision=precision if existing else None,
     )
     return summarise(empty, [measured(result, cell) for result in done], table, base)
 
@@ -404,12 +414,12 @@ def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Compa
     """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
     done, cannot = [one for one in reruns if one.mean is not None], reasons.total()
-    ran = sum(one.mean is not None for one in yours)
+    ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
     counts = (
         f"{len(yours)} cells: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them with the "
         f"paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} cannot "
-        f"run. You ran {ran}."
+        f"run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
     )
     texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
     texts += _sessions(done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,6 +123,7 @@ def bench_run(
         raise typer.Exit(3)
 
 
+@training_exits("Stopped. A dry run saves nothing.")
 def _show_plan(
     experiments: Sequence[Experiment],
     results: str,
@@ -139,7 +141,7 @@ def _show_plan(
     states = status(experiments, results)
     todo = [run for run, state in states.items() if state not in ended]
     expected = expected_seconds(
-        todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads
+        todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads, progress=_announce
     )
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
@@ -155,6 +157,11 @@ def _show_plan(
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
     return echo(f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on this machine")
+
+
+def _announce(run: Experiment) -> None:
+    if sys.stderr.isatty():
+        echo(f"measuring a few steps: {run.dataset}, {run.settings.model}, {run.method}", err=True)
 
 
 def _distinguish(
@@ -202,7 +209,7 @@ def bench_status(
     from collections import Counter
 
     from noiseproof.bench import status
-    from noiseproof.bench.reruns import count_cells
+    from noiseproof.bench.reruns import count_cells, rerun_cells
     from noiseproof.bench.results import holder
     from noiseproof.bench.tables import list_tables, load_table
 
@@ -218,10 +225,13 @@ def bench_status(
     show(("key", "status", *columns), rows)
     echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
     if spec in list_tables():
-        cells = count_cells(load_table(spec).only(*only or ()))
+        table = load_table(spec).only(*only or ()).with_epochs(epochs)
+        cells = count_cells(table, rerun_cells(table, precision))
         echo(
             f"Reruns that noiseproof has (`bench table {spec}`): {cells.rerun} of {cells.runnable} cells that can run, "
             f"{cells.with_all_seeds} with all seeds of the paper"
+            + "; --left leaves their runs out"
+            * (cells.rerun > 0 and not left)
         )
 
 
@@ -336,13 +346,12 @@ def bench_table(
     if format not in ("text", *FORMATS):
         raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
     if id not in list_tables() and id.endswith(".toml"):
-        if format != "text":
-            raise ValueError(f"Expected no --format beside a file of experiments, got {format!r}. Take --json.")
-        return _show_sweep(_experiments(id, only, seeds, None, precision, epochs, check_runs=False), results, as_json)
+        sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
+        return _show_sweep(sweep, results, format, as_json)
     table = load_table(id).only(*only or ()).with_epochs(epochs)
     if not Path(results).is_dir():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
+    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision)
     reruns = rerun_cells(table, precision)
     if as_json:
         pairs = zip(yours, reruns, strict=True)
@@ -388,24 +397,35 @@ def _show_counts(as_json: bool) -> None:
     )
 
 
-def _show_sweep(experiments: Sequence[Experiment], results: str, as_json: bool) -> None:
+def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
     """Rank what a sweep compares, for each kind of data."""
     from noiseproof.bench import read_results
-    from noiseproof.bench.ranking import summarise_sweep
+    from noiseproof.bench.ranking import data_of, summarise_sweep
+    from noiseproof.bench.tables import FORMATS
 
+    if not Path(results).is_dir():
+        say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
     groups = summarise_sweep(experiments, read_results(results))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
-    columns, texts = _distinguish((group.entries[0].run for group in groups), "dataset", "noise", hidden=HIDDEN)
+    columns, texts = _distinguish((data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN)
     for group, data in zip(groups, texts, strict=True):
-        echo(", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True)))
+        title = ", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True))
         names, values = _distinguish((entry.run for entry in group.entries), "method", hidden=HIDDEN)
         rows = [
             (*value, _mean(entry.place.mean, entry.std), _p(entry.place.p), _seeds(entry.place, entry.wanted))
             for entry, value in zip(group.entries, values, strict=True)
         ]
-        show((*names, group.metric.replace("_", " "), "p against the first", "seeds"), rows)
-        echo(group.recommendation + "\n")
+        head = (*names, group.metric.replace("_", " "), "p against the first", "seeds")
+        if format == "text":
+            echo(title)
+            show(head, rows)
+            echo(group.recommendation + "\n")
+        else:
+            escape, _, assemble = FORMATS[format]
+            top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
+            sides = ["left"] * len(names) + ["right"] * 3
+            echo(assemble(escape(title), top, sides, cells, [escape(group.recommendation)]))
     return None
 
 
