@@ -35,6 +35,9 @@ CONVOLUTIONS = {
     "stem": (3, 2, 3, 16, 9, 7, 3, 1, 1, False),
     "same": (2, 3, 32, 32, 7, 9, 3, 1, 1, False),
     "wide": (1, 2, 64, 160, 5, 5, 3, 1, 1, True),
+    "pairs": (2, 3, 32, 32, 7, 10, 3, 1, 1, True),  # two pixels of 32 outputs make a row of a product
+    "pairs-of-inputs": (2, 2, 32, 64, 5, 14, 3, 1, 1, False),
+    "pairs-of-outputs": (3, 2, 16, 32, 9, 8, 3, 1, 0, True),
     "halving": (2, 3, 32, 64, 8, 8, 3, 2, 1, True),
     "halving-odd": (2, 3, 16, 32, 9, 7, 3, 2, 1, False),
     "shortcut": (2, 3, 32, 64, 8, 8, 1, 2, 0, False),
@@ -118,7 +121,7 @@ def test_rows_need_not_have_their_channels_last() -> None:
 
 
 @here
-@pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long"])
+@pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long", "pairs"])
 def test_a_convolution_does_not_depend_on_the_other_networks(name: str) -> None:
     together, alone = (convolve(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2)))
     for one, other in zip(together, alone, strict=True):
@@ -212,6 +215,91 @@ def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> Non
     together, alone = (normalise(name, torch.bfloat16, True, members=each)[0] for each in (slice(None), slice(1, 2)))
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.reshape(NORMS[name][0], -1)[1], other.flatten())
+
+
+BLOCKS = {  # networks, rows of each, channels of the input, of the output, height, width, stride of the second layer
+    "pairs": (2, 3, 32, 32, 7, 10, 1),
+    "odd": (2, 3, 16, 32, 9, 7, 2),
+    "halving": (2, 5, 32, 64, 8, 8, 2),
+    "wide": (3, 2, 16, 160, 5, 5, 1),
+    "long": (2, 4, 32, 32, 18, 16, 1),  # several parts, the last one short
+}
+
+
+def block(
+    name: str, dtype: torch.dtype, *, members: slice = slice(None), fused: bool = True
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Output, gradients and statistics of a residual block and the normalisation after it, and those in float64."""
+    from noiseproof.accelerate.layer_kernels import norm_conv, stacked_conv, stacked_norm
+
+    s, b, i, o, h, w, stride = BLOCKS[name]
+    x = (normal(s, b, i, h, w, seed=0, dtype=dtype) + 0.5)[members].flatten(0, 1).clone()
+    x = x.contiguous(memory_format=torch.channels_last)
+    shapes = [(i,), (i,), (o, 3, 3, i), (o,), (o,), (o,), (o, 3, 3, o), (o,), (o,), (o,), (o, 1, 1, i)]
+    values = [normal(s, *shape, seed=n)[members] for n, shape in enumerate(shapes)]
+    values = [v / v[0, 0].numel() ** 0.5 if v.dim() == 5 else v for v in values]
+    if dtype != torch.float32:  # far from 0, where rounding decides which numbers pass a ReLU
+        for at in (0, 4):
+            values[at], values[at + 1] = 1 + values[at] / 9, 5 * values[at + 1].sign()
+    running = [[torch.zeros(len(values[0]), c, device=DEVICE), torch.ones(len(values[0]), c, device=DEVICE)]
+               for c in (i, o, o)]  # fmt: skip
+    inputs = [value.requires_grad_() for value in (x, *values)]
+    slope, offset, w1, b1, slope2, offset2, w2, b2, slope3, offset3, past = values
+    options = 0.1, 1e-5
+    if fused:
+        inner, x2 = norm_conv(x, (slope, offset, *running[0]), *options, w1, b1, 1, 1)
+        beside = stacked_conv(x2, past, None, stride, 0)
+        out, _ = norm_conv(inner, (slope2, offset2, *running[1]), *options, w2, b2, stride, 1, beside)
+        assert hasattr(out, "moments")
+    else:
+        inner = stacked_conv(stacked_norm(x, slope, offset, *running[0], *options, True), w1, b1, 1, 1)
+        active = stacked_norm(inner, slope2, offset2, *running[1], *options, True)
+        out = stacked_conv(active, w2, b2, stride, 1) + stacked_conv(x, past, None, stride, 0)
+    out = stacked_norm(out, slope3, offset3, *running[2], *options, False)
+    grad = normal(s, b, *out.shape[1:], seed=20, dtype=dtype)[members].flatten(0, 1)
+    found = [out, *torch.autograd.grad(out, inputs, grad), *(value for pair in running for value in pair)]
+    return found, _exact_block(inputs, grad, dtype, stride)
+
+
+def _exact_block(inputs: list[Tensor], grad: Tensor, dtype: torch.dtype, stride: int) -> list[Tensor]:
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    results = []
+    for n, rows in enumerate(exact[0].unflatten(0, (len(inputs[1]), -1))):
+        a, b, w1, b1, a2, b2, w2, c2, a3, b3, past = (
+            (v[n] + (u[n].detach().to(dtype).double() - v[n]).detach()).permute(0, 3, 1, 2) if v.dim() == 5 else v[n]
+            for u, v in zip(inputs[1:], exact[1:], strict=True)
+        )
+        first, second, third = (
+            [torch.zeros_like(each.detach()), torch.ones_like(each.detach())] for each in (a, a2, a3)
+        )
+        inner = F.conv2d(F.batch_norm(rows, *first, a, b, True, 0.1, 1e-5).relu(), w1, b1, 1, 1)
+        out = F.conv2d(F.batch_norm(inner, *second, a2, b2, True, 0.1, 1e-5).relu(), w2, c2, stride, 1)
+        out = F.batch_norm(out + F.conv2d(rows, past, None, stride, 0), *third, a3, b3, True, 0.1, 1e-5)
+        results.append([out, *first, *second, *third])
+    outs, *statistics = zip(*results, strict=True)
+    out = torch.cat(outs)
+    return [out, *torch.autograd.grad(out, exact, grad.double()), *map(torch.stack, statistics)]
+
+
+@here
+@pytest.mark.parametrize("dtype", PRODUCTS, ids=str)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_fused_blocks_are_those_of_each_network(name: str, dtype: torch.dtype) -> None:
+    """Values between layers are rounded: the errors of fused kernels are those of the same layers one by one."""
+    (found, exact), (apart, _) = block(name, dtype), block(name, dtype, fused=False)
+    for at, (value, other, reference) in enumerate(zip(found, apart, exact, strict=True)):
+        if at in (5, 9):  # biases before a normalisation have no gradient
+            continue
+        errors = [float((each.detach().double() - reference).norm() / reference.norm()) for each in (value, other)]
+        assert value.dtype is other.dtype and errors[0] < 1.2 * errors[1] + 1e-6, (at, errors)
+
+
+@here
+@pytest.mark.parametrize("name", ["pairs", "halving", "long"])
+def test_a_fused_block_does_not_depend_on_the_other_networks(name: str) -> None:
+    together, alone = (block(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2)))
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one.reshape(BLOCKS[name][0], -1)[1], other.flatten())
 
 
 @here

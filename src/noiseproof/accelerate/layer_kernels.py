@@ -12,7 +12,7 @@ parts of a fixed number of rows, added up in order: no network's result depends 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +29,13 @@ from noiseproof.core.tensors import device_of
 SIZES = ["seats", "B", "rows", "count"]
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
+# What kernels of convolutions do beside their products, so that no kernel of its own reads their results for it.
+MOMENTS, GRADIENT_SUMS = True, True  # of a following normalisation; of the one before, going back
+# Outputs of which two neighbouring pixels make one row of a product, in products with weights and in their gradients: a
+# third more multiplications but a third fewer numbers read, and reading patches is what takes the time.
+PAIRED: tuple[int, ...] = (32,)
+PAIRED_WEIGHTS: tuple[int, ...] = (32,)
+
 
 class Tile(NamedTuple):
     """Rows, outputs and columns that a program of a convolution holds at a time, and how it is run."""
@@ -40,11 +47,17 @@ class Tile(NamedTuple):
     stages: int
 
 
+# Measured on an H200 in bfloat16, by kind of product, columns and outputs.
+TUNED: dict[tuple[str, int, int], Tile] = {}
+
+
 def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9) -> Tile:
     """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks."""
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
         return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
+    if (tuned := TUNED.get(("product", columns, outputs))) is not None:
+        return tuned
     if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
         return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
@@ -56,6 +69,8 @@ def weight_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
     bn, bk = _pow2(outputs, 16, 128), _pow2(columns, 16, 128)
     if dtype == torch.float32:
         return Tile(32, min(bn, 64), min(bk, 64), 4, 2)
+    if (tuned := TUNED.get(("weight", columns, outputs))) is not None:
+        return tuned
     if bn == 16:
         return Tile(128, bn, min(bk, 64), 4, 2)
     return Tile(min(8192 // bk, 256), bn, bk, 8 if bn * bk > 8192 else 4, 3)
@@ -95,39 +110,44 @@ def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.con
 
 @_kernel
 def _product(  # type: ignore[no-untyped-def]
-    x, weight, bias, out, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    x, weight, bias, beside, out, parts, inner, slope, offset, moments, B,
+    IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    BACK: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BACK: tl.constexpr, BIAS: tl.constexpr, BESIDE: tl.constexpr, PARTS: tl.constexpr, PAIR: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Patches (rows, U·V·C) times weights. BACK: x is an output gradient, out that of an input.
+    """Patches (rows, U·V·C) times weights, + bias + beside. BACK: x is an output gradient, out that of an input.
 
     Going back, pixels with the same remainder by STRIDE are reached by the same taps, every STRIDE-th one, and their
-    patches are dense; each such class of pixels has its own programs.
+    patches are dense; each such class of pixels has its own programs. PAIR pixels beside each other make one row of
+    PAIR·N outputs; their patches together are PAIR - 1 pixels wider than one. PARTS: moments of a program's outputs
+    for each pixel of the pair; BACK: sums of g and g·x̂, as _gradient_sums has them, where x̂ is made of ``inner``.
     """
     seat = tl.program_id(2).to(tl.int64)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
+    p, o = _divide(n, N)
     if BACK:
         classes: tl.constexpr = STRIDE * STRIDE
         top, left = tl.program_id(0) % classes // STRIDE, tl.program_id(0) % STRIDE
         m = tl.program_id(0) // classes * BM + tl.arange(0, BM)
-        GH, GW = tl.cdiv(OH, STRIDE), tl.cdiv(OW, STRIDE)
+        GH, GW = tl.cdiv(OH, STRIDE), tl.cdiv(OW, STRIDE) // PAIR
     else:
         m = tl.program_id(0) * BM + tl.arange(0, BM)
-        GH, GW = OH, OW
+        GH, GW = OH, OW // PAIR
     image, pixel = _divide(m, GH * GW)
     i, j = _divide(pixel, GW)
     if BACK:
         i, j = i * STRIDE + top, j * STRIDE + left
+    j *= PAIR
     if BACK and STRIDE > 1:
         r, q = (top + PAD) % STRIDE, (left + PAD) % STRIDE  # the first taps that reach these pixels
         U, V = tl.cdiv(KH - r, STRIDE), tl.cdiv(KW - q, STRIDE)
         h, w = (i + PAD - r) // STRIDE - U + 1, (j + PAD - q) // STRIDE - V + 1
     elif BACK:
-        r, q, U, V = 0, 0, KH, KW
+        r, q, U, V = 0, 0, KH, KW + PAIR - 1
         h, w = i + PAD - (KH - 1), j + PAD - (KW - 1)
     else:
-        r, q, U, V = 0, 0, KH, KW
+        r, q, U, V = 0, 0, KH, KW + PAIR - 1
         h, w = i * STRIDE - PAD, j * STRIDE - PAD
     valid = (image < B) & (i < OH) & (j < OW)
     h = tl.where(valid, h, -KH)  # outside of the image for every tap
@@ -137,29 +157,60 @@ def _product(  # type: ignore[no-untyped-def]
     for start in range(0, U * V * C, BK):
         k = start + tl.arange(0, BK)
         u, side = _divide(k, V * C)
-        if (KH * KW * C) % BK != 0 or STRIDE > 1:
+        if (KH * (KW + PAIR - 1) * C) % BK != 0 or STRIDE > 1:
             u = tl.where(k < U * V * C, u, IH + KH)
         patch = _gather(x, image, h, w, u, side, IH, IW, C)
-        if BACK:
-            v, c = _divide(side, C)
+        hit = (k < U * V * C)[:, None] & (n < PAIR * N)[None, :]
+        v, c = _divide(side, C)
+        if PAIR > 1:  # the second pixel of a pair has its taps one further on
+            tap = (KW - 1 - v)[:, None] + p[None, :] if BACK else v[:, None] - p[None, :]
+            hit = hit & (tap >= 0) & (tap < KW)
+            if BACK:
+                at = (c * (KH * KW * N) + (KH - 1 - u) * (KW * N))[:, None] + tap * N + o[None, :]
+            else:
+                at = (u * (KW * C) + c)[:, None] + tap * C + (o * (KH * KW * C))[None, :]
+        elif BACK:
             tap = (r + STRIDE * (U - 1 - u)) * KW + q + STRIDE * (V - 1 - v)
             at = (c * (KH * KW * N) + tap * N)[:, None] + n[None, :]
         else:
             at = k[:, None] + (n * (KH * KW * C))[None, :]
-        part = tl.load(weight + at, mask=(k < U * V * C)[:, None] & (n < N)[None, :], other=0.0)
+        part = tl.load(weight + at, mask=hit, other=0.0)
         sums = tl.dot(patch, part, sums, input_precision=PRECISION)
     if BIAS:
-        sums += tl.load(bias + seat * N + n, mask=n < N, other=0.0)[None, :]
-    out += seat * (B * OH * OW * N)
+        sums += tl.load(bias + seat * N + o, mask=n < PAIR * N, other=0.0)[None, :]
+    whole = seat * (B * OH * OW * N)
     at = ((image * OH + i) * OW + j)[:, None] * N + n[None, :]
-    tl.store(out + at, sums.to(out.dtype.element_ty), mask=valid[:, None] & (n < N)[None, :])
+    hit = valid[:, None] & (n < PAIR * N)[None, :]
+    if BESIDE:
+        sums += tl.load(beside + whole + at, mask=hit, other=0.0).to(tl.float32)
+    value = sums.to(out.dtype.element_ty)
+    tl.store(out + whole + at, value, mask=hit)
+    if PARTS:
+        value = value.to(tl.float32)
+        if BACK:
+            per, size = seat * N + o, tl.num_programs(2) * N
+            mean, scale = tl.load(moments + per)[None, :], tl.load(moments + size + per)[None, :]
+            normed = (tl.load(inner + whole + at, mask=hit, other=0.0).to(tl.float32) - mean) * scale
+            active = normed * tl.load(slope + per)[None, :] + tl.load(offset + per)[None, :]
+            g = tl.where(active <= 0, 0.0, value)
+            first, second = tl.sum(g, 0), tl.sum(g * normed, 0)
+            at = ((tl.program_id(0) * PAIR + p) * 2 * size).to(tl.int64) + per
+        else:
+            count, size = min(BM, B * OH * (OW // PAIR) - tl.program_id(0) * BM), N
+            first = tl.sum(tl.where(hit, value, 0.0), 0) / count
+            value = tl.where(hit, value - first[None, :], 0.0)
+            second = tl.sum(value * value, 0)
+            at = ((seat * tl.num_programs(0) + tl.program_id(0)) * PAIR + p) * (2 * N) + o
+        tl.store(parts + at, first, mask=n < PAIR * N)
+        tl.store(parts + at + size, second, mask=n < PAIR * N)
 
 
 @_kernel
 def _weight_gradient(  # type: ignore[no-untyped-def]
     x, grad, out, seats, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    PRECISION: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PAIR: tl.constexpr, PRECISION: tl.constexpr, SHARE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Patches' transpose times output gradients, over SHARE rows; after the last columns: those gradients' sum."""
     K: tl.constexpr = KH * KW * C
@@ -178,7 +229,7 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
             image, pixel = _divide(m, OH * OW)
             h, w = _divide(pixel, OW)
             # Rows past the last hit nothing; columns past the last, in rows below the patch, are left out in the end.
-            h, w = tl.where(m < rows, h * STRIDE - PAD, -KH - BK), w * STRIDE - PAD
+            h, w = tl.where(m < rows, h * STRIDE - PAD, -KH - BK), w * (PAIR * STRIDE) - PAD
             patch = _gather(x, image, h, w, u, side, IH, IW, C)
             at = (m * N)[:, None] + n[None, :]
             g = tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0)
@@ -195,26 +246,58 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of parts (count, size), always in the same order."""
+def _add_up(  # type: ignore[no-untyped-def]
+    parts, out, count, size, total, weights, N: tl.constexpr, KH: tl.constexpr, ROW: tl.constexpr, C: tl.constexpr,
+    PAIR: tl.constexpr, BP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The sum of parts (count, size), always in the same order; PAIR: and over both pixels of a pair.
+
+    Then a part is (S, 2, N, KH, ROW + C), where the taps of the second pixel are one further on, then biases (S, 2, N).
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at, more = i, i
+    if PAIR:
+        line, column = _divide(i, ROW)
+        line, u = _divide(line, KH)
+        seat, o = _divide(line, N)
+        other, o2 = _divide(tl.maximum(i - weights, 0), N)
+        at = tl.where(
+            i < weights,
+            ((seat * 2 * N + o) * KH + u) * (ROW + C) + column,
+            weights // ROW * 2 * (ROW + C) + other * 2 * N + o2,
+        )
+        more = at + tl.where(i < weights, N * KH * (ROW + C) + C, N)
     sums = tl.zeros((BP, BLOCK), tl.float32)
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
-        at = p.to(tl.int64)[:, None] * size + i[None, :]
-        sums += tl.load(parts + at, mask=(p < count)[:, None] & (i < size)[None, :], other=0.0)
-    tl.store(out + i, tl.sum(sums, 0), mask=i < size)
+        row, hit = parts + p.to(tl.int64)[:, None] * size, (p < count)[:, None] & (i < total)[None, :]
+        sums += tl.load(row + at[None, :], mask=hit, other=0.0)
+        if PAIR:
+            sums += tl.load(row + more[None, :], mask=hit, other=0.0)
+    tl.store(out + i, tl.sum(sums, 0), mask=i < total)
 
 
-def _summed(parts: Tensor) -> Tensor:
-    """(P, …) → (…)."""
+def _summed(parts: Tensor, most: int = 32) -> Tensor:
+    """(P, …) → (…), ``most`` at a time."""
     if len(parts) == 1:
         return parts[0]
     out = torch.empty_like(parts[0])
-    bp = _pow2(len(parts), 1, 32)
+    bp = _pow2(len(parts), 1, most)
     _add_up[(triton.cdiv(out.numel(), 2048 // bp),)](
-        parts, out, len(parts), out.numel(), BP=bp, BLOCK=2048 // bp, num_warps=4
-    )
+        parts, out, len(parts), out.numel(), out.numel(), 0, N=1, KH=1, ROW=1, C=0, PAIR=False, BP=bp,
+        BLOCK=2048 // bp, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _summed_pairs(parts: Tensor, seats: int, n: int, kh: int, row: int, c: int, bias: bool) -> Tensor:
+    """The gradients of S·N·KH·ROW weights and S·N biases from those of pairs of pixels, (P, …)."""
+    weights, bp = seats * n * kh * row, _pow2(len(parts), 1, 32)
+    out = torch.empty(weights + bias * seats * n, dtype=torch.float32, device=parts.device)
+    _add_up[(triton.cdiv(len(out), 2048 // bp),)](
+        parts, out, len(parts), parts.shape[1], len(out), weights, N=n, KH=kh, ROW=row, C=c, PAIR=True, BP=bp,
+        BLOCK=2048 // bp, num_warps=4,
+    )  # fmt: skip
     return out
 
 
@@ -226,23 +309,40 @@ def _precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
+def _pixels(paired: tuple[int, ...], outputs: int, channels: int, width: int, kw: int, stride: int) -> int:
+    """How many pixels beside each other make one row of a product."""
+    return 2 if outputs in paired and stride == 1 and channels % 8 == width % 2 == 0 and kw > 1 else 1
+
+
 def _multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int, stride: int, padding: int, back: bool
-) -> Tensor:
-    """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of ``height`` × ``width``."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int, stride: int, padding: int, back: bool,
+    beside: Tensor | None = None, parts: bool = False, norm: Sequence[Tensor] = (),
+) -> tuple[Tensor, Tensor | None, int]:  # fmt: skip
+    """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of ``height`` × ``width``.
+
+    With ``parts``, also the moments of the outputs in parts (S, parts, pixels of a row, 2, O), and how many rows each
+    has; or, going back through a ``norm`` (its input, slopes, offsets, moments) with ReLU, its sums (parts, 2, S, I).
+    """
     x = _images(x)
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
-    tile = product_tile(kh * kw * c, n, x.dtype, kh * kw)
+    pair = _pixels(PAIRED, n, c, width, kw, stride)
+    tile = product_tile(kh * (kw + pair - 1) * c, pair * n, x.dtype, kh * kw)
     step = stride if back else 1
-    pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
-    _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
-        x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,
-        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, BACK=back, BIAS=bias is not None, PRECISION=_precision(),
+    pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width // pair, step)
+    blocks = triton.cdiv(pixels, tile.rows) * step**2
+    shape = (blocks * pair, 2, seats, n) if back else (seats, blocks, pair, 2, n)
+    sums = torch.empty(shape, dtype=torch.float32, device=x.device) if parts else None
+    _product[blocks, triton.cdiv(pair * n, tile.outputs), seats](
+        x, weight, x if bias is None else bias, x if beside is None else _images(beside), out,
+        x if sums is None else sums, *([_images(norm[0]), *norm[1:]] if norm else [x] * 4), images // seats,
+        IH=ih, IW=iw, OH=height, OW=width, C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, BACK=back,
+        BIAS=bias is not None, BESIDE=beside is not None, PARTS=parts, PAIR=pair, PRECISION=_precision(),
         BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=128 if tile.warps == 8 and tile.rows * tile.outputs <= 16384 else None,  # else one program at a time
     )  # fmt: skip
-    return out.permute(0, 3, 1, 2)
+    return out.permute(0, 3, 1, 2), sums, tile.rows
 
 
 def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, int]:
@@ -252,7 +352,7 @@ def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, i
 
 @torch.library.custom_op("noiseproof::stacked_conv", mutates_args=())
 def _conv(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    return _multiply(x, rounded, bias, *_sizes(x, weight, stride, padding), stride, padding, False)
+    return _multiply(x, rounded, bias, *_sizes(x, weight, stride, padding), stride, padding, False)[0]
 
 
 @_conv.register_fake
@@ -262,7 +362,7 @@ def _(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: i
 
 @torch.library.custom_op("noiseproof::stacked_conv_input", mutates_args=())
 def _input_gradient(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
-    return _multiply(grad, weight, None, height, width, stride, padding, True)
+    return _multiply(grad, weight, None, height, width, stride, padding, True)[0]
 
 
 @_input_gradient.register_fake
@@ -277,6 +377,8 @@ def _weights_gradient(
     """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one row."""
     x, grad = _images(x), _images(grad)
     (images, ih, iw, c), (_, oh, ow, n) = x.shape, grad.shape
+    pair = _pixels(PAIRED_WEIGHTS, n, c, ow, kw, stride)
+    kw, ow, n = kw + pair - 1, ow // pair, n * pair
     tile = weight_tile(kh * kw * c, n, x.dtype)
     blocks = triton.cdiv(kh * kw * c, tile.columns), triton.cdiv(n, tile.outputs)
     share = max(tile.rows, min(4096, _pow2(12288 // (blocks[0] * blocks[1]) + 1, 1, 8192) // 2))
@@ -284,10 +386,10 @@ def _weights_gradient(
     out = torch.empty(parts, seats * n * (kh * kw * c + bias), dtype=torch.float32, device=x.device)
     _weight_gradient[blocks[0] + bias, blocks[1], seats * parts](
         x, grad, out, seats, images // seats, IH=ih, IW=iw, OH=oh, OW=ow,
-        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, PRECISION=_precision(),
+        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, PAIR=pair, PRECISION=_precision(),
         SHARE=share, BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return _summed(out)
+    return _summed(out) if pair == 1 else _summed_pairs(out, seats, n // pair, kh, (kw - 1) * c, c, bias)
 
 
 @_weights_gradient.register_fake
@@ -469,9 +571,12 @@ def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexp
 @_kernel
 def _statistics(  # type: ignore[no-untyped-def]
     parts, out, running_mean, running_var, rows, count, momentum, eps,
-    C: tl.constexpr, SHARE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    C: tl.constexpr, SHARE: tl.constexpr, PAIR: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running statistics."""
+    """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running statistics.
+
+    PAIR parts after each other divide PAIR·SHARE rows, or those that are left, equally.
+    """
     seat, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
     parts += seat * count * 2 * C
     origin = tl.load(parts + c, mask=c < C, other=0.0)[None, :]
@@ -479,7 +584,7 @@ def _statistics(  # type: ignore[no-untyped-def]
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
         valid = (p < count)[:, None] & (c < C)[None, :]
-        share = tl.minimum(rows - p * SHARE, SHARE).to(tl.float32)[:, None]
+        share = tl.minimum(rows // PAIR - p // PAIR * SHARE, SHARE).to(tl.float32)[:, None]
         at = parts + (p * 2 * C)[:, None] + c[None, :]
         away = tl.where(valid, tl.load(at, mask=valid, other=0.0) - origin, 0.0)
         sums += share * away
@@ -498,10 +603,13 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 @_kernel
 def _affine(  # type: ignore[no-untyped-def]
-    x, beside, grad, out, out_beside, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
-    BESIDE: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, beside, grad, past, out, out_beside, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
+    BESIDE: tl.constexpr, PAST: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)), and g."""
+    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)), and g.
+
+    PAST: another gradient of x is added, that of the way past this normalisation.
+    """
     seat = tl.program_id(2).to(tl.int64)
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
     valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
@@ -523,6 +631,8 @@ def _affine(  # type: ignore[no-untyped-def]
         y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
             slope * scale
         )
+        if PAST:
+            y += tl.load(past + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     elif RELU:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=valid)
@@ -573,23 +683,34 @@ def _blocks(channels: int) -> tuple[int, int, int]:
 
 
 @torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
-def _measure(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
-    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics."""
+def _measure(
+    x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float,
+    parts: Tensor | None = None, share: int = 0,
+) -> Tensor:  # fmt: skip
+    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics.
+
+    The convolution that made x may have left the moments of ``parts`` of ``share`` rows.
+    """
     x, (seats, c) = _rows(x), running_mean.shape
-    rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c)
-    count = triton.cdiv(rows, share)
-    parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
+    rows = x.numel() // (seats * c)
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
-    _moments[count, triton.cdiv(c, bc), seats](x, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=4)
-    bc, bp = _pow2(c, 4, 16), _pow2(count, 1, 128)
+    if parts is None:
+        bm, bc, share = _blocks(c)
+        count = triton.cdiv(rows, share)
+        parts = torch.empty(seats, count, 1, 2, c, dtype=torch.float32, device=x.device)
+        _moments[count, triton.cdiv(c, bc), seats](x, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=4)
+    pair = parts.shape[2]
+    count = parts.shape[1] * pair
+    bc, bp = _pow2(c, 4, 8), _pow2(count, 1, 256)
     _statistics[triton.cdiv(c, bc), seats](
-        parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, BP=bp, BC=bc, num_warps=4
-    )
+        parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, PAIR=pair, BP=bp, BC=bc,
+        num_warps=4,
+    )  # fmt: skip
     return out
 
 
 @_measure.register_fake
-def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
+def _(x: Tensor, running_mean: Tensor, running_var: Tensor, *others: object) -> Tensor:
     return x.new_empty(2, *running_mean.shape, dtype=torch.float32)
 
 
@@ -598,8 +719,8 @@ def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside:
     inner, (seats, c) = _rows(x), weight.shape
     rows, (bm, bc, _), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
-        inner, inner if beside is None else _rows(beside), inner, out, out, weight, bias, moments, moments, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, BACK=False, BM=bm, BC=bc, num_warps=4,
+        inner, inner if beside is None else _rows(beside), inner, inner, out, out, weight, bias, moments, moments, rows,
+        C=c, RELU=relu, BESIDE=beside is not None, PAST=False, BACK=False, BM=bm, BC=bc, num_warps=4,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
 
@@ -611,23 +732,29 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor |
 
 @torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C)."""
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
+    past: Tensor | None = None, parts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C).
+
+    ``past`` is added to that of x. The kernel that made ``grad`` may have left ``parts`` of the sums.
+    """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
     other = inner if beside is None else _rows(beside)
     out_beside = out.new_empty(0) if beside is None else torch.empty_like(other)
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
-    parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
-    _gradient_sums[count, blocks, seats](
-        inner, other, grad, parts, weight, bias, moments, seats, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=4,
-    )  # fmt: skip
-    sums = _summed(parts)
+    if parts is None:
+        parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
+        _gradient_sums[count, blocks, seats](
+            inner, other, grad, parts, weight, bias, moments, seats, rows,
+            C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=4,
+        )  # fmt: skip
+    sums = _summed(parts, 256)
     _affine[triton.cdiv(rows, bm), blocks, seats](
-        inner, other, grad, out, out if beside is None else out_beside, weight, bias, moments, sums, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
+        inner, other, grad, inner if past is None else _rows(past), out, out if beside is None else out_beside,
+        weight, bias, moments, sums, rows, C=c, RELU=relu, BESIDE=beside is not None, PAST=past is not None, BACK=True,
+        BM=bm, BC=bc, num_warps=4,
     )  # fmt: skip
     if x.dim() == 4:
         out, out_beside = out.permute(0, 3, 1, 2), out_beside if beside is None else out_beside.permute(0, 3, 1, 2)
@@ -636,7 +763,7 @@ def _normalise_backward(
 
 @_normalise_backward.register_fake
 def _(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, *others: object
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
 
@@ -686,7 +813,7 @@ def stacked_norm(
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
-        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        moments = _measure(x.detach(), running_mean, running_var, momentum, eps, *_left_by_product(x))
         out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
     return out
 
@@ -695,6 +822,68 @@ def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
     if beside is not None and beside.shape != x.shape:
         raise ValueError(f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}.")
     return None if beside is None else beside.to(x.dtype)
+
+
+def _left_by_product(x: Tensor) -> tuple[Tensor | None, int]:
+    """Moments of parts of x and their rows, where the convolution that made x has measured them."""
+    parts, share, version = getattr(x, "moments", (None, 0, 0))
+    return (parts, share) if version == x._version else (None, 0)
+
+
+class _NormConv(torch.autograd.Function):
+    """A normalisation with ReLU and the convolution that alone reads it, + beside; and x, for those who read it, too.
+
+    So the gradient of the normalisation has one source, whose kernel adds up its sums, and that of x is added to those
+    of its other readers by the kernel that computes it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, slope: Tensor, offset: Tensor, moments: Tensor, weight: Tensor, bias: Tensor | None,
+        beside: Tensor | None, stride: int, padding: int,
+    ) -> tuple[Tensor, Tensor, Tensor | None, int]:  # fmt: skip
+        active, rounded = _normalise(x, slope, offset, moments, None, True), weight.to(x.dtype)
+        ctx.save_for_backward(x, slope, offset, moments, active, rounded)
+        ctx.stride, ctx.padding, ctx.has_bias, ctx.has_beside = stride, padding, bias is not None, beside is not None
+        ctx.set_materialize_grads(False)
+        sizes = _sizes(x, weight, stride, padding)
+        out, parts, share = _multiply(active, rounded, bias, *sizes, stride, padding, False, beside, MOMENTS)
+        if parts is not None:
+            ctx.mark_non_differentiable(parts)
+        return out, x, parts, share
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, past: Tensor | None, *others: None) -> tuple[Tensor | None, ...]:
+        x, slope, offset, moments, active, rounded = ctx.saved_tensors
+        seats, o, kh, kw, _ = rounded.shape
+        norm, (height, width) = (x, slope, offset, moments), x.shape[2:]
+        inner, parts, _ = _multiply(
+            grad, rounded, None, height, width, ctx.stride, ctx.padding, True, None, GRADIENT_SUMS, norm
+        )
+        both = _weights_gradient(active, grad, seats, kh, kw, ctx.stride, ctx.padding, ctx.has_bias)
+        to_weight = both[: rounded.numel()].view(rounded.shape)
+        to_bias = both[rounded.numel() :].view(seats, o) if ctx.has_bias else None
+        to_x, _, (to_offset, to_slope) = _normalise_backward(inner, *norm, None, True, past, parts)
+        return to_x, to_slope, to_offset, None, to_weight, to_bias, grad if ctx.has_beside else None, None, None
+
+
+def norm_conv(
+    x: Tensor, norm: Sequence[Tensor], momentum: float, eps: float, weight: Tensor, bias: Tensor | None,
+    stride: int, padding: int, beside: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``stacked_conv`` of ``stacked_norm`` with ReLU, which nothing else reads, + ``beside``; and x for other readers.
+
+    ``norm``: weight, bias, running mean and variance, (S, C).
+    """
+    slope, offset, *running = norm
+    _check(x, weight, *norm, *([] if bias is None else [bias]))
+    with device_of(x):
+        moments = _measure(x.detach(), *running, momentum, eps, *_left_by_product(x))
+        values = x, slope, offset, moments, weight, bias, beside, stride, padding
+        out, past, parts, share = _NormConv.apply(*values)  # type: ignore[no-untyped-call]
+    if parts is not None:
+        out.moments = parts, share, out._version
+    return out, past
 
 
 # Updates

@@ -21,6 +21,7 @@ from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
 
+FUSED = True  # normalisations with the convolutions that follow them, where a model says that nothing else reads them
 FEW_ROWS = 128  # of a member, for which a weight's gradient takes longer to store than to compute
 
 
@@ -165,6 +166,19 @@ class StackedConv2d(_Stacked):
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
         return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
+
+    def after(self, norm: StackedBatchNorm, x: Tensor, beside: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """This convolution of normalised images, + ``beside``, and x, by fused kernels; None where there are none."""
+        if not (x.is_cuda and FUSED and norm.relu) or x.shape[1] % 8 or torch.compiler.is_compiling():
+            return None
+        from noiseproof.accelerate.layer_kernels import norm_conv  # needs Triton
+
+        if torch.is_autocast_enabled("cuda"):
+            x = x.to(torch.get_autocast_dtype("cuda"))
+        norm.num_batches_tracked += 1
+        values = norm.weight, norm.bias, norm.running_mean, norm.running_var
+        beside = None if beside is None else beside.to(x.dtype)
+        return norm_conv(x, values, norm.momentum, norm.eps, self.weight, self.bias, self.stride, self.padding, beside)
 
 
 class StackedBatchNorm(_Stacked):

@@ -83,6 +83,19 @@ class NormReLU(nn.BatchNorm2d):
         return suits(x, self.weight, self.num_features)
 
 
+def normed_conv(norm: nn.Module, conv: nn.Module, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The convolution of normalised x, + ``beside``, and x: what else reads it takes it from here.
+
+    In a stack one kernel computes more than one of these, and adds the gradients of x.
+    """
+    fused = getattr(conv, "after", None)
+    joined: tuple[Tensor, Tensor] | None = None if fused is None else fused(norm, x, beside)
+    if joined is not None:
+        return joined
+    out: Tensor = conv(norm(x))
+    return out if beside is None else out + beside, x
+
+
 class FlatLinear(nn.Linear):
     """A linear layer of images (B, C, H, W), with a weight (O, C, H, W), as of flattened images."""
 

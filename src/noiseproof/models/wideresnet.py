@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.base import MODELS, Backbone
-from noiseproof.models.layers import Conv2d, NormReLU
+from noiseproof.models.layers import Conv2d, NormReLU, normed_conv
 
 StrideOn = Literal["first", "second"]
 
@@ -30,9 +30,8 @@ class WideBlock(nn.Module):
         self.shortcut = nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.dropout(self.conv1(self.bn1(x)))
-        out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
-        return out
+        inner, x = normed_conv(self.bn1, self.conv1, x)
+        return normed_conv(self.bn2, self.conv2, self.dropout(inner), self.shortcut(x))[0]
 
 
 class WideResNet(Backbone):
