@@ -35,6 +35,9 @@ MOMENTS, GRADIENT_SUMS = True, True  # of a following normalisation; of the one 
 # third more multiplications but a third fewer numbers read, and reading patches is what takes the time.
 PAIRED: tuple[int, ...] = (32,)
 PAIRED_WEIGHTS: tuple[int, ...] = (32,)
+# Triton 3.6 lets copies of 16 bytes bypass the first-level cache whatever is asked for. A condition that is the same for
+# no more than four numbers makes them of 8 bytes, which don't.
+THROUGH_L1 = tl.constexpr(False)
 
 
 class Tile(NamedTuple):
@@ -98,6 +101,8 @@ def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.con
     if C % 2:  # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
         row, column, at = h[None, :] + u[:, None], w[None, :] + side[:, None], begin[None, :] + shift[:, None]
     else:
+        if THROUGH_L1 and C % 4 == 0:
+            side = side // 4 * 4
         row, column, at = h[:, None] + u[None, :], w[:, None] + side[None, :], begin[:, None] + shift[None, :]
     hit = (row >= 0) & (row < H) & (column >= 0) & (column < W * C)
     # Patches overlap: the first-level cache, which copies to shared memory bypass by default, holds what the next tap
@@ -750,6 +755,8 @@ def _normalise_backward(
             inner, other, grad, parts, weight, bias, moments, seats, rows,
             C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=4,
         )  # fmt: skip
+    elif len(parts) == 1:
+        parts = parts.clone()  # an operator may not return what it was given
     sums = _summed(parts, 256)
     _affine[triton.cdiv(rows, bm), blocks, seats](
         inner, other, grad, inner if past is None else _rows(past), out, out if beside is None else out_beside,
