@@ -35,8 +35,8 @@ MOMENTS, GRADIENT_SUMS = True, True  # of a following normalisation; of the one 
 # third more multiplications but a third fewer numbers read, and reading patches is what takes the time.
 PAIRED: tuple[int, ...] = (32,)
 PAIRED_WEIGHTS: tuple[int, ...] = (32,)
-# Triton 3.6 lets copies of 16 bytes bypass the first-level cache whatever is asked for. A condition that is the same for
-# no more than four numbers makes them of 8 bytes, which don't.
+# Triton 3.6 lets copies of 16 bytes bypass the first-level cache whatever is asked for. A condition that is the same
+# for no more than four numbers makes them of 8 bytes, which do not.
 THROUGH_L1 = tl.constexpr(False)
 
 
