@@ -398,8 +398,8 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         try:
             task = make(same.without_method)
         except BadExperiment as error:
-            is_absent = isinstance(error.__cause__, FileNotFoundError)
-            more = _also_missing(str(error), distinct, load, data_dir) if is_absent else ""
+            is_missing = isinstance(error.__cause__, FileNotFoundError)
+            more = _also_missing(str(error), distinct, load) if is_missing else ""
             raise BadExperiment(f"{error}{more}", experiment, error.field) from error
         settings = experiment.settings
         with _blame(experiment, "method"):
@@ -417,24 +417,18 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             tried.add(trial)
 
 
-def _also_missing(
-    message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset], data_dir: PathLike | None
-) -> str:
-    """What other data is missing, and how to get it, so that one can fetch all of it at once."""
-    missing: dict[str, str] = {}
-    specs = [(spec, of_noise) for e in experiments for spec, of_noise in ((e.dataset, 0), (e.foreign, 0), (e.noise, 1))]
-    for spec, of_noise in dict.fromkeys(specs):
-        name = (spec or "").partition(":")[0]
+def _also_missing(message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset]) -> str:
+    """What other data is missing, and how to get it: all can be fetched at once."""
+    missing = {}
+    for spec in dict.fromkeys(spec for e in experiments for spec in (e.dataset, e.foreign, e.noise.partition(":")[0])):
+        name = str(spec).partition(":")[0]
         try:
-            if spec and not of_noise:
-                load(spec)
-            elif name in FILES:
-                find(name, data_dir, group=1)
+            load(str(spec))
         except FileNotFoundError as error:
             how = how_to_get(name) if name in FILES else str(error).rstrip(".")
             if how not in message:
-                missing[name if name in FILES else how] = f"{name} ({how})" if name in FILES else how
-        except Exception:  # refused when its turn comes
+                missing[how] = f"{name} ({how})" if name in FILES else how
+        except Exception:  # no data, or refused when its turn comes
             continue
     return f" Also missing: {'; '.join(missing.values())}." if missing else ""
 

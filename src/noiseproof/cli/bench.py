@@ -262,7 +262,7 @@ def _experiments(
             raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
         if epochs:
             raise ValueError(
-                f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Set `epochs` in it."
+                f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Write `epochs = {epochs}`."
             )
         if not Path(spec).is_file():
             raise ValueError(f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is neither.")

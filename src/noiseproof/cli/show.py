@@ -66,35 +66,26 @@ class refusals(ContextDecorator):  # noqa: N801, in lower case like other decora
         if isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)):
             from noiseproof.core.plugins import plugin_line
 
-            say(f"{self._in_options(error)}{plugin_line(error)}")
+            own = {} if hasattr(error, "experiment") else option_names(self.command)  # else of keys in a file
+            names = {"missing='impute'": IMPUTE, "data_dir": "--data-dir", **own, **self.options}
+            text = re.sub("`([^`]+)`", lambda match: names.get(match[1], match[0]), str(error))
+            say(re.sub(r"`(\w+)='(\S+)'`", r"`\1=\2`", text) + plugin_line(error))
             raise typer.Exit(2) from None
         if isinstance(error, (EOFError, zlib.error, zipfile.BadZipFile)):  # typer would call the first one "Aborted."
             say(f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}: {error}).")
             raise typer.Exit(2) from None
 
-    def _in_options(self, error: BaseException) -> str:
-        names = {"missing='impute'": IMPUTE, "data_dir": "--data-dir"}
-        if self.command is not None and not hasattr(error, "experiment"):  # which names keys of a file
-            names |= option_names(self.command)
-        names |= self.options
 
-        def translate(match: re.Match[str]) -> str:
-            return names.get(match[1]) or re.sub(r"^`(\w+)='([^']*)'`$", r"`\1=\2`", match[0])
-
-        return re.sub("`([^`]+)`", translate, str(error))
-
-
-def option_names(command: Callable[..., Any]) -> dict[str, str]:
+def option_names(command: Callable[..., Any] | None) -> dict[str, str]:
     """The options of a command by the names that arguments of Python would have."""
-    options = {}
-    for name, hint in get_type_hints(command, include_extras=True).items():
+    names = {}
+    for name, hint in get_type_hints(command, include_extras=True).items() if command else ():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                given = (info.default, *(info.param_decls or ()))  # the first is a name, too, where it is annotated
-                written = [text for text in given if isinstance(text, str) and text.startswith("--")]
-                option = (written or [f"--{name.replace('_', '-')}"])[0].partition("/")[0]
-                options[option[2:].replace("-", "_")] = option
-    return options
+                written = re.search("--[^/']+", str((info.default, info.param_decls)))  # the first may be a name, too
+                option = written[0] if written else f"--{name.replace('_', '-')}"
+                names[option[2:].replace("-", "_")] = option
+    return names
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:

@@ -102,15 +102,12 @@ class Progress(Protocol):
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra from where noiseproof was installed from (PEP 610): it is on no package index.
-
-    timm requires torchvision, the newest of which replaces PyTorch by one with CUDA: first comes the one that fits.
-    """
+    """The command that adds an extra, for timm after the torchvision that fits: the newest one replaces PyTorch."""
     return f"{torchvision_command()} && {_add_extra(extra)}" if extra == "timm" else _add_extra(extra)
 
 
 def torchvision_command() -> str:
-    """The command that adds the torchvision that fits the installed PyTorch, from the index of its build."""
+    """The command that adds the torchvision for the installed build of PyTorch."""
     from importlib import metadata
 
     try:
@@ -122,6 +119,7 @@ def torchvision_command() -> str:
 
 
 def _add_extra(extra: str) -> str:
+    """From where noiseproof was installed from (PEP 610): it is on no package index."""
     import json  # these take longer to import than a command that needs none of them takes to start
     from importlib import metadata
     from urllib.parse import urlsplit

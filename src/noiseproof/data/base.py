@@ -314,11 +314,10 @@ class ClassBalanced(Sampler[int]):
 
 
 def find_copies(data: Dataset) -> tuple[str, bool]:
-    """How many test rows equal training rows, in words ("" if none), and whether these are more than by chance.
+    """How many test rows equal training rows, whatever their labels, and whether these are more than by chance.
 
-    Labels are not compared: checked ones of training rows are no test either. By chance as many are equal as training
-    rows that equal others, within three standard errors, and one, or one in a hundred, more. Inputs that are read from
-    files are left out.
+    By chance a test row has a copy as often as a training row equals another; three standard errors, and one row, or
+    one in a hundred, are allowed beyond that. Inputs that are read from files are not compared.
     """
     parts = [part.x for part in (data.train, data.test) if part is not None and isinstance(part.x, Tensor)]
     if len(parts) < 2:
