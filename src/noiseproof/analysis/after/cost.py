@@ -74,7 +74,7 @@ def trials(runs: Runs) -> list[Trials]:
     note = ""
     for group in groups.values():
         table = varied([run.config["method"] for run in group])
-        if len(by := tuple(table)) in (1, 2):
+        if len(by := tuple(map(str, table))) in (1, 2):
             accuracy = [run.rows["test_accuracy"].iloc[-1] for run in group]
             found.setdefault(by, []).append((group[0], table.assign(test_accuracy=accuracy)))
         elif by:
@@ -94,7 +94,7 @@ def _curves(tables: Sequence[tuple[RunFolder, pd.DataFrame]]) -> pd.DataFrame:
     return stack({name: table for name, (_, table) in zip(names, tables, strict=True)})
 
 
-@figure(
+@figure(  # type: ignore[arg-type]  # of each in the list
     "sensitivity-",
     "Sensitivity to hyperparameters",
     subject=trials,
