@@ -187,7 +187,8 @@ def collect(
         if progress is not None:
             progress(maker.name, number, len(makers))
         for made in _make(maker, opened, subjects):
-            figures += [replace(made, name=name) for name in only or [made.name] if _matches(name, made)]
+            names = [name for name in only if _matches(name, made)] if only else [made.name.removesuffix("-")]
+            figures += [replace(made, name=name) for name in names]
     if progress is not None:
         progress("", len(makers), len(makers))
     absent = [name for name in only if name not in {made.name for made in figures}]
