@@ -137,15 +137,15 @@ def varied(methods: Sequence[str]) -> pd.DataFrame:
     differ = {at: values for at, values in columns.items() if len(set(map(str, values))) > 1}
     named: dict[str, list[Any]] = {}
     for (part, key), values in differ.items():
-        name = key if named.get(key, values) == values else f"{part} {key}"  # two parts may share a parameter
-        is_plain = all(isinstance(value, (int, float)) for value in values)
-        named[name] = values if is_plain else [format_value(value) for value in values]
+        if not all(isinstance(value, (int, float)) for value in values):
+            values = [format_value(value) for value in values]
+        named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
     return pd.DataFrame(named)
 
 
 def _parameters(method: str) -> dict[tuple[str, str], Any]:
     """All parameters of a method with their parts, and the factors of losses in a sum."""
-    loss, *parts = method.split(" × ")
+    loss, *parts = str(method).split(" × ")
     try:
         calls = [(factor, *parse_call(term)) for factor, term in [*parse_sum(loss), *((1.0, part) for part in parts)]]
     except ValueError:  # of parts that are not registered
