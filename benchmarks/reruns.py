@@ -144,9 +144,9 @@ def write(path: Path, content: Json) -> None:
     """One line for each entry, so that a change is a line."""
     parts = []
     for name, entries in content.items():
-        lines = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in entries)
-        parts.append(f'"{name}": [\n{lines}\n ]' if entries else f'"{name}": []')
-    path.write_text("{" + ",\n ".join(parts) + "}\n", "utf-8")
+        lines = ",\n".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in entries)
+        parts.append(f'"{name}":[\n{lines}]')
+    path.write_text("{" + ",\n".join(parts) + "}\n", "utf-8")
 
 
 # The page

@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,8 @@ from noiseproof.analysis import collect
 from noiseproof.analysis.after import calibration, cost, features, predictions
 from noiseproof.analysis.after.predictions import Predictions
 from noiseproof.analysis.figures import Figure, MissingFigure
-from noiseproof.analysis.runs import RunFolder, open_run
+from noiseproof.analysis.page.paper import to_matplotlib
+from noiseproof.analysis.runs import RunFolder, open_run, open_runs
 from noiseproof.data import get_dataset
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import get_noise
@@ -271,13 +273,18 @@ def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
 
 
 def test_which_parameters_vary() -> None:
-    assert cost.varied(["gce:q=0.3", "ce"]) is None
-    with_default = cost.varied(["gce:q=0.3", "gce"])
-    assert with_default is not None and with_default.to_dict("list") == {"q": [0.3, 0.7]}
-    assert cost.varied(["gce:q=0.3", "gce:q=0.3"]) is None
-    assert cost.varied(["ce & momentum:alpha=0.9", "ce & momentum:alpha=0.99"]) is None
-    two = cost.varied(["ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3"])
-    assert two is not None and list(two) == ["tau", "lam"]
+    def varied(*methods: str) -> dict[str, Any]:
+        return cost.varied(methods).to_dict("list")
+
+    assert varied("gce:q=0.3", "gce:q=0.7") == {"q": [0.3, 0.7]}
+    assert varied("gce:q=0.3", "gce:q=0.3") == varied("mine", "mine") == {}
+    assert varied("ce × momentum:alpha=0.9", "ce × momentum:alpha=0.99") == {"alpha": [0.9, 0.99]}
+    assert varied("nce + mae:scale=1", "nce + 2*mae:scale=1") == {"factor": [1.0, 2.0]}
+    assert varied("nal:floor=0 × targets:floor=0", "nal:floor=1 × targets:floor=1") == {"floor": [0, 1]}
+    assert list(varied("nal:floor=0 × targets:floor=2", "nal:floor=1 × targets:floor=3")) == ["floor", "targets floor"]
+    assert varied("ce × sln:max_norm=none", "ce × sln:max_norm=2") == {"max_norm": ["none", "2"]}
+    assert varied("ce:t=none × sln:t=none", "ce:t=2 × sln:t=2") == {"t": ["none", "2"]}
+    assert list(varied("ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3")) == ["tau", "lam"]
 
 
 # Runs
@@ -362,6 +369,36 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     for other in ("other", "longer"):
         (mixed,) = collect({q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity-q"])
         assert isinstance(mixed, MissingFigure)  # what other noise or more epochs did is not what q did
+        assert mixed.needs.startswith(
+            "runs of one method and data, with test rows, that differ in one or two parameters"
+        )
+
+
+def test_each_method_and_noise_of_a_sweep_has_a_curve(tmp_path: Path) -> None:
+    """Values are those that the runs had, also where a default follows from the data (σ of `sln-mo`)."""
+    methods = ("ce", "gce:q=0.3", "gce", "sln-mo", "sln-mo:sigma=0.05", "sln:sigma=0.05", "sln:sigma=0.2")
+    many = ("ln:tau=1,lam=0.1,t=0.1", "ln:tau=2,lam=0.2,t=0.2")
+    for noise in ("symmetric:rate=0.2", "symmetric:rate=0.4"):
+        task = prepare(get_dataset("digits"), noise)
+        for method in (*methods, *many):
+            train(task, method, SHORT, out=tmp_path / f"{method} {noise}")
+    opened = open_runs(sorted(tmp_path.iterdir()))
+    assert sorted(one.by for one in cost.trials(opened)) == [("q",), ("sigma",)]
+    drawn = {one.name: one for one in collect(opened, only=["sensitivity-q", "sensitivity-sigma"])}
+    q, sigma = drawn["sensitivity-q"], drawn["sensitivity-sigma"]
+    assert isinstance(q, Figure) and isinstance(sigma, Figure) and q.layers[0].color == "method"
+    assert q.data[["method", "q"]].values.tolist() == [
+        [f"gce · noise=symmetric:rate={rate}", value] for rate in (0.2, 0.4) for value in (0.3, 0.7)
+    ]
+    last = opened["gce · noise=symmetric:rate=0.4"].rows["test_accuracy"].iloc[-1]
+    assert q.data["mean"].iloc[-1] == last
+    assert sigma.data["method"].nunique() == 4
+    default = open_run(tmp_path / "sln-mo symmetric:rate=0.2").config["method"]
+    assert any(f"sigma={value}," in default for value in sigma.data["sigma"])
+    assert "Not shown: ln, whose runs differ in lam, tau, t." in q.reading
+    to_matplotlib(sigma).canvas.draw()
+    (missing,) = collect({"a": opened["ce · noise=symmetric:rate=0.2"]}, only=["sensitivity-q"])
+    assert isinstance(missing, MissingFigure) and missing.name == "sensitivity-q" and "runs of one" in missing.needs
 
 
 def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolder], tmp_path: Path) -> None:

@@ -530,6 +530,17 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
         assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
 
 
+def test_a_run_that_cannot_be_read_is_named_once(folders: list[Path], tmp_path: Path) -> None:
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / "runs" / folder.name, ignore=shutil.ignore_patterns("*checkpoint*"))
+    own = sorted((tmp_path / "runs").iterdir())
+    answer = run("page", *own, "--only", "dissection,confusion,gradient-noise", "--out", tmp_path / "page.html")
+    assert answer.stderr.count("not drawn: ") == 3
+    for folder in own:
+        assert answer.stderr.count(f"Expected a checkpoint in {folder},") == 1
+    assert f"no run.json in it. Its runs are {tmp_path / 'runs'}/*." in run("page", tmp_path).stderr
+
+
 def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -> None:
     own = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
     answer = run(

@@ -137,7 +137,8 @@ def figure(
 
     Args:
         name: unique among all figures; one that ends in ``-`` is the start of names that the function returns.
-        subject: computes the argument of the function from runs; figures with the same one share its result.
+        subject: computes the argument of the function from runs, or a list of them, for a figure each; figures with
+            the same one share its result.
         axes: the labels of the x and the y axis.
         fields: of :class:`Figure`.
     """
@@ -185,8 +186,9 @@ def collect(
     for number, maker in enumerate(makers):
         if progress is not None:
             progress(maker.name, number, len(makers))
-        made = _make(maker, opened, subjects)
-        figures += [made] if made is not None and (not only or made.name in only) else []
+        for made in _make(maker, opened, subjects):
+            names = [name for name in only if _matches(name, made)] if only else [made.name.removesuffix("-")]
+            figures += [replace(made, name=name) for name in names]
     if progress is not None:
         progress("", len(makers), len(makers))
     absent = [name for name in only if name not in {made.name for made in figures}]
@@ -195,28 +197,31 @@ def collect(
 
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
     """The figures of these names and this stage."""
-
-    def matches(name: str, maker: FigureMaker[Any]) -> bool:
-        return name.startswith(maker.name) if maker.name.endswith("-") else name == maker.name
-
     makers = figure_makers()
-    if unknown := [name for name in only if not any(matches(name, maker) for maker in makers)]:
+    if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
         names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
         raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
     wanted = stage and STAGES[check_word("stage", stage, STAGES)]
     of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
-    return [maker for maker in of_stage if not only or any(matches(name, maker) for name in only)]
+    return [maker for maker in of_stage if not only or any(_matches(name, maker) for name in only)]
 
 
-def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> Figure | MissingFigure | None:
-    """A figure of ``runs``; ``subjects`` holds those computed so far, or why there is none."""
+def _matches(name: str, figure: FigureMaker[Any] | Figure | MissingFigure) -> bool:
+    return name.startswith(figure.name) if figure.name.endswith("-") else name == figure.name
+
+
+def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> list[Figure | MissingFigure]:
+    """The figures of ``runs``, one for each subject in a list; ``subjects`` has those so far, or why there is none."""
     if maker.subject not in subjects:
         try:
             subjects[maker.subject] = maker.subject(runs)
         except Needs as needs:
             subjects[maker.subject] = needs
     subject = subjects[maker.subject]
-    return maker.missing(str(subject)) if isinstance(subject, Needs) else maker(subject)
+    if isinstance(subject, Needs):
+        return [maker.missing(str(subject))]
+    made = map(maker, subject if isinstance(subject, list) else [subject])
+    return [one for one in made if one is not None]
 
 
 # Shared by figures

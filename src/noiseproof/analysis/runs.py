@@ -305,9 +305,9 @@ def open_run(
     file = path / "run.json"
     if not file.is_file():
         problem = "no such folder" if not path.exists() else "no run.json in it" if path.is_dir() else "a file"
-        raise NotARun(
-            f"Expected the folder of a run, got {path}: {problem}. `noiseproof train --out FOLDER` writes one."
-        )
+        of_runs = f"Its runs are {path / 'runs'}/*." if (path / "runs").is_dir() else ""
+        remedy = of_runs or "`noiseproof train --out FOLDER` writes one."
+        raise NotARun(f"Expected the folder of a run, got {path}: {problem}. {remedy}")
     _check(path, file.name)
     try:
         config = json.loads(file.read_text("utf-8"))
@@ -323,7 +323,11 @@ def open_run(
 def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFolder]:
     """Several runs by name: their method, then noise, dataset, settings and seed as far as they differ."""
     runs = [open_run(folder, **options) for folder in folders]
-    names = [run.name for run in runs]
+    return dict(zip(told_apart([run.name for run in runs], runs), runs, strict=True))
+
+
+def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
+    """Names of runs, with what else differs between those of the same name."""
     for key in ("noise", "dataset", *(f.name for f in fields(Settings)), "seed"):
         if len(set(names)) == len(names):
             break
@@ -332,8 +336,7 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
         differ = {name for name in names if len({str(value) for other, value in pairs if other == name}) > 1}
         names = [f"{name} · {key}={value}" if name in differ else name for name, value in pairs]
     count = Counter(names)
-    names = [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
-    return dict(zip(names, runs, strict=True))
+    return [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def _method(text: str) -> Method:

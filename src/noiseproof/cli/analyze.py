@@ -292,8 +292,13 @@ def analyze_page(
         return show_json(
             {"files": written, "figures": [f.name for f in figures if f.name not in missing], "missing": missing}
         )
+    lacking: dict[str, str] = {}  # the run of each reason, which several figures give
     for name, needs in missing.items():
-        say(f"not drawn: {name}, needs {needs}")
+        what, *without = needs.split(" Without ")
+        say(f"not drawn: {name}, needs {what}")
+        lacking |= {why: run for run, _, why in (one.partition(": ") for one in without)}
+    for why, run in lacking.items():
+        say(f"without {run}: {why}")
     for file in written:
         echo(file)
     return None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from noiseproof.analysis.figures import Layer, all_runs, figure
-from noiseproof.analysis.runs import Runs
-from noiseproof.core.grammar import parse_call
-from noiseproof.core.registry import Registry
-from noiseproof.losses import LOSSES
-from noiseproof.train import METHODS
+from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
+from noiseproof.analysis.runs import RunFolder, Runs, told_apart
+from noiseproof.core.grammar import format_value, parse_call, parse_sum
 
 
 def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -58,41 +56,61 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accur
 
 
 class Trials(NamedTuple):
-    """A table of results, one row per run, and the columns of the hyperparameters that vary."""
+    """A table of results, one row per run, and the columns of the hyperparameters that vary; ``method`` are curves."""
 
     results: pd.DataFrame
     by: Sequence[str]
     metric: str = "test_accuracy"
+    note: str = ""  # a sentence for the reader
 
 
-def trials(runs: Runs) -> Trials | None:
-    """Runs of one method that differ only in one or two of its parameters, and in their seed; None for others."""
-    tested = {name: run for name, run in runs.items() if "test_accuracy" in run.rows}
-    parameters = varied([run.name for run in tested.values()]) if tested else None
-    alike = len({run.alike("method", "name") for run in tested.values()}) == 1
-    if not alike or parameters is None or len(parameters.columns) > 2:
-        return None
-    accuracy = [run.rows["test_accuracy"].iloc[-1] for run in tested.values()]
-    return Trials(parameters.assign(test_accuracy=accuracy), parameters.columns.tolist())
+def trials(runs: Runs) -> list[Trials]:
+    """Runs that differ only in their seed and in one or two parameters of their method, by these parameters."""
+    groups: dict[Any, list[RunFolder]] = {}
+    for run in (run for run in runs.values() if "test_accuracy" in run.rows):
+        parameters = tuple(_parameters(run.config["method"]))
+        groups.setdefault((_short(run), parameters, run.alike("method", "name")), []).append(run)
+    found: dict[tuple[str, ...], list[tuple[RunFolder, pd.DataFrame]]] = {}
+    note = ""
+    for group in groups.values():
+        table = varied([run.config["method"] for run in group])
+        if len(by := tuple(map(str, table))) in (1, 2):
+            accuracy = [run.rows["test_accuracy"].iloc[-1] for run in group]
+            found.setdefault(by, []).append((group[0], table.assign(test_accuracy=accuracy)))
+        elif by:
+            note += f" Not shown: {_short(group[0])}, whose runs differ in {', '.join(by)}."
+    if not found:
+        raise Needs(f"runs of one method and data, with test rows, that differ in one or two parameters.{note}")
+    return [Trials(_curves(tables), by, note=note) for by, tables in found.items()]
 
 
-@figure(
+def _short(run: RunFolder) -> str:
+    return re.split("[:@]", run.name)[0]
+
+
+def _curves(tables: Sequence[tuple[RunFolder, pd.DataFrame]]) -> pd.DataFrame:
+    firsts = [run for run, _ in tables]
+    names = told_apart([_short(run) for run in firsts], firsts)
+    return stack({name: table for name, (_, table) in zip(names, tables, strict=True)})
+
+
+@figure(  # type: ignore[arg-type]  # of each in the list
     "sensitivity-",
     "Sensitivity to hyperparameters",
     subject=trials,
     reading="",
-    paper="",
+    paper="LN paper, Figs. 5, 8, SLN paper, Fig. 6",
 )
-def sensitivity_figure(trials: Trials | None) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs. 5, 8)."""
-    if trials is None:
-        return None
     by, words = list(trials.by), trials.metric.replace("_", " ")
     if len(by) not in (1, 2):
         raise ValueError(f"Expected one or two hyperparameters, got {by}.")
-    table = sensitivity(trials.results, by, trials.metric)
+    several = "method" if "method" in trials.results and trials.results["method"].nunique() > 1 else None
+    table = sensitivity(trials.results, [several, *by] if several else by, trials.metric)
     if len(by) == 1:
-        layer, y_label, paper = Layer("line", by[0], "mean", low="low", high="high"), words, "SLN paper, Fig. 6"
+        layer = Layer("line", by[0], "mean", color=several, low="low", high="high")
+        y_label, paper = words, "SLN paper, Fig. 6"
     else:
         table = table.astype(dict.fromkeys(by, str))  # the values tried, not a scale
         layer, y_label, paper = Layer("heat", by[0], by[1], z="mean", label=words), by[1], "LN paper, Figs. 5, 8"
@@ -102,37 +120,37 @@ def sensitivity_figure(trials: Trials | None) -> tuple[pd.DataFrame, dict[str, A
         "reading": f"Mean {words} over seeds: where it changes little around the best value, little tuning is needed.",
         "paper": paper,
         "layers": (layer,),
+        "panel": several if len(by) == 2 else None,
         "x_label": by[0],
         "y_label": y_label,
     }
 
 
-def varied(specs: Sequence[str]) -> pd.DataFrame | None:
-    """The parameters in which specs of one method differ, one column each; None if they differ in more than that.
+def varied(methods: Sequence[str]) -> pd.DataFrame:
+    """The parameters in which methods of the same parts, as run.json has them, differ, one column each.
 
-    A parameter that a spec leaves out has its default, since runs of benchmarks are named without defaults.
-
-    >>> varied(["ln:tau=2,lam=0.5", "ln:lam=0.5"]).to_dict("list")
-    {'tau': [2.0, 0.5]}
+    >>> varied(["ce × sln:sigma=0.1,max_norm=2", "ce × sln:sigma=0.5,max_norm=2"]).to_dict("list")
+    {'sigma': [0.1, 0.5]}
     """
-    calls = []
-    for spec in specs:
-        if "&" in spec or "+" in spec:  # more than one call
-            return None
-        calls.append(parse_call(spec))
-    given = list(dict.fromkeys(key for _, params in calls for key in params))
-    table = pd.DataFrame([{**_defaults(name, given), **params} for name, params in calls])
-    if len({name for name, _ in calls}) != 1 or table.isna().any(axis=None):
-        return None
-    table = table[[name for name in table if table[name].astype(str).nunique() > 1]]
-    return None if table.empty else table
+    rows = [_parameters(method) for method in methods]
+    columns = {(part, key): [row[part, key] for row in rows] for part, key in rows[0]}
+    differ = {at: values for at, values in columns.items() if len(set(map(str, values))) > 1}
+    named: dict[str, list[Any]] = {}
+    for (part, key), values in differ.items():
+        if not all(isinstance(value, (int, float)) for value in values):
+            values = [format_value(value) for value in values]
+        named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
+    return pd.DataFrame(named)
 
 
-def _defaults(name: str, keys: Collection[str]) -> dict[str, Any]:
-    """The plain defaults that the method or loss ``name`` has for ``keys``."""
-    registry: Registry[Any] | None = METHODS if name in METHODS else LOSSES if name in LOSSES else None
-    known = registry.parameters(name) if registry else {}
-    return {key: known[key] for key in keys if isinstance(known.get(key), (int, float))}
+def _parameters(method: str) -> dict[tuple[str, str], Any]:
+    """All parameters of a method with their parts, and the factors of losses in a sum."""
+    loss, *parts = str(method).split(" × ")
+    try:
+        calls = [(factor, *parse_call(term)) for factor, term in [*parse_sum(loss), *((1.0, part) for part in parts)]]
+    except ValueError:  # of parts that are not registered
+        return {(method, ""): None}
+    return {(name, key): value for factor, name, given in calls for key, value in {"factor": factor, **given}.items()}
 
 
 def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:
