@@ -220,7 +220,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     assert CliRunner().invoke(app, [*command, "--retry-failed"]).stdout == ran.stdout
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
-    assert refused.exit_code == 2 and "Expected `validation` above 0" in refused.stderr
+    assert refused.exit_code == 2 and "Expected --validation above 0" in refused.stderr
 
 
 def test_searches_on_several_sets_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

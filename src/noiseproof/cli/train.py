@@ -103,15 +103,12 @@ def train(
     """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is started again."""
     from noiseproof.core.cluster import fixed_threads
     from noiseproof.data import get_dataset
-    from noiseproof.data.base import find_copies
     from noiseproof.train.settings import make_fabric
 
     _prepare_process()
     check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
-    copies, beyond_chance = find_copies(data)
-    if beyond_chance:
-        say(f"{copies}: their accuracy is not that of new rows.")
+    _warn_of_copies(data)
     settings = _settings(
         protocol, data.name, model=model, epochs=epochs, batch_size=batch_size, optimizer=optimizer, schedule=schedule,
         clip=clip, workers=workers, checkpoint_steps=checkpoint_steps, compile=compiled,
@@ -131,6 +128,14 @@ def train(
             return _show_estimate(task, method, settings, fabric, as_json)
         result = _train(task, run, settings, fabric, loggers, folder, resume, samples)
     return _show_result(result, run, task.train.rate, folder, as_json) if fabric.is_global_zero else None
+
+
+def _warn_of_copies(data: Dataset) -> None:
+    from noiseproof.data.base import find_copies
+
+    copies, beyond_chance = find_copies(data)
+    if beyond_chance:
+        say(f"{copies}: their accuracy is not that of new rows.")
 
 
 def _prepare_process() -> None:
