@@ -193,7 +193,7 @@ def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[
         scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
         yield "margins scaled to start as those of 10 classes do (curriculum paper, §5.1.1)", scaled
     with suppress(ValueError):  # no shift is that large
-        shifted = Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 2))
+        shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 2)))
         yield "a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)", shifted
 
 
