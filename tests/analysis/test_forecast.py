@@ -26,7 +26,8 @@ from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
 from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW, SettledAttention, settled
 from noiseproof.strategies import Run, Strategy
-from noiseproof.train import Method, Settings, Task, prepare, train
+from noiseproof.train import METHODS, Method, Settings, Task, get_method, prepare, train
+from noiseproof.train.methods import MethodContext, method_loss
 
 runner = CliRunner()
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -138,7 +139,7 @@ def test_margins_of_simulated_logits_give_the_forecast_without_margins(spec: str
 
 
 def test_a_weight_that_is_zero_somewhere_never_arrives() -> None:
-    result = forecast("tgce:k=0.5", 100, alternatives=False)
+    result = forecast(get_loss("tgce:k=0.5"), 100, alternatives=False)
     assert result.left_behind == 0 and result.answer == "underfits"
 
 
@@ -336,6 +337,25 @@ def test_short_trainings_agree_with_the_forecast_of_losses_with_a_head(line: str
     of_ce, found = (train(task, one, settings, seed=1).last["test_accuracy"] for one in ("ce", line))
     assert make_forecast(loss, 10).answer == answer
     assert ("learns" if found >= 0.9 * of_ce else "partly" if found >= 0.5 * of_ce else "underfits") == answer
+
+
+def test_the_loss_that_is_judged_is_the_one_that_the_method_trains_with(digits: Task) -> None:
+    """With the method's defaults for that number of classes, not those of the loss (issue 27)."""
+    for line in METHODS:
+        assert str(method_loss(line, MethodContext.of(digits, Settings()))) == str(
+            get_method(line, digits, Settings()).loss
+        )
+    nal, ln, het = (make_forecast(line, 100) for line in ("nal", "ln & momentum", "het-tau"))
+    assert nal.loss.startswith("nal:lam=10.0") and nal.answer == "learns"
+    assert "lam=1.0" in ln.loss and "start=0.1," in ln.loss + ","
+    assert "start=0.316" in make_forecast("ln", 10).loss and "lam=0.5" in make_forecast(get_loss("ln"), 10).loss
+    assert het.loss.startswith("het:tau=10.0") and "100 times the steps" in het.reason
+    assert "short trainings" in het.reason and "short" not in nal.reason
+    assert make_forecast("het:tau=50", 10).loss.startswith("het:tau=50.0")  # a parameter that the method has not
+    command = ["analyze", "fit", "--classes", "100", "--loss"]
+    first = runner.invoke(app, [*command, "het-tau"]).stdout.splitlines()[0]
+    assert first.startswith("het-tau: het:tau=10.0,samples=100,") and "100 times the steps" in first
+    assert "Unknown method" in runner.invoke(app, [*command, "het-tauu"]).stderr
 
 
 def test_a_root_that_starts_too_long_is_forecast() -> None:

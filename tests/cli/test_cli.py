@@ -99,13 +99,22 @@ def test_calibrate_options_reach_the_library() -> None:
     assert plain.splitlines()[-len(pair["curve"]) - 1].split() == ["a", "q"]
 
 
-def test_calibrate_gives_the_nearest_that_learns_and_says_why() -> None:
+def test_calibrate_keeps_what_learns_else_gives_the_nearest_and_says_why() -> None:
     result = run("calibrate", "gce", "--classes", "10")  # the solution would be 1.34, out of its range
-    assert result.stdout.splitlines()[1].split()[:2] == ["q", "1"]
-    assert "not the solution, but the nearest that learns: No `q` of `gce:q=0.7` gives" in " ".join(
-        result.stderr.split()
-    )
-    assert run_json("calibrate", "gce", "--classes", "10")["note"].startswith("No `q` of")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[1][:2] == ["q", "0.7"] and lines[2][:3] == ["average", "error", "-0.144571"]
+    said = " ".join(result.stderr.split())
+    assert "No `q` of `gce:q=0.7` gives" in said and said.endswith("`gce:q=0.7` learns 10 classes as it is.")
+    assert "same as" not in result.stdout
+    found = run_json("calibrate", "gce:q=0.95", "--classes", "1000")
+    assert found["note"].endswith("This is the nearest that learns.")
+    own = noiseproof.average_error(found["loss"], 0.0, 1000)
+    assert found["average_error"] == pytest.approx(own) != noiseproof.average_error("gce:q=0.95", 0.0, 100)
+
+
+def test_calibrate_advises_no_bias_below_zero() -> None:
+    assert run_json("calibrate", "gce", "--classes", "2")["logit_bias"] == 0
+    assert "none: the label's mean probability is above 0.15" in run("calibrate", "gce", "--classes", "2").stdout
 
 
 @pytest.mark.parametrize(

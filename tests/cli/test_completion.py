@@ -60,7 +60,7 @@ def complete(line: str, shell: str = "bash", **environment: str) -> list[str]:
     ("line", "names"),
     [
         ("noiseproof train --method ", {*METHODS, *LOSSES}),
-        ("noiseproof analyze fit --loss ", set(LOSSES)),
+        ("noiseproof analyze fit --loss ", {*METHODS, *LOSSES}),
         ("noiseproof train --dataset ", set(DATASETS)),
         ("noiseproof data show ", set(DATASETS)),
         ("noiseproof train --noise ", set(NOISES)),

@@ -444,9 +444,12 @@ def test_a_solution_that_learns_is_given_as_it_is(spec: str, num_classes: int, f
 
 @pytest.mark.parametrize(
     ("spec", "num_classes", "reason"),
-    [("gce:q=0.95", 1000, "does not learn 1000 classes: a label that falls 3 behind"), ("gce:q=0.7", 10, "No `q` of"),
-     ("gce:q=0.7", 20, "No `q` of"), ("aul:a=1.1,q=5", 30, "No `q` of")],
-)  # fmt: skip
+    [
+        ("gce:q=0.95", 1000, "does not learn 1000 classes: a label that falls 3 behind"),
+        ("gce:q=0.95", 200, "does not learn 200 classes"),
+        ("aul:a=1.1,q=5", 70, "does not learn 70 classes"),
+    ],
+)
 def test_the_nearest_that_learns_takes_the_place_of_what_does_not(spec: str, num_classes: int, reason: str) -> None:
     """No value of a grid of its own is nearer to the error to be matched and learns."""
     loss = get_loss(spec)
@@ -454,6 +457,7 @@ def test_the_nearest_that_learns_takes_the_place_of_what_does_not(spec: str, num
     assert reason in found.note and answer(found.loss, num_classes) == "learns"
     target = average_error(loss, 0.0, 100)
     distance = abs(average_error(found.loss or loss, 0.0, num_classes) - target)
+    assert found.error == pytest.approx(average_error(found.loss or loss, 0.0, num_classes)) and distance > 1e-4
     for q in [0.01 * 1.08**step for step in range(90)]:
         try:
             other = loss.with_hyperparameters(q=q)
@@ -461,6 +465,16 @@ def test_the_nearest_that_learns_takes_the_place_of_what_does_not(spec: str, num
             continue
         if abs(average_error(other, 0.0, num_classes) - target) < 0.999 * distance - 1e-4:
             assert answer(other, num_classes) != "learns", q
+
+
+@pytest.mark.parametrize(("spec", "free"), [("aul", "q"), ("gce", None), ("aul", ("a", "q"))])
+def test_what_learns_as_it_is_stays_where_no_solution_learns(spec: str, free: str | tuple[str, str] | None) -> None:
+    """The nearest that learned was on the threshold itself, and slower than what was given (issue 27)."""
+    given = get_loss(spec)
+    found = calibrate(given, 10, free=free, grid=[1.1] if isinstance(free, tuple) else None)
+    assert found.loss == given and found.note.endswith(f"`{given}` learns 10 classes as it is.")
+    assert found.params == {name: given.hyperparameters[name] for name in found.params} != {}
+    assert found.error == pytest.approx(average_error(given, 0.0, 10))
 
 
 def test_what_no_value_makes_learn_is_refused_with_what_does() -> None:

@@ -126,6 +126,7 @@ def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> Non
     "fit",
     epilog=examples(
         "analyze fit --loss mae --classes 400",
+        "analyze fit --loss nal --classes 100",
         "analyze fit --loss '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --json",
         "analyze fit --loss gce:q=0.9 --data table:table=mine.csv,label=kind --probe",
         "analyze fit --loss mae --classes 100 --sigma 0.5",
@@ -136,7 +137,11 @@ def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> Non
 @refusals()
 def analyze_fit(
     loss: Annotated[
-        str, typer.Option(help="Loss or sum of losses: mae, gce:q=0.7, 10*nce + mae, …", autocompletion=names("losses"))
+        str,
+        typer.Option(
+            help="Loss, sum of losses or method, whose loss is judged: gce:q=0.7, 10*nce + mae, nal, …",
+            autocompletion=names("methods", "losses"),
+        ),
     ],
     classes: Classes = None,
     data: Data = None,
@@ -156,24 +161,25 @@ def analyze_fit(
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.before.untrained import probe as run_probe
     from noiseproof.core.margin import margin
-    from noiseproof.losses import get_loss
     from noiseproof.losses.sums import terms_of
+    from noiseproof.train.methods import MethodContext, method_loss
 
-    if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(get_loss(loss))):
+    task, settings, K = _prepare(data, model, noise, classes, seed, data_dir)
+    judged = method_loss(loss, MethodContext.of(task, settings) if task else MethodContext.of_classes(K))
+    if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(judged)):
         raise ValueError(
             f"Expected no --sigma beside --data for {loss}, a function of margins: those of the model on {data} are "
             f"used, none are simulated. Leave out --sigma {sigma:g}, or use --classes instead of --data."
         )
-    task, settings, K = _prepare(data, model, noise, classes, seed, data_dir)
     if task is None and probe:
         raise ValueError("Expected --data for --probe, got none.")
     margins = None if task is None else margin(*initial_logits(task, "ce", settings, seed=seed))
-    result = forecast(loss, K, margins=margins, sigma=1.0 if sigma is None else sigma)
+    result = forecast(judged, K, margins=margins, sigma=1.0 if sigma is None else sigma)
     probed = run_probe(task, loss, settings, steps=steps, seed=seed) if probe and task is not None else None
     if as_json:
         extra = {} if probed is None else {"probe": dataclasses.asdict(probed) | {"pace": probed.pace}}
         return show_json(dataclasses.asdict(result) | extra)
-    return _show_forecast(result, probed)
+    return _show_forecast(loss, result, probed)
 
 
 def _prepare(
@@ -196,8 +202,9 @@ def _prepare(
     return task, settings, task.train.num_classes
 
 
-def _show_forecast(result: Forecast, probe: Probe | None) -> None:
-    echo(f"{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n")
+def _show_forecast(line: str, result: Forecast, probe: Probe | None) -> None:
+    name = "" if result.loss.startswith(line.partition(":")[0]) else f"{line}: "
+    echo(f"{name}{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n")
     rows = [
         ("margin", plain(result.margin), "mean Δ of the labels before training (curriculum paper, Eq. 4)"),
         ("weight", plain(result.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)"),

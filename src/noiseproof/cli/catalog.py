@@ -77,8 +77,8 @@ def calibrate(
 ) -> None:
     """Compute a loss's parameters for another number of classes, without training.
 
-    They give an untrained network the same average error as before (bias paper, section 3.3). A solution that does not
-    learn, by the verdict of `noiseproof analyze fit`, is replaced by the nearest that does.
+    They give an untrained network the same average error as before (bias paper, section 3.3). Where no solution learns,
+    by the verdict of `noiseproof analyze fit`, the loss stays as it is if it does, else the nearest is given.
     """
     from noiseproof.losses import get_loss
     from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias
@@ -86,22 +86,23 @@ def calibrate(
     before = get_loss(loss)
     names: Any = tuple(name.strip() for name in free.split(",")) if free else None
     fit = calibrate(before, classes, like, free=names[0] if names and len(names) == 1 else names, sigma=sigma)
-    bias, margin = logit_bias(classes, sigma=sigma), expected_margin(classes, sigma=sigma)
+    bias, margin = max(0.0, logit_bias(classes, sigma=sigma)), expected_margin(classes, sigma=sigma)
     if as_json:
         return show_json({
             "loss": fit.loss and str(fit.loss), "params": fit.params, "curve": fit.curve, "classes": classes,
             "like": {"loss": str(before), "classes": like}, "sigma": sigma, "average_error": fit.error,
             "logit_bias": bias, "expected_margin": margin, "note": fit.note,
         })  # fmt: skip
-    same = "the same as" if not fit.note else "of"
+    same = "" if fit.note else f", the same as {before} at {like} classes"
+    what = f"{'ε for any loss' if bias else 'none'}: the label's mean probability is {'above ' * (not bias)}0.15"
     rows = [
         *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in fit.params.items()),
-        ("average error", plain(fit.error), f"⟨δ_k⟩(0), {same} {before} at {like} classes (bias paper, Eq. 3)"),
-        ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (bias paper, Eq. 4)"),
+        ("average error", plain(fit.error), f"⟨δ_k⟩(0){same} (bias paper, Eq. 3)"),
+        ("logit bias", plain(bias), f"{what} (bias paper, Eq. 4)"),
         ("expected margin", plain(margin), "E[Δ_y] before training, exact (curriculum paper, Eq. 4)"),
     ]
     if fit.note:
-        say(f"not the solution, but the nearest that learns: {fit.note}")
+        say(fit.note)
     show((f"at {classes} classes", "value", "meaning"), rows)
     if fit.curve:
         echo()

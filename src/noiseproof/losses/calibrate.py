@@ -96,11 +96,11 @@ class Calibration:
 
     loss: Loss | None  # None where there is a curve: nothing is chosen silently
     params: dict[str, float]
-    error: float  # ⟨δ_k⟩(0) at ``like`` classes, and at ``num_classes`` where there is no ``note``
+    error: float  # ⟨δ_k⟩(0) at ``num_classes``, and without a ``note`` also at ``like`` classes
     num_classes: int
     like: int
     curve: tuple[dict[str, float], ...] = ()
-    note: str = ""  # why it is not the solution: that one does not learn, or there is none; this is the nearest
+    note: str = ""  # why it is not the solution, and what it is instead
 
 
 def calibrate(
@@ -116,8 +116,8 @@ def calibrate(
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
     Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and appendix 4). If that does
-    not learn by ``losses.verdict``, the result is the value that learns with the nearest error, and ``note`` has the
-    reason.
+    not learn by ``losses.verdict``, or there is none, the result is the given θ where that learns, else the value that
+    learns with the nearest error; ``note`` has the reason.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
@@ -166,10 +166,9 @@ def calibrate(
     try:
         return solved()
     except NoSolution as reason:
-        raise NoSolution(
-            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = "
-            f"{logit_bias(K, sigma=sigma):.4f} makes the label's mean probability 0.15."
-        ) from None
+        bias = logit_bias(K, sigma=sigma)
+        advice = f" Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f} makes the label's mean"
+        raise NoSolution(f"{reason}{f'{advice} probability 0.15.' * (bias > 0)}") from None
 
 
 def _checked(
@@ -180,7 +179,7 @@ def _checked(
     asked: Calibration,
     sigma: float,
 ) -> Calibration:
-    """What ``solved`` gives where it learns by ``losses.verdict``, else the nearest that does, with the reason."""
+    """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest that does."""
     from noiseproof.losses.verdict import Weights, verdict  # which needs this module
 
     K, weights = asked.num_classes, Weights(asked.num_classes, None, sigma)
@@ -198,14 +197,19 @@ def _checked(
         why = f"{tried} has that average error and does not learn {K} classes: {judged.reason}."
     except NoSolution as reason:
         why = str(reason)
+    if names and learns(loss):
+        params = {name: loss.hyperparameters[name] for name in names}
+        note = f"{why} `{loss}` learns {K} classes as it is."
+        return replace(asked, loss=loss, params=params, error=error(loss), note=note)
     target = error(loss, asked.like) if names else 0.0
     if len(names) == 1 and target:
         nearest = _nearest(loss, names[0], lambda one: abs(error(one) - target), learns)
         if nearest is not None:
             params = {names[0]: nearest.hyperparameters[names[0]]}
-            return replace(asked, loss=nearest, params=params, error=target, note=why)
+            note = f"{why} This is the nearest that learns."
+            return replace(asked, loss=nearest, params=params, error=error(nearest), note=note)
         why = f"{why} No other `{names[0]}` learns them."
-    others: list[Loss] = [loss, Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 4))]
+    others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4)))]
     if loss.kind == "margin" and K > 2:
         others.append(remargin_for(loss, K, by="scale", sigma=sigma))
     advice = next((f"`{other}` learns them." for other in others if learns(other)), "Use another loss, such as gce.")

@@ -41,6 +41,7 @@ Answer = Literal["learns", "partly", "underfits"]
 FALL = 3.0  # how far a margin falls behind its start, in logits
 LEARNS, PARTLY = 0.0077, 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
 SLOW = 114.0  # ``slowness`` up to which it learns
+LONG = 10.0  # ``slowness`` from which the answer says that it depends on the length of the training
 RANK: dict[Answer, int] = {"learns": 0, "partly": 1, "underfits": 2}
 ROOT = 77.0  # K·start² up to which LN's mean learns first: 60 classes from the model's own start do, 100 do not
 HET_SCALE = math.log(2) + 1e-3  # the standard deviation with which the head of Het starts
@@ -124,7 +125,8 @@ def _answer(left_behind: float, slowness: float, learns: float, partly: float) -
         return "underfits", f"{share}, too little to return"
     if left_behind < learns:
         return "partly", f"{share}, too little for many to return"
-    return "learns", f"{share}, and it is {slowness:.3g} times slower than cross entropy"
+    steps = f"it takes {slowness:.3g} times the steps of cross entropy at the same learning rate"
+    return "learns", f"{share}, and {steps}{', which short trainings do not have' * (slowness >= LONG)}"
 
 
 def ratio(part: float, total: float) -> float:

@@ -128,6 +128,13 @@ class MethodContext:
             rate=rate,
         )
 
+    @classmethod
+    def of_classes(cls, num_classes: int) -> MethodContext:
+        """The context without a task: 100 rows of each class, in batches and epochs of the default settings."""
+        settings, rows = Settings(), 100 * num_classes
+        steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
+        return cls(num_classes, settings.epochs, steps, settings.epochs * rows, (1 / num_classes,) * num_classes)
+
     @property
     def many(self) -> bool:
         """Whether the number of classes is nearer to 100 than to 10, in ratio."""
@@ -180,8 +187,32 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     """
     if not isinstance(spec, str):
         raise TypeError(f"Expected the name or spec of a method, got {type(spec).__name__}.")
+    method = _assembled(spec, MethodContext.of(task, settings))
+    if task.train.multilabel and not method.loss.multilabel:
+        method = replace(method, loss=MultiLabel(method.loss))
+    method.check()
+    return method
+
+
+def method_loss(spec: str, context: MethodContext) -> Loss:
+    """The loss of the method or loss ``spec``; with parameters that only the loss of that name has, of the loss.
+
+    >>> hundred = MethodContext.of_classes(100)
+    >>> print(method_loss("nal", hundred), method_loss("het:tau=5", hundred).tau)
+    nal:lam=10.0,beta=0.0,floor=0.0 5.0
+    """
+    first = split_outside_brackets(spec, "&")[0].strip()
+    name = _first_word(first)
+    if _is_named(first) and name in LOSSES and not parse_call(first)[1].keys() <= METHODS.parameters(name).keys():
+        return get_loss(first)
+    method = _assembled(spec, context)
+    method.check()
+    return method.loss
+
+
+def _assembled(spec: str, context: MethodContext) -> Method:
     first, *more = split_outside_brackets(spec, "&")
-    method = _build(first.strip(), MethodContext.of(task, settings))
+    method = _build(first.strip(), context)
     head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
     if others:
         raise ValueError(f"Expected one head, got {' and '.join([head, *others])}. Leave one out.")
@@ -191,10 +222,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
             "`noiseproof methods` shows those that a method is made of."
         )
     added = [get_strategy(part) for part in more if _first_word(part) not in HEADS]
-    loss = method.loss if method.loss.multilabel or not task.train.multilabel else MultiLabel(method.loss)
-    method = Method(loss, head, (*method.strategies, *added))
-    method.check()
-    return method
+    return Method(method.loss, head, (*method.strategies, *added))
 
 
 def plain_method(spec: str) -> str:

@@ -13,7 +13,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
 from noiseproof.losses.attention import NoiseAttention
 from noiseproof.losses.calibrate import expected_margin, logit_bias
-from noiseproof.losses.sums import WeightedSum, as_loss, terms_of
+from noiseproof.losses.sums import WeightedSum, terms_of
 from noiseproof.losses.verdict import (
     FALL,
     LEARNS,
@@ -26,6 +26,7 @@ from noiseproof.losses.verdict import (
     settled,
     verdict,
 )
+from noiseproof.train.methods import MethodContext, method_loss
 
 ATTENTION = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # λ of NAL that are tried, its paper's 0.5 and 10 among them
 
@@ -84,6 +85,8 @@ def forecast(
     """Forecast whether ``loss`` learns ``num_classes`` classes.
 
     Args:
+        loss: a loss, or a line that trains (``nal``, ``het-tau``, ``10*nce + mae``): its loss, with the defaults of the
+            method for that many classes, is judged. ``Forecast.loss`` names it.
         margins: Δ of the labels (N,) in an untrained model; by default those of N(0, σ²) logits. Losses that depend on
             the other classes use only their mean, and average over simulated other classes.
         alternatives: if the loss does not learn, look for calibrated losses that do.
@@ -92,8 +95,9 @@ def forecast(
     >>> mae.answer, round(mae.weight, 6), mae.instead[0].loss
     ('underfits', 0.001522, 'tau-scale:loss=(mae:scale=1.0),num_classes=400,tau=2.62,sigma=1.0')
     """
-    given = as_loss(loss)
-    loss = settled(given, check_count("num_classes", num_classes, 2))
+    check_count("num_classes", num_classes, 2)
+    given = method_loss(loss, MethodContext.of_classes(num_classes)) if isinstance(loss, str) else loss
+    loss = settled(given, num_classes)
     check_of_logits(loss, num_classes)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
@@ -189,7 +193,7 @@ def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[
         scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
         yield "margins scaled to start as those of 10 classes do (curriculum paper, §5.1.1)", scaled
     with suppress(ValueError):  # no shift is that large
-        shifted = Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 2))
+        shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 2)))
         yield "a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)", shifted
 
 
