@@ -24,6 +24,7 @@ from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import LogitGradientNoise, StochasticLabelNoise, WeightGradientNoise
+from noiseproof.strategies.selection import SmallLoss
 from noiseproof.train import Method, Settings, Task, train
 from noiseproof.train.step import forward_backward
 
@@ -186,6 +187,17 @@ def test_noise_f_in_the_weights_has_the_covariance_of_proposition_1() -> None:
         columns.append((noisy_ - plain) / 0.3)
     A = torch.stack(columns, 1)
     close(A @ A.T, J.T @ J)
+
+
+def test_noise_f_has_the_weights_of_its_rows() -> None:
+    """w·(∇_f ℓ + σz): the rows that a selection leaves out get no noise."""
+    run = make_run(noisy(n=10))
+    batch, selection, noise = make_batch(run), SmallLoss(0.4, ramp=0), LogitGradientNoise(2.0)
+    J, S = jacobian(run, batch), features_and_probs(run, batch)[1]
+    kept = S.gather(1, batch.given[:, None])[:, 0].argsort(descending=True)[:6]
+    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + 2 * run.random.normal("noise-f 0", batch, K)
+    expected = torch.einsum("bk,bkp->p", error[kept], J[kept]) / 6
+    close(torch.cat([g.flatten() for g in gradients(run, batch, noise, selection)]), expected)
 
 
 def test_noise_f_leaves_losses_and_outputs_alone() -> None:

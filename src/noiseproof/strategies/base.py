@@ -129,6 +129,7 @@ class Strategy:
     predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
     makes: Targets = "classes"  # the most general targets that it gives to the loss
     multilabel: ClassVar[bool] = False  # whether it works where rows have several labels
+    perturbs: ClassVar[bool] = False  # whether it adds noise of size ``sigma`` to targets or gradients
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""

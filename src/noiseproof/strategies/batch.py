@@ -23,6 +23,7 @@ class Batch:
     counts: Tensor | None = None  # (b,): 0 for a row that only fills up this process's share; None: all count
     count: int = 0  # rows of the step over all processes, which the loss is divided by
     soft: Tensor | None = None  # (b, K): the given labels as real numbers, where they are not single classes
+    weights: Tensor | None = None  # (M, b): the factors of the losses, known to ``penalties``; None: one everywhere
 
     @property
     def label(self) -> Tensor:

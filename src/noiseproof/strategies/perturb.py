@@ -6,6 +6,7 @@ import math
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
@@ -25,6 +26,7 @@ class StochasticLabelNoise(Strategy):
     capturable = True
     joins = True
     multilabel = True
+    perturbs = True
 
     def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
@@ -49,23 +51,30 @@ class StochasticLabelNoise(Strategy):
 
 @register("noise-f")
 class LogitGradientNoise(Strategy):
-    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2)."""
+    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2).
+
+    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing would hold against it.
+    """
 
     capturable = True
     multilabel = True
+    perturbs = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
 
-    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+    @property
+    def ends(self) -> float:
+        return math.inf if self.sigma else 0
+
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
         for m, out in enumerate(outs):
             z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
-            if batch.counts is not None:
-                z = z * batch.counts[:, None]
+            for factor in (batch.counts, None if batch.weights is None else batch.weights[m]):
+                z = z if factor is None else z * factor[:, None]
             # The loss is divided by the rows of the step, so the noise on each row's gradient must be, too.
             noise = z * (self.sigma * run.processes.world_size / batch.count)
             out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
-        return outs
 
 
 @register("noise-theta")
@@ -75,6 +84,7 @@ class WeightGradientNoise(Strategy):
 
     capturable = True
     multilabel = True
+    perturbs = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)

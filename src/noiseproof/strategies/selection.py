@@ -1,9 +1,9 @@
 """Sample selection: train on rows of small loss, and leave the others out or ascend on them.
 
 Rows are selected by the loss of their given labels, whatever target other strategies make of them: noise on a target
-(``sln``) would decide in place of the row. Such noise also moves the logit of a class for all rows, and a class that is
-left out has no row to bring it back: beside it, rows are ranked among those of their own class. The rows of a step are
-ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of the batch.
+(``sln``) would decide in place of the row. Noise (on gradients, too) also moves the logit of a class for all rows, and a
+class that is left out has no row to bring it back: beside it, rows are ranked among those of their own class. The rows
+of a step are ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of the batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Selection(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
-        check_noise(self, self.start, run)
+        self.max_norm = check_noise(self, self.start, run)
 
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
@@ -66,20 +66,27 @@ class Selection(Strategy):
         raise NotImplementedError
 
 
-def check_noise(selection: Strategy, start: int, run: Run) -> None:
-    """Refuse noise on targets that is larger than a label, σ√K > 1, in the epochs of a ``selection``.
+def check_noise(selection: Strategy, start: int, run: Run) -> float | None:
+    """The largest norm of a gradient beside noise in the epochs of a ``selection``; None where it is not limited.
 
-    Rows of small loss have next to no gradient of their own, so nothing would hold against the noise.
+    Rows of small loss have next to no gradient of their own, so nothing would hold against the noise: it is refused if
+    it is larger than a label, σ√K > 1.
     """
-    largest = 1 / math.sqrt(run.num_classes)
+    largest, max_norm = 1 / math.sqrt(run.num_classes), None
     for other in run.strategies:
-        sigma = other.parameters.get("sigma", 0) if other.makes == "real" and other.ends > start else 0
+        sigma = other.parameters["sigma"] if other.perturbs and other.ends > start else 0
+        max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
         if sigma > largest:
             raise ValueError(
                 f"Expected `sigma` of {other.name} up to 1/√K = {largest:.3g} beside {selection.name}, which trains on "
-                f"rows that are learned too well to hold against more noise, got {sigma:g}. Lower it, or end it where "
-                f"{selection.name} starts ({other.name}:until=N & {selection.name}:start=N)."
+                f"rows that are learned too well to hold against more noise, got {sigma:g}. Lower it"
+                + (
+                    f", or end it where {selection.name} starts ({other.name}:until=N & {selection.name}:start=N)."
+                    if "until" in other.parameters
+                    else "."
+                )
             )
+    return max_norm
 
 
 def check_sole_selection(strategy: Strategy, why: str, run: Run) -> None:
@@ -100,7 +107,7 @@ def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
     """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
     gathered = run.processes.gather(values.T, batch)
-    if any(strategy.makes == "real" and run.epoch < strategy.ends for strategy in run.strategies):
+    if any(strategy.perturbs and run.epoch < strategy.ends for strategy in run.strategies):
         gathered = quantiles(gathered, run.processes.gather(batch.given, batch), run.num_classes)
     return gathered.sort(dim=0, stable=True).indices
 

@@ -31,8 +31,9 @@ class Settings:
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         clip: largest norm of the gradient; 0 for none. By default that of the loss or a strategy (``max_norm``), which
-            those have that give large gradients: 5 for ``ln``, 1 for ``sln``; and 1 for ``lenet5`` where ``auto``
-            chose it, whose units the first steps otherwise leave without a gradient.
+            those have that give large gradients: 5 for ``ln``, 1 for ``sln`` and for noise on gradients beside
+            selection; and 1 for ``lenet5`` where ``auto`` chose it, whose units the first steps otherwise leave without
+            a gradient.
         drop_last: drop a last batch that is smaller than the others.
         compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.

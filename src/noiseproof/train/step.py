@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequenc
         factor = call_hook(strategy, "weights", losses.detach(), outs, batch, run)
         if factor is not None:
             weights = factor if weights is None else weights * factor
-    descended = losses if weights is None else losses * weights
+    descended, batch = (losses, batch) if weights is None else (losses * weights, replace(batch, weights=weights))
     for strategy in strategies:
         penalty = call_hook(strategy, "penalties", losses.detach(), outs, batch, run)
         descended = descended if penalty is None else descended + penalty
