@@ -15,8 +15,8 @@ from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Standardise
 from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.heads.attention import Attention
 from noiseproof.heads.base import HEADS, Head
-from noiseproof.heads.linear import Attention
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier
 from noiseproof.strategies import log_probs, sweep

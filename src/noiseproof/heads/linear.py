@@ -1,8 +1,6 @@
-"""The usual head, one linear layer, and that of noise attention learning, with the trust in the label."""
+"""The usual head: one linear layer."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -22,23 +20,3 @@ class Linear(Head):
 
     def forward(self, features: Tensor) -> Output:
         return Output(self.logits(features))
-
-
-@HEADS.register("attention")
-class Attention(Linear):
-    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
-
-    >>> import torch
-    >>> Attention(8, 3)(torch.zeros(2, 8)).attention.shape
-    torch.Size([2])
-    """
-
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
-    has_linear_logits = True
-
-    def __init__(self, num_features: int, num_outputs: int) -> None:
-        super().__init__(num_features, num_outputs)
-        self.attention = nn.Linear(num_features, 1)
-
-    def forward(self, features: Tensor) -> Output:
-        return Output(self.logits(features), attention=self.attention(features).squeeze(1))

@@ -1,14 +1,11 @@
-"""The rows of an epoch, where they are not every row once; weights and targets of rows, from tensors without a name."""
+"""Weights and targets from a table of the training rows; built from tensors, so without a name in the registry."""
 
 from __future__ import annotations
-
-from itertools import takewhile
 
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.data.base import ClassBalanced
-from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.base import Batch, Strategy
 from noiseproof.strategies.run import Run
 
 
@@ -45,26 +42,3 @@ class FixedTargets(Strategy):
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         return batch.with_target(self.table[batch.rows])
-
-
-@register("class-balanced")
-class ClassBalancedEpochs(Strategy):
-    """Equally many rows of each given class in every epoch, drawn anew, as in the papers' training on Clothing1M.
-
-    ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total), ``total=128000`` the NAL
-    paper's B.3: 2000 batches of 64. A class with too few rows repeats them; the record has the last occurrence of a
-    row.
-    """
-
-    def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
-        self.per_class, self.total = per_class, total
-
-    def setup(self, run: Run) -> None:
-        for other in takewhile(lambda other: other is not self, run.strategies):
-            if other.overrides("rows"):
-                raise ValueError(f"Expected class-balanced before `{other}`, whose rows it replaces. Name it first.")
-        seed = run.random.seed_for("class-balanced")
-        self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
-
-    def rows(self, rows: Tensor, run: Run) -> Tensor:
-        return self._sampler.draw(run.epoch).to(rows.device)
