@@ -20,7 +20,7 @@ from noiseproof.core.output import Output
 from noiseproof.data import NoisyData
 from noiseproof.data.augment import Transform
 from noiseproof.losses import get_loss
-from noiseproof.strategies import Batch, Run, Step, Strategy
+from noiseproof.strategies import Batch, Run, Step, Strategy, get_strategy
 from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import LogitGradientNoise, StochasticLabelNoise, WeightGradientNoise
@@ -332,6 +332,18 @@ def test_the_momentum_model_predicts_and_the_trained_one_is_trained() -> None:
         assert torch.equal(a, b)
     assert [row["train_loss"] for row in plain.metrics] == [row["train_loss"] for row in averaged.metrics]
     assert plain.last["test_loss"] != averaged.last["test_loss"]
+
+
+@pytest.mark.parametrize("epochs, alpha", [(1, 0.0), (10, 0.5), (100, 0.95)])
+def test_the_momentum_model_averages_over_a_twentieth_of_the_steps(epochs: int, alpha: float) -> None:
+    """With α = 0.999 in 10 epochs, `ce & momentum` had 0.35 on digits, and `ce` 0.97."""
+    data = noisy(60)
+    task, settings = Task(data), Settings(model="mlp:hidden=[5]", epochs=epochs, batch_size=16)  # 4 steps an epoch
+    default = Method(get_loss("ce"), strategies=(get_strategy("momentum"),))
+    result, same = train(task, default, settings), train(task, f"ce & momentum:alpha={alpha}", settings)
+    assert result.strategies[0].alpha == alpha and default.strategies[0].alpha is None  # type: ignore[attr-defined]
+    for a, b in zip(_weights(result.run.evaluated[0]), _weights(same.run.evaluated[0]), strict=True):
+        assert torch.equal(a, b)
 
 
 def _test_split(data: NoisyData) -> Any:

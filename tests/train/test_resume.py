@@ -41,7 +41,7 @@ LONGER = {"sln-mo": "sln-mo:alpha=0.9", "sln-mo-lc": LC, "elr+": "elr+:alpha=0.9
 NAMED = [LONGER.get(name, name) for name in METHODS]
 MORE = [
     "ce & early-stopping:patience=1",
-    "ce & small-loss:forget=0.4,ramp=2",
+    "ce & small-loss:forget=0.4,ramp=2 & momentum",
     "ce & small-loss:forget=0.4,ramp=2,by=margin & momentum:alpha=0.5",
     "ce & co-teaching:forget=0.4,ramp=2,beta1_from=1,released=true",
     "backward & sigua-bc",

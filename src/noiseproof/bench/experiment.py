@@ -50,6 +50,10 @@ REVISED = {  # of a method; of presets: papers/*.toml
     "co-teaching": 4, "sigua": 4, "dividemix": 3,
     "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
 }  # fmt: skip
+SELECTIONS = "(small-loss|co-teaching|sigua)"
+REVISED_LINE = re.compile(  # momentum by the length of the run; noise on gradients beside selection
+    rf"&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
+)
 
 
 class BadExperiment(ValueError):
@@ -159,7 +163,7 @@ class Experiment:
         """The version of its results."""
         name, _, paper = re.split("[:&]", self.method, maxsplit=1)[0].strip().partition("@")
         preset = get_paper(paper).revisions.get(name) if paper in PAPERS else None
-        return preset or REVISED.get(name, RESULT_VERSION)
+        return (preset or REVISED.get(name, RESULT_VERSION)) + bool(REVISED_LINE.search(self.method))
 
     @property
     def bare(self) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from noiseproof.strategies.run import Run
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
-    Batch statistics are averaged with the weights; integers, such as counts of batches, are not.
+    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a twentieth of them. Batch
+    statistics are averaged with the weights; integers, such as counts of batches, are not.
     """
 
     capturable = True
@@ -25,8 +27,8 @@ class MomentumModel(Strategy):
     multilabel = True
     predicts = True
 
-    def __init__(self, alpha: float = 0.999) -> None:
-        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
+    def __init__(self, alpha: float | None = None) -> None:
+        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]", 0, 1)
         self.averages: list[nn.Module] = []
 
     def setup(self, run: Run) -> None:
@@ -34,6 +36,8 @@ class MomentumModel(Strategy):
             raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
         for model in run.models:
             model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
+        if self.alpha is None:
+            self.alpha = default_alpha(run.epochs * math.ceil(run.num_rows / run.batch_size))
         self.bind(run)
 
     def bind(self, run: Run) -> None:
@@ -42,6 +46,7 @@ class MomentumModel(Strategy):
         self._current = [v for model in run.models for v in _floating(model.plain)]
 
     def after_step(self, run: Run) -> None:
+        assert self.alpha is not None
         _move(self._averages, self._current, self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,6 +55,15 @@ class MomentumModel(Strategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for average, saved in zip(self.averages, state["averages"], strict=True):
             average.load_state_dict(saved)
+
+
+def default_alpha(steps: int, most: float = 0.999) -> float:
+    """α that averages over a twentieth of the ``steps`` of a run, ``most`` at most.
+
+    >>> default_alpha(500), default_alpha(50_000)
+    (0.96, 0.999)
+    """
+    return min(most, max(0.0, round(1 - 20 / steps, 4)))
 
 
 def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:

@@ -77,7 +77,7 @@ class Run:
         self.strategies: Sequence[Strategy] = ()  # all strategies of the method
         self.epochs = epochs
         self.epoch = 0  # counted from 0
-        self.batch_size = 0  # rows of a full step over all processes; known from the first epoch on
+        self.batch_size = 0  # rows of a full step over all processes
         self.count = 0  # rows of the current step over all processes
         self.stopped: str | None = None  # why the run ends early
 

@@ -1,9 +1,10 @@
 """Sample selection: train on rows of small loss, and leave the others out or ascend on them.
 
 Rows are selected by the loss of their given labels, whatever target other strategies make of them: noise on a target
-(``sln``) would decide in place of the row. Noise (on gradients, too) also moves the logit of a class for all rows, and a
+(``sln``) would decide in place of the row. Noise, on gradients too, also moves the logit of a class for all rows, and a
 class that is left out has no row to bring it back: beside it, rows are ranked among those of their own class. The rows
-of a step are ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of the batch.
+of a step are ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of
+the batch.
 """
 
 from __future__ import annotations

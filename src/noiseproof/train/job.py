@@ -108,7 +108,7 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         if not m:
             _check_shapes(loss, plain.head, backbone_features=plain.backbone.num_features, adds=method.adds)
         run.add(plain, make_optimizer)
-    run.strategies = method.strategies
+    run.batch_size, run.strategies = settings.batch_rows(run.num_rows), method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
             raise ValueError(
@@ -116,7 +116,6 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
             )
         strategy.setup(run)
     record = Record(task, run, samples=job.samples, folder=job.folder, clock=clock)
-    run.batch_size = settings.batch_rows(run.num_rows)
     fewest = run.processes.world_size + 1
     if run.batch_size < fewest and needs_two_rows(run):
         raise ValueError(

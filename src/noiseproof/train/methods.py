@@ -39,6 +39,7 @@ from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.strategies.base import check_together
+from noiseproof.strategies.momentum import default_alpha
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
@@ -340,7 +341,7 @@ def by_classes(few: Any, many: Any) -> Callable[[MethodContext], Any]:
 
 def momentum(most: float) -> Callable[[MethodContext], float]:
     """The papers' α, or one that averages over a twentieth of the steps at most."""
-    return lambda context: min(most, max(0.0, round(1 - 20 / context.steps, 4)))
+    return lambda context: default_alpha(context.steps, most)
 
 
 def _sigma(context: MethodContext) -> float:
