@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number, check_word
@@ -88,7 +89,8 @@ class Transform(ABC):
             raise ValueError(f"Expected params on {images.device}, got {params.device}. Use params.to(images.device).")
         return self.transform(images, params)
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, images: Tensor | NDArray[Any], generator: torch.Generator | None = None) -> Tensor:
+        images = torch.as_tensor(images)
         self.check(images)
         params = self.draw(len(images), generator)
         return self.apply(images, params.to(images.device, non_blocking=True))

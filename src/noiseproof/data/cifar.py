@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.limits import check_limit, check_members
-from noiseproof.data.base import Dataset, Split
+from noiseproof.data.base import Dataset, Split, take
 from noiseproof.data.labels import soft_labels
 from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, IntegerUnpickler
@@ -190,8 +190,8 @@ def cifar10h(data_dir: PathLike | None = None) -> Dataset:
     soft = _read_counts(path)
     data = cifar10(data_dir)
     assert data.test is not None
-    train = replace(data.test, y=soft.argmax(1), soft=soft)
-    return Dataset("cifar10h", data.classes, train, Split(data.train.x[:10_000], data.train.y[:10_000]))
+    train, first = replace(data.test, y=soft.argmax(1), soft=soft), torch.arange(10_000)
+    return Dataset("cifar10h", data.classes, train, Split(take(data.train.x, first), data.train.y[first]))
 
 
 def _read_counts(path: Path) -> Tensor:

@@ -139,7 +139,8 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     if y is None:
         raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
     _check_not_lists(y)
-    if len(shape := getattr(y, "shape", ())) == 2 and shape[1] > 1:
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
         remedy = "NoisyLabelClassifier takes several labels a row, 0 or 1, and soft labels, probabilities or counts"
         raise ValueError(
             f"Expected one label a row in y for {estimator}, got shape {shape}. Use y.argmax(axis=1); {remedy}."
