@@ -91,6 +91,7 @@ def test_nce_is_drawn_where_it_is_a_part_of_a_loss() -> None:
     assert nce_figure(Start(["mae", "ce"], 10)) is None
     drawn_figure = nce_figure(Start(["ce", "10*nce + mae"], 10))
     assert drawn_figure is not None and set(drawn_figure.data["column"]) >= {"gamma", "epsilon", "weight", "bound"}
+    assert "½ŵ_NCE = γ(1 + ε)w" in set(drawn_figure.data["part"])  # the paper's ŵ = 2γ(1 + ε)w bounds ‖∇L‖₁ (Eq. 3)
 
 
 def test_nce_refuses_other_shapes() -> None:

@@ -79,7 +79,7 @@ def test_a_result_says_what_train_says(tmp_path: Path) -> None:
     (result,) = run_all([two], tmp_path).values()
     task = two.make_task()
     direct = train(task, "ce", two.settings, seed=3)
-    for name in ("last", "best", "best_clean", "oracle"):
+    for name in ("last", "best", "best_true", "oracle"):
         row = dict(getattr(direct, name))
         assert {**result[name], "seconds": 0} == {**row, "seconds": 0}
     assert result["rate"] == task.train.rate
@@ -263,7 +263,9 @@ def test_a_flipped_bit_in_a_result_is_seen(a_result: dict[str, Any], tmp_path: P
 
 def test_a_result_of_a_version_without_checksums_counts(a_result: dict[str, Any], tmp_path: Path) -> None:
     older = {
-        key: value for key, value in a_result.items() if key not in ("checksum", "best_clean", "samples", "version")
+        key: value
+        for key, value in a_result.items()
+        if key not in ("checksum", "best_clean", "best_true", "samples", "version")
     }
     result_path(tmp_path, ONE.key).write_text(json.dumps(older))
     assert run_all([ONE], tmp_path, fit=fails) == {ONE.key: older}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from command_lines import PAGES, ROOT, ROOT_COMMAND, BadLine, commands, inline, lines, parse, words
 
+from noiseproof.train.protocols import protocols
+
 COMMANDS = dict(commands())
 
 
@@ -47,6 +49,11 @@ def test_every_option_is_in_an_example(name: str) -> None:
         spellings = {*parameter.opts, *parameter.secondary_opts}
         is_option = parameter.param_type_name == "option" and parameter.name not in ("help", "version")
         assert not is_option or spellings & shown, f"No example of noiseproof {name} shows {' or '.join(spellings)}."
+
+
+def test_the_help_names_every_protocol() -> None:
+    text = next(option.help for option in COMMANDS["train"].params if option.name == "protocol")
+    assert {paper for paper, _ in protocols()} == {*re.split(", ", text.partition(": ")[2].rstrip("."))}
 
 
 def test_every_group_says_what_is_in_it() -> None:

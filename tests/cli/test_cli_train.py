@@ -107,7 +107,7 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
     said = [re.fullmatch(rf"epoch (\d)/3: loss {number}, noisy validation {number}, test {number}, \d+ s left", line)
             for line in lines]  # fmt: skip
     assert all(said) and [said[0][1], said[-1][1]] == ["1", "3"]  # type: ignore[index]
-    header, last, best, best_clean, oracle, where = out.splitlines()
+    header, last, best, best_true, oracle, where = out.splitlines()
     assert re.split("  +", header.strip()) == [
         "epoch", "test accuracy", "test top5", "validation accuracy", "train accuracy", "train accuracy clean",
         "false label accuracy",
@@ -118,8 +118,10 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
     assert last.split()[-1] == f"{float(rows[2]['false_label_accuracy']):.4f}"
     metrics = ("validation_accuracy", "validation_accuracy_clean", "test_accuracy")
     by = {name: max(rows, key=lambda row: float(row[name])) for name in metrics}
-    assert best.startswith("best by noisy validation  ") and best_clean.startswith("best by clean validation  ")
-    assert best_clean.split()[4] == by["validation_accuracy_clean"]["epoch"]
+    assert best.startswith("best by noisy validation  ") and best_true.startswith(
+        "best by true labels of held-out rows  "
+    )
+    assert best_true.split()[7] == by["validation_accuracy_clean"]["epoch"]
     assert best.split()[4] == by["validation_accuracy"]["epoch"] and oracle.split()[1] == by["test_accuracy"]["epoch"]
     assert where == f"record: {DEFAULT}"
 
@@ -163,7 +165,7 @@ def test_a_finished_run_is_not_trained_again(
     }  # fmt: skip
     assert shown["rate"] == prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1).train.rate
     rows = [{name: float(value) for name, value in row.items()} for row in record(DEFAULT)]
-    chosen = {"best": "validation_accuracy", "best_clean": "validation_accuracy_clean", "oracle": "test_accuracy"}
+    chosen = {"best": "validation_accuracy", "best_true": "validation_accuracy_clean", "oracle": "test_accuracy"}
     for name, metric in chosen.items():
         assert shown[name]["epoch"] == max(rows, key=lambda row: row[metric])["epoch"]
 

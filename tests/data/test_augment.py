@@ -536,6 +536,7 @@ def test_normalise_takes_uint8_and_floats():
         np.float32([0.2, 0.3, 0.4])[:, None, None]
     )
     np.testing.assert_array_equal(normalise(images).numpy(), expected)
+    np.testing.assert_array_equal(normalise(images.numpy()).numpy(), expected)
     floats = images.float() / 255
     before = floats.clone()
     np.testing.assert_array_equal(normalise(floats).numpy(), expected)

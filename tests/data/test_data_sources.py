@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from noiseproof.data import DATASETS, Dataset, get_dataset
-from noiseproof.data.cifar import CIFAR10_CLASSES, PIXELS, read_pickle
+from noiseproof.data.cifar import CIFAR10_CLASSES, PIXELS, _read_counts, read_pickle
 from noiseproof.data.idx import read_idx
 from noiseproof.data.sources import FILES, data_root, find
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
@@ -466,6 +466,27 @@ def test_cifar10n_gives_human_labels_and_keeps_the_truth(cifar10: Dataset) -> No
     assert torch.equal(data.test.y, cifar10.test.y)
     with pytest.raises(ValueError, match="aggregate, random1"):
         get_dataset("cifar10n:labels=worse", REAL)
+
+
+@needs("cifar10h.npz")
+def test_cifar10h_has_the_shares_of_peoples_labels_of_the_test_images(cifar10: Dataset) -> None:
+    data, file = get_dataset("cifar10h", REAL), np.load(REAL / "cifar10h.npz")
+    assert data.name == "cifar10h" and data.classes == CIFAR10_CLASSES and len(data.test) == 10_000
+    assert torch.equal(data.train.x, cifar10.test.x) and torch.equal(data.train.clean, cifar10.test.y)
+    np.testing.assert_allclose(data.train.soft, file["probs"], atol=1e-6)
+    assert float((data.train.y == data.train.clean).double().mean()) == pytest.approx(0.9921, abs=5e-5)
+    assert torch.equal(data.test.x[7], cifar10.train.x[7])
+
+
+def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    counts = np.tile(np.arange(10), (10_000, 1))
+    np.save(tmp_path / "cifar10h-counts.npy", counts)
+    assert _read_counts(tmp_path / "cifar10h-counts.npy")[0].tolist() == pytest.approx((counts[0] / 45).tolist())
+    np.save(tmp_path / "other.npy", counts[:3])
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    for name, reason in (("other.npy", r"int64 of shape \(3, 10\)"), ("cut.npz", "BadZipFile")):
+        with pytest.raises(ValueError, match=f"counts .10000, 10. of CIFAR-10H in .*{name}, got .*{reason}"):
+            _read_counts(tmp_path / name)
 
 
 @needs("cifar-n/CIFAR-100_human.pt")

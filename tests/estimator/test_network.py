@@ -78,6 +78,26 @@ def test_classes_of_soft_labels_are_the_columns_of_a_frame() -> None:
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
+def test_plain_validation_labels_are_taken_beside_soft_ones() -> None:
+    """By their names, in the order of the columns, which are not sorted."""
+    names = ["virginica", "setosa", "versicolor"]
+    soft = pd.DataFrame((np.eye(3)[Y] * 0.7 + 0.1), columns=["setosa", "versicolor", "virginica"])[names]
+    plain = np.array(["setosa", "versicolor", "virginica"])[Y]
+    model = small(epochs=20).fit(X, soft, X_val=X, y_val=plain)
+    right = np.mean(model.predict(X) == plain)
+    assert model.history_[-1]["validation_accuracy"] == pytest.approx(right) and right > 0.8
+    with pytest.raises(ValueError, match=r"Expected `y_val` of shape \(150,\), one label a row, got \(150, 3\)"):
+        small().fit(X, soft, X_val=X, y_val=soft)
+
+
+def test_one_hot_labels_are_warned_of_and_counts_are_not() -> None:
+    with pytest.warns(UserWarning, match=r"single 1.*y.argmax\(axis=1\).*2 \* y"):
+        assert small(epochs=1).fit(X, np.eye(3)[Y]).multilabel_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert small(epochs=1).fit(X, 2 * np.eye(3)[Y]).predict(X).shape == (150,)
+
+
 def test_where_soft_labels_cannot_be_used_they_are_refused() -> None:
     soft = np.eye(3)[Y] * 0.7 + 0.1
     with pytest.raises(ValueError, match="Expected one label a row for the method trees, got soft labels"):

@@ -289,3 +289,9 @@ def test_words_are_named_where_an_estimator_needs_numbers(library: str) -> None:
     encoder = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
     model = RobustClassifier(make_pipeline(encoder, LogisticRegression())).fit(table, labels)
     assert (model.predict(table) == labels).mean() > 0.9
+
+
+def test_a_matrix_of_labels_is_refused_with_what_takes_it() -> None:
+    rows = np.arange(20.0)[:, None]
+    with pytest.raises(ValueError, match=r"got shape \(20, 2\). Use y.argmax\(axis=1\); NoisyLabelClassifier takes"):
+        RobustClassifier().fit(rows, np.tile([0.3, 0.7], (20, 1)))

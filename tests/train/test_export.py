@@ -109,7 +109,7 @@ def test_the_variance_of_ln_is_exported_where_it_is_asked_for(tmp_path: Path) ->
     plain = torch.export.load(export(predictor, tmp_path / "plain.pt2", x))
     assert not any("root" in name for name in plain.state_dict)  # its layers are not needed for probabilities
     torch.testing.assert_close(plain.module()(x[:5]), p)
-    with pytest.raises(ValueError, match="Expected a method whose head predicts a variance, such as ln or het"):
+    with pytest.raises(ValueError, match="whose head predicts a variance, such as ln or het, got `ce`"):
         export(trained("two-moons", "ce", "mlp:hidden=[16]")[0], tmp_path / "ce.pt2", x, variance=True)
 
 

@@ -216,7 +216,7 @@ def test_what_is_not_held_out_is_not_reported() -> None:
     check(result, data, spy)
     result = train(dataclasses.replace(data, test=None), "ce", SETTINGS)
     assert not any(name.startswith(("test", "validation", "clean_validation")) for name in result.last)
-    assert result.best is None and result.best_clean is None and result.oracle is None
+    assert result.best is result.best_clean is result.best_true is result.oracle is None
 
 
 def test_noise_on_targets_is_in_the_loss_and_not_in_the_accuracy() -> None:

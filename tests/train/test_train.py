@@ -693,7 +693,7 @@ def test_without_a_folder_nothing_is_said_to_be_saved() -> None:
         train(toy(), "ce", Settings(model="mlp:hidden=[8]", epochs=2, batch_size=16), max_steps=3)
 
 
-def test_last_best_best_clean_and_oracle_are_four_epochs() -> None:
+def test_last_best_best_clean_best_true_and_oracle_are_five_epochs() -> None:
     def row(epoch: int, validation: float, test: float, clean: float = 0.5) -> dict[str, float]:
         return {
             "epoch": epoch, "validation_accuracy": validation, "validation_accuracy_clean": clean, "test_accuracy": test
@@ -702,12 +702,12 @@ def test_last_best_best_clean_and_oracle_are_four_epochs() -> None:
     rows = [row(1, 0.3, 0.5), row(2, 0.6, 0.7), row(3, 0.5, 0.9), row(4, 0.6, 0.9, 0.8), row(5, math.nan, 0.1)]
     result = Result(rows, None)  # type: ignore[arg-type]
     assert (result.last["epoch"], result.best["epoch"], result.oracle["epoch"]) == (5, 2, 3)  # type: ignore[index]
-    assert result.best_clean is rows[3]  # by the true labels of the held-out rows
+    assert result.best_true is rows[3] and result.best_clean is None  # true labels of noisy rows are not attainable
     for number, clean in enumerate((0.9, 0.2, 0.2, 0.2, 0.2)):
         rows[number]["clean_validation_accuracy"] = clean
-    assert result.best_clean is rows[0]  # by the dataset's clean validation rows, where there are any
+    assert result.best_clean is rows[0] and result.best_true is rows[3]
     blind = Result([{"epoch": 1}], None)  # type: ignore[arg-type]
-    assert blind.best is None and blind.best_clean is None and blind.oracle is None and blind.last == {"epoch": 1}
+    assert blind.best is blind.best_clean is blind.best_true is blind.oracle is None and blind.last == {"epoch": 1}
     assert Result([row(1, math.nan, math.nan)], None).best is None  # type: ignore[arg-type]
 
 

@@ -192,7 +192,7 @@ def make_result(
     made_by: Json,
     measured: Json | None = None,
 ) -> Json:
-    """The result of a run: metrics of its last, best, best_clean and oracle epochs, or its error; cost and provenance.
+    """The result of a run: metrics of the epochs of ``EPOCHS``, or its error; cost and provenance.
 
     ``measured`` is what its ``measures`` gave, ``samples`` the number of samples over which Het averages, which the LN
     paper does not state. ``seconds`` is the sum over epochs, also of interrupted sessions; for runs side by side, the

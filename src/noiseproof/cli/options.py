@@ -192,7 +192,9 @@ Foreign = Annotated[
 Protocol = Annotated[
     str | None,
     on_training(
-        "Train as this paper does on this dataset: ln, sln, bias, nal, curriculum.", autocompletion=names("protocols")
+        "Train as this paper does on this dataset: ln, sln, bias, bias-mlp1024, nal, curriculum, zhou2021, sop, sop+, "
+        "pes, pes-semi, promix.",
+        autocompletion=names("protocols"),
     ),
 ]
 Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.", autocompletion=names("models"))]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number, check_word
@@ -88,7 +89,8 @@ class Transform(ABC):
             raise ValueError(f"Expected params on {images.device}, got {params.device}. Use params.to(images.device).")
         return self.transform(images, params)
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, images: Tensor | NDArray[Any], generator: torch.Generator | None = None) -> Tensor:
+        images = torch.as_tensor(images)
         self.check(images)
         params = self.draw(len(images), generator)
         return self.apply(images, params.to(images.device, non_blocking=True))
@@ -648,7 +650,7 @@ def _restore(values: Tensor, images: Tensor) -> Tensor:
     return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(images.dtype)
 
 
-SAME_IMAGES = {"cifar10n": "cifar10", "cifar100n": "cifar100"}
+SAME_IMAGES = {"cifar10n": "cifar10", "cifar10h": "cifar10", "cifar100n": "cifar100"}
 IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
 # Deviations are over all pixels of the training set; some papers take the mean of each image's own instead.

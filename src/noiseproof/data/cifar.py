@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.core.limits import check_limit
-from noiseproof.data.base import Dataset, Split
+from noiseproof.core.limits import check_limit, check_members
+from noiseproof.data.base import Dataset, Split, take
+from noiseproof.data.labels import soft_labels
 from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, IntegerUnpickler
 
@@ -43,6 +45,11 @@ def _register_files(classes: int, md5: str, human_md5: str) -> None:
 
 _register_files(10, "c58f30108f718f92721af3b95e74349a", "96644db5574813cae939af5f7f2a0aec")
 _register_files(100, "eb9058c3a382ffc7106e4002c42a8d85", "a67b45c1d7992051865b5c755bd68bb1")
+FILES["cifar10h"] = OfficialFiles(
+    (("cifar10h-counts.npy", "cifar10h.npz"), _PLACES[10]),
+    request="Download data/cifar10h-counts.npy of https://github.com/jcpeterson/cifar-10h and put it beside the folder "
+    "cifar-10-batches-py",
+)
 
 
 def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
@@ -171,3 +178,34 @@ def cifar100n(data_dir: PathLike | None = None, labels: str = "noisy") -> Datase
 def _human(name: str, data: Dataset, noise: CIFARN) -> Dataset:
     given = noise.corrupt(data.train.y).given
     return replace(data, name=name, train=replace(data.train, y=given, clean=data.train.y))
+
+
+@DATASETS.register("cifar10h")
+def cifar10h(data_dir: PathLike | None = None) -> Dataset:
+    """CIFAR-10's test images, each with the labels of about 51 people (Peterson et al. 2019), as soft labels.
+
+    The test images are the first 10 000 of CIFAR-10's training images.
+    """
+    path = find("cifar10h", data_dir)
+    soft = _read_counts(path)
+    data = cifar10(data_dir)
+    assert data.test is not None
+    train, first = replace(data.test, y=soft.argmax(1), soft=soft), torch.arange(10_000)
+    return Dataset("cifar10h", data.classes, train, Split(take(data.train.x, first), data.train.y[first]))
+
+
+def _read_counts(path: Path) -> Tensor:
+    """The shares of the labels of each image, (10 000, 10)."""
+    try:
+        if path.suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                check_members(archive, path, {"counts.npy"})
+            counts = np.load(path, allow_pickle=False)["counts"]
+        else:
+            counts = np.load(path, mmap_mode="r", allow_pickle=False)
+        soft = soft_labels(counts, "counts") if counts.shape == (10_000, 10) else None
+        if soft is None:
+            raise ValueError(f"{counts.dtype} of shape {counts.shape}")
+    except Exception as error:  # a broken or hostile header can raise anything
+        raise ValueError(f"Expected the counts (10000, 10) of CIFAR-10H in {path}, got {error!r}. {AGAIN}") from error
+    return soft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -138,6 +139,12 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     if y is None:
         raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
     _check_not_lists(y)
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
+        remedy = "NoisyLabelClassifier takes several labels a row, 0 or 1, and soft labels, probabilities or counts"
+        raise ValueError(
+            f"Expected one label a row in y for {estimator}, got shape {shape}. Use y.argmax(axis=1); {remedy}."
+        )
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
     if y.dtype == object:
@@ -162,7 +169,8 @@ def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], ND
 def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
     """The classes and the labels (N, K) of rows with several of them, 0 or 1; None for other labels.
 
-    As in scikit-learn, every matrix of zeros and ones is one. The classes are the columns of a table, or their numbers.
+    As in scikit-learn, every matrix of zeros and ones is one; with a single 1 in every row it is warned of. The classes
+    are the columns of a table, or their numbers.
     """
     if y is None or getattr(y, "ndim", 2) != 2:
         return None
@@ -173,6 +181,12 @@ def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] 
     if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
         return None
     check_consistent_length(X, matrix)
+    if (matrix.sum(1) == 1).all():
+        warnings.warn(
+            "Every row of `y` has a single 1, and is learned as several labels a row, of which none may be predicted. "
+            "For one label a row use y.argmax(axis=1), for soft labels counts other than 1, such as 2 * y.",
+            stacklevel=3,
+        )
     names = getattr(y, "columns", None)
     return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(np.int64)
 

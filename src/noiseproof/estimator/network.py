@@ -176,7 +176,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.classes_, codes = indicators
         labels = torch.from_numpy(codes)
         keep, weights = self._weights(x, labels, self._with_class_weight(codes, soft, sample_weight))
-        held = self._validation_rows(X_val, y_val, is_plain=soft is None and not self.multilabel_)
+        held = self._validation_rows(X_val, y_val)
         if soft is None and not self.multilabel_ and (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
             raise ValueError(
                 f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
@@ -244,11 +244,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self)
         x = self._inputs(X, reset=False)
+        self._check_variance()
+        return self._network_outputs(self.predictor_, x)[1]
+
+    def _check_variance(self) -> None:
         if not self._predicts_variance():
             raise ValueError(
                 f"Expected a method whose head predicts a variance, such as ln or het, got {self.method_!r}."
             )
-        return self._network_outputs(self.predictor_, x)[1]
 
     def _predicts_variance(self) -> bool:
         return hasattr(self, "predictor_") and self.predictor_.has_variance
@@ -385,20 +388,21 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights = compute_sample_weight(self.class_weight, self.classes_[codes])
         return weights if sample_weight is None else weights * np.asarray(sample_weight)
 
-    def _validation_rows(self, X: Any, y: Any, *, is_plain: bool) -> _Rows | None:
+    def _validation_rows(self, X: Any, y: Any) -> _Rows | None:
         if X is None and y is None:
             return None
         if X is None or y is None:
             raise ValueError(f"Expected both `X_val` and `y_val`, got `{'y_val' if X is None else 'X_val'}` alone.")
-        if self.validation or not is_plain:
-            other = f"validation={self.validation}" if self.validation else "a matrix of labels"
-            raise ValueError(f"Expected `X_val` and `y_val` with one label a row and no `validation`, got {other}.")
+        if self.validation or self.multilabel_:
+            other = f"validation={self.validation}" if self.validation else "several labels a row in `y`"
+            raise ValueError(f"Expected no `validation` and one label a row beside `X_val` and `y_val`, got {other}.")
         x, labels = self._inputs(X, reset=False), np.asarray(y)
         if labels.shape != (len(x),):
             raise ValueError(f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}.")
         if unknown := sorted({*labels.tolist()} - {*self.classes_.tolist()}, key=str):
             raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
-        return _Rows(x, torch.from_numpy(np.searchsorted(self.classes_, labels)), None)
+        position = {label: k for k, label in enumerate(self.classes_.tolist())}  # columns of soft labels are not sorted
+        return _Rows(x, torch.tensor([position[label] for label in labels.tolist()]), None)
 
     # Training
 
@@ -529,6 +533,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         ``variance`` it also returns that of ``predict_uncertainty``.
         """
         self._check_network("export")
+        if variance:
+            self._check_variance()
         if self.columns_ is not None and bool(self.columns_.shift.any()):
             far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
             warnings.warn(

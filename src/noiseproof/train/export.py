@@ -45,6 +45,7 @@ class Predictor(nn.Module):
         self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None, *, variance: bool = False
     ) -> None:
         super().__init__()
+        self.trained = "plain logits" if loss is None else str(loss)
         if loss is not None and not loss.predictors() and not loss.multilabel:
             loss = None  # the softmax of its logits
         self.loss = loss
@@ -72,7 +73,9 @@ class Predictor(nn.Module):
         variances = [None if self.loss is None else self.loss.variance(out) for out in outs]
         means = [variance.mean(1) for variance in variances if variance is not None]
         if not self.has_variance or not means:
-            raise ValueError("Expected a method whose head predicts a variance, such as ln or het, got another one.")
+            raise ValueError(
+                f"Expected a method whose head predicts a variance, such as ln or het, got `{self.trained}`."
+            )
         return self._mean([self._probabilities(out) for out in outs]), self._mean(means)
 
     def _outputs(self, x: Tensor) -> list[Output]:

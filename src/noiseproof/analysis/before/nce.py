@@ -103,7 +103,7 @@ def nce_figure(start: Start) -> pd.DataFrame | None:
         "ce": ("cross entropy", "weights, over that of the smallest margin"),
         "weight": ("NCE: ½‖∇L‖₁", "weights, over that of the smallest margin"),
         "bound": ("its bound γ(w + ε(K − 1)/K)", "weights, over that of the smallest margin"),
-        "estimate": ("ŵ_NCE = γ(1 + ε)w", "weights, over that of the smallest margin"),
+        "estimate": ("½ŵ_NCE = γ(1 + ε)w", "weights, over that of the smallest margin"),
     }  # fmt: skip
     long = table.melt("margin", list(names), "column", "value")
     return long.assign(part=long["column"].map(lambda c: names[c][0]), panel=long["column"].map(lambda c: names[c][1]))
