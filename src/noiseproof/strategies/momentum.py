@@ -18,8 +18,8 @@ from noiseproof.strategies.run import Run
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
-    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a twentieth of them. Batch
-    statistics are averaged with the weights; integers, such as counts of batches, are not.
+    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a twentieth of them.
+    Batch statistics are averaged with the weights; integers, such as counts of batches, are not.
     """
 
     capturable = True
