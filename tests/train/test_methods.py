@@ -103,7 +103,10 @@ def test_the_canonical_line_keeps_its_head() -> None:
     [("ln & sln", r"negative ones too for `sln.*got `ln.*takes probabilities. Use .*ce, or leave sln out"),
      ("2*ln + ce & sln:sigma=0.1", "takes probabilities"), ("nal & sln", "takes probabilities"),
      ("bitemp & sln", "takes probabilities"), ("mae* & mixup", "one class a row.*Use the loss without remargin"),
-     ("ln + nal", "a head gives all it needs, got one that needs attention, logits, root"),
+     ("ln + nal", "a head gives all it needs, got one that needs attention, logits, root. Leave out a term"),
+     ("-1*ln + ce", r"a positive factor of `ln.*no upper bound, got -1.*Subtract only bounded losses"),
+     ("gce + -0.1*ce", "a positive factor of `ce`"), ("nce + -1*(peer:loss=mae)", "a positive factor of `peer"),
+     ("ln-nodummy + ce", r"got the method 'ln-nodummy'. Write its loss, `ln:.*dummy=false"),
      ("ln + het", "predict alike.*Add losses of one such kind"), ("(ln:dummy=false) + ce", "predict alike"),
      ("ce & gaussian-root", "uses the root of the head 'gaussian-root'.*Leave the head out"),
      ("(ln) & linear", "Use gaussian-root, or leave it out"), ("ce & linear & attention", "Expected one head"),
@@ -115,7 +118,19 @@ def test_parts_that_cannot_be_together_are_refused_when_the_line_is_read(line: s
         build(line)
 
 
-@pytest.mark.parametrize("line", ["ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup", "ln & exchanged-memory"])
+@pytest.mark.parametrize(
+    "line",
+    ["gce & dividemix:warmup=20", "gce & promix:warmup=20", "gce & progressive-mixmatch:start=20,lambda_u=0"],
+)
+def test_what_no_parameter_can_mend_is_said_first(digits: Task, line: str) -> None:
+    with pytest.raises(ValueError, match="Expected the loss `ce` for"):
+        train(digits, line, Settings(epochs=10))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ce + -0.5*mae", "ce + -1*nce", "ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup", "ln & exchanged-memory"],
+)
 def test_parts_that_can_be_together_are_not_refused(line: str) -> None:
     build(line)
 

@@ -51,8 +51,8 @@ REVISED = {  # of a method; of presets: papers/*.toml
     "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
 }  # fmt: skip
 SELECTIONS = "(small-loss|co-teaching|sigua)"
-REVISED_LINE = re.compile(  # momentum by the length of the run; noise on gradients beside selection
-    rf"&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
+REVISED_LINE = re.compile(  # momentum by the length of the run; noise on gradients beside selection; the loss het
+    rf"\(het\b|\bhet\b[^&]*\+|\+[^&]*\bhet\b|&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
 )
 
 

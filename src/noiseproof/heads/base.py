@@ -67,7 +67,7 @@ def head_for(fields: frozenset[str]) -> str:
         listing = "; ".join(f"{name}: {', '.join(sorted(known[name]))}" for name in sorted(known))
         raise ValueError(
             f"Expected a loss for which a head gives all it needs, got one that needs {', '.join(sorted(fields))}. "
-            f"There are {listing}."
+            f"Leave out a term, or train each by itself. There are {listing}."
         )
     return min(fitting, key=lambda name: len(known[name]))
 

@@ -177,7 +177,7 @@ class Het(Loss):
     def __init__(
         self,
         tau: float = 1.0,
-        samples: int = 1000,
+        samples: int = 100,
         covariance: Literal["diagonal", "full"] = "diagonal",
         shared: bool = False,
         seed: int = 0,

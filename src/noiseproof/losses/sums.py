@@ -103,6 +103,17 @@ def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
+def check_factors(loss: Loss) -> None:
+    """Refuse a sum that subtracts a term without a bound: training would go after that one alone, without end."""
+    for scale, term in terms_of(loss):
+        missed = Output(torch.tensor([[-1e3, 0.0]], dtype=torch.float64))
+        if scale < 0 and (term.kind == "other" or float(term.per_sample(missed, torch.tensor([0]))) > 100):
+            raise ValueError(
+                f"Expected a positive factor of `{term}`, which has no upper bound, got {scale:g}: training would "
+                "raise it without end. Subtract only bounded losses, such as mae, gce or nce."
+            )
+
+
 def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
     """The options of a sum, on which its terms have to agree."""
     first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}

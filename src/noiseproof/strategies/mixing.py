@@ -292,8 +292,8 @@ class DivideMix(Strategy):
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
     def setup(self, run: Run) -> None:
-        self.check_reached("warmup", run)
         self.check_cross_entropy(run)
+        self.check_reached("warmup", run)
         self.check_sole_step(self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:

@@ -228,8 +228,8 @@ class ProgressiveMixMatch(ProgressiveStopping):
         self._num_steps = 1  # of this epoch; set by ``rows``
 
     def setup(self, run: Run) -> None:
-        super().setup(run)
         self.check_cross_entropy(run)
+        super().setup(run)
         self.check_sole_step(self.ends_of_stages[-1], run)
 
     def start_epoch(self, run: Run) -> None:

@@ -92,8 +92,8 @@ class ProMix(Strategy):
         self.agreed = check_flag("agreed", agreed)
 
     def setup(self, run: Run) -> None:
-        self.check_reached("warmup", run)
         self.check_cross_entropy(run)
+        self.check_reached("warmup", run)
         self.check_sole_step(self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:

@@ -36,6 +36,7 @@ from noiseproof.losses import (
 )
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
+from noiseproof.losses.sums import check_factors
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.strategies.base import check_together
@@ -74,6 +75,7 @@ class Method:
                 f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head {self.head!r}, which would "
                 f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
             )
+        check_factors(self.loss)
         check_together(self.loss, self.strategies)
 
     @property
@@ -267,6 +269,10 @@ def _build(spec: str, context: MethodContext) -> Method:
     if "@" in name:
         return _build(_from_paper(spec, context), context)
     check_method(spec)
+    for term in [] if _is_named(spec) else [_first_word(term) for _, term in parse_sum(spec)]:
+        if term in METHODS and term not in LOSSES:
+            own = METHODS.create(term, context).loss
+            raise ValueError(f"Expected losses in a sum, got the method {term!r}. Write its loss, `{own}`.")
     return METHODS.create(name, context, **parse_call(spec)[1]) if _is_named(spec) else Method(get_loss(spec))
 
 
