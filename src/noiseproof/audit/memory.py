@@ -279,7 +279,6 @@ def without_rows(data: Any, left_out: Collection[int]) -> Any:
 
 
 def without_columns(data: Any, names: Collection[str]) -> Any:
-    """Return a table without some columns."""
     if isinstance(data, dict):
         return {name: values for name, values in data.items() if name not in names}
     if isinstance(data, list):

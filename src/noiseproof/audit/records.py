@@ -331,7 +331,7 @@ class ArrowRecords(FrameRecords):
 
     def _save(self, table: Any, out: BinaryIO) -> None:
         if table_kind(self.path) == ".parquet":
-            import pyarrow.parquet as pq  # type: ignore[import-untyped]
+            import pyarrow.parquet as pq
 
             pq.write_table(table, out)
             return
@@ -441,7 +441,6 @@ class ExcelRecords(FrameRecords):
         self._write(lambda sheet: _with_more_cells(sheet, new, len(self.header), self.path), out)
 
     def _write(self, change: Callable[[bytes], bytes], out: BinaryIO) -> None:
-        """Write the file with another first sheet."""
         with zipfile.ZipFile(self.path) as book, zipfile.ZipFile(out, "w") as copy:
             part = _first_sheet(book)
             for info in book.infolist():
@@ -607,7 +606,6 @@ def _closing_quote(record: bytes, begin: int) -> int:
 
 
 def _plain(cell: bytes) -> bytes:
-    """Return the value of a cell, without quotes."""
     if not cell.startswith(b'"'):
         return cell
     at = _closing_quote(cell, 0)
@@ -643,7 +641,6 @@ class LabelColumns(Records):
 
     @cached_property
     def words(self) -> list[str]:
-        """The labels of each row as one word."""
         return column_words({column: self.records.values(column) for column in self.columns})
 
     def column(self, name: str) -> list[str]:
@@ -691,6 +688,5 @@ class ListCells(LabelColumns):
         return [word or "" for word in join_sets(lists_as_sets(self.records.values(self.name)), self.separator)]
 
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
-        """Write the file with the lists that other words spell."""
         lists = list_cells(self.records.values(name), cells, self.separator)
         self.records.replace(name, lists, out, left_out)

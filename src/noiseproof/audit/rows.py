@@ -64,7 +64,6 @@ def _mixed(bits: Digests) -> Digests:
 
 
 def digest_array(array: Any) -> Digests:
-    """Return the digests of the rows of an array or a sparse matrix."""
     if is_sparse(array):
         rows = array.tocsr()
         rows.sort_indices()
@@ -77,7 +76,6 @@ def digest_array(array: Any) -> Digests:
 
 
 def digest_all(digests: Digests) -> str:
-    """Return the SHA-256 of all rows in their order."""
     return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
 
 

@@ -32,7 +32,6 @@ EXAMPLES = 6  # rows to look at of each finding
 
 
 def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, Any]:
-    """Return what a page shows of the audit as a whole."""
     data = audit.config.get("data") or audit.config.get("labels") or ""
     return {
         "name": Path(data).name,
@@ -120,7 +119,6 @@ def _cuts(audit: Audit) -> list[float | None]:
 
 
 def served_page() -> str:
-    """Return the page that requests everything from the server."""
     return _render("")
 
 

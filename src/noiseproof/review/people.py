@@ -48,7 +48,6 @@ class Leases:
             return other
 
     def give_back(self, reviewer: str, tab: str = "") -> None:
-        """Free the row of a tab."""
         with self._lock:
             self._held.pop((reviewer, tab), None)
 

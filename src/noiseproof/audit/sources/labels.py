@@ -68,7 +68,6 @@ def column_names(table: Any) -> list[Any] | None:
 
 
 def check_unchanged(audit: Audit, labels: Sequence[str]) -> None:
-    """Refuse a source whose labels are not those that were audited."""
     if not same_labels(audit.config, labels):
         raise ValueError(
             f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}, "

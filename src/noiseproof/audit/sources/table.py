@@ -301,7 +301,6 @@ class TableSource(Source):
         return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame), answers)
 
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
-        """Return the features (T, D) of a test set."""
         if self.fitted is None:
             raise ValueError("Expected columns of the table as features beside `test`, got embeddings or predictions.")
         return np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
