@@ -121,6 +121,21 @@ def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] 
             )
 
 
+def moved_changes(
+    audit: Audit,
+    now: Digests,
+    words: Sequence[str],
+    changes: Mapping[int, str],
+    becomes: Mapping[str, str],
+    left_out: Collection[int],
+) -> tuple[Audit, dict[int, str], frozenset[int]]:
+    """Return the audit, its changes with those of merged classes, and the rows left out, where the rows are now."""
+    place = find_rows(audit, now, row_outcomes(changes, left_out))
+    audit, changes = audit.moved(place), {int(place[row]): name for row, name in changes.items()}
+    check_issues(audit, words, None)
+    return audit, merge_labels(audit, changes, becomes, words), frozenset(place[list(left_out)].tolist())
+
+
 def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:
     """Return how the source spells each class, most often if in several ways: 1.0, say, for the class 1.
 
