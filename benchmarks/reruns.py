@@ -90,14 +90,17 @@ def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
 
 
 def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
-    """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment."""
+    """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment.
+
+    A row has what tells it from others; all else, such as the model, is in that file, by its key.
+    """
     found = []
     for one in content["diagnoses"]:
         row = next((row for row in one["rows"] if row["key"] == key), None)
         if row is None and key in sweep_keys(one["sweep"]):
             run = runs[min(runs)]["experiment"]
             row = {name: run[name] for name in ("dataset", "noise", "method")}
-            row |= {name: run["settings"][name] for name in ("model", "optimizer", "schedule", "epochs")}
+            row |= {name: run["settings"][name] for name in ("optimizer", "schedule")}
             row |= {name: run[name] for name in ("rows", "precision") if run[name]} | {"key": key}
             one["rows"].append(row)
         found += [] if row is None else [row]

@@ -166,10 +166,8 @@ class Graphed:
         return self.run.make_batch(rows)
 
     def make_step(self, size: int) -> None:
-        """Make a step of ``size`` rows."""
         self.graphs.run((size, self.phase), [self.run], lambda: self.stepper(self.next_batch(size)), layers_draw=True)
 
     def count_step(self, size: int) -> None:
-        """Count a step that was made."""
         self.rows_done += size
         self.run.step += 1

@@ -69,14 +69,14 @@ def _pow2(n: int, low: int, high: int) -> int:
 
 
 @_kernel
-def _divide(n, by):  # type: ignore[no-untyped-def]
+def _divide(n, by):
     """Quotient and remainder of numbers that are not negative, in half the instructions."""
     n, by = tl.cast(n, tl.uint32), tl.cast(by, tl.uint32)
     return (n // by).to(tl.int32), (n % by).to(tl.int32)
 
 
 @_kernel
-def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
     """Patches that begin at pixels (h, w) of images, (rows, columns); column k is number side[k] of row u[k]."""
     begin, w = ((image * H + h) * W + w) * C, w * C
     shift = u * (W * C) + side
@@ -94,7 +94,7 @@ def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.con
 
 
 @_kernel
-def _product(  # type: ignore[no-untyped-def]
+def _product(
     x, weight, bias, out, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     BACK: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
@@ -156,7 +156,7 @@ def _product(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _weight_gradient(  # type: ignore[no-untyped-def]
+def _weight_gradient(
     x, grad, out, seats, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
     PRECISION: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -195,7 +195,7 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):
     """The sum of parts (count, size), always in the same order."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sums = tl.zeros((BP, BLOCK), tl.float32)
@@ -295,13 +295,13 @@ def _(x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, paddin
     return x.new_empty(seats * grad.shape[1] * (kh * kw * x.shape[1] + bias), dtype=torch.float32)
 
 
-def _conv_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _conv_context(ctx, inputs, output) -> None:
     x, weight, rounded, bias, ctx.stride, ctx.padding = inputs
     ctx.shape, ctx.has_bias = weight.shape, bias is not None
     ctx.save_for_backward(x, rounded)
 
 
-def _conv_backward(ctx, grad):  # type: ignore[no-untyped-def]
+def _conv_backward(ctx, grad):
     x, rounded = ctx.saved_tensors
     seats, o, kh, kw, _ = ctx.shape
     to_x = to_weight = to_bias = None
@@ -350,7 +350,7 @@ def _check(x: Tensor, *parameters: Tensor) -> None:
 
 
 @_kernel
-def _pool(  # type: ignore[no-untyped-def]
+def _pool(
     x, grad, out, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     GH: tl.constexpr, GW: tl.constexpr, C: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -423,7 +423,7 @@ def _(grad: Tensor, x: Tensor) -> Tensor:
     return _like(x)
 
 
-def _pool_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _pool_context(ctx, inputs, output) -> None:
     ctx.save_for_backward(inputs[0])
 
 
@@ -446,7 +446,7 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
 
 
 @_kernel
-def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
+def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """Means and sums of squared deviations over SHARE rows, measured from the first of these rows."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -467,7 +467,7 @@ def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexp
 
 
 @_kernel
-def _statistics(  # type: ignore[no-untyped-def]
+def _statistics(
     parts, out, running_mean, running_var, rows, count, momentum, eps,
     C: tl.constexpr, SHARE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -497,7 +497,7 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _affine(  # type: ignore[no-untyped-def]
+def _affine(
     x, beside, grad, out, out_beside, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
     BESIDE: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -529,7 +529,7 @@ def _affine(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _gradient_sums(  # type: ignore[no-untyped-def]
+def _gradient_sums(
     x, beside, grad, out, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
     BESIDE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -645,12 +645,12 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
 
 
-def _norm_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _norm_context(ctx, inputs, output) -> None:
     *tensors, ctx.relu = inputs
     ctx.save_for_backward(*tensors)
 
 
-def _norm_backward(ctx, grad):  # type: ignore[no-untyped-def]
+def _norm_backward(ctx, grad):
     to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
     return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
 
@@ -701,7 +701,7 @@ def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 @_kernel
-def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.constexpr):  # type: ignore[no-untyped-def]
+def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.constexpr):
     """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m; the new w."""
     w = tl.load(weight + at, mask=valid, other=0.0)
     g += decay * w
@@ -713,7 +713,7 @@ def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.c
 
 
 @_kernel
-def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
@@ -732,7 +732,7 @@ def sgd(
 
 
 @_kernel
-def _linear_sgd(  # type: ignore[no-untyped-def]
+def _linear_sgd(
     x, grad, weight, momentum, rounded, bias, bias_momentum, rates, B, factor, decay, N: tl.constexpr, K: tl.constexpr,
     BIAS: tl.constexpr, NESTEROV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip

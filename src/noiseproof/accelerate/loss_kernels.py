@@ -26,35 +26,35 @@ _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specia
 
 
 @_kernel
-def _place(rows, BR: tl.constexpr):  # type: ignore[no-untyped-def]
+def _place(rows, BR: tl.constexpr):
     """The share of the samples and the rows of this program."""
     blocks = tl.cdiv(rows, BR)
     return tl.program_id(0) // blocks, tl.program_id(0) % blocks * BR + tl.arange(0, BR)
 
 
 @_kernel
-def _weights(values, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weights(values, b, k, rows, K: tl.constexpr):
     """Numbers of rows b and classes k, of (K, B): (k, b), zero past the last."""
     at = k[:, None] * rows + b[None, :]
     return tl.load(values + at, mask=(k < K)[:, None] & (b < rows)[None, :], other=0.0)
 
 
 @_kernel
-def _over_tau(mean, scale, tau, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-def]
+def _over_tau(mean, scale, tau, b, k, rows, K: tl.constexpr):
     """μ/τ, −∞ past the last class, and d/τ: (k, b)."""
     middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
     return middle, _weights(scale, b, k, rows, K=K) / tau
 
 
 @_kernel
-def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):
     """The address of the noise of sample s and rows b, in (columns, S, B or 1)."""
     at = s + 0 * b if SHARED else s * rows + b
     return values + column * (samples if SHARED else samples * rows) + at
 
 
 @_kernel
-def _log_softmax(  # type: ignore[no-untyped-def]
+def _log_softmax(
     mean, scale, factors, each, across, tau, s, b, k, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
@@ -70,7 +70,7 @@ def _log_softmax(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _average(  # type: ignore[no-untyped-def]
+def _average(
     mean, scale, factors, each, across, tops, sums, tau, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
     SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
@@ -94,7 +94,7 @@ def _average(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
+def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):
     """log Σ over shares of Σ·exp(top), (columns,) in float64; ``rows`` is the number of columns."""
     c, share = tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BS)
     highest = tl.full((BS, BC), LOWEST, tl.float32)
@@ -112,7 +112,7 @@ def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):  #
 
 
 @_kernel
-def _slopes(  # type: ignore[no-untyped-def]
+def _slopes(
     mean, scale, factors, each, across, log_mean, grad, out, tau, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
     SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, RANKS: tl.constexpr,

@@ -188,7 +188,6 @@ class RunStack:
         self.graphs.clear()
 
     def _form(self) -> None:
-        """Stack the networks of the members."""
         self._unstack()
         self.has_changed = False
         runs = [member.run for member in self.members]
@@ -285,7 +284,6 @@ class RunStack:
         joint.observe(out, losses, batch)
 
     def _update(self, network: Stack) -> None:
-        """Update the weights of all members."""
         steppers = [member.stepper for member in self.members]
         if self.joint_update is None and not self.graphs.is_capturing and can_update(steppers):
             self.joint_update = JointSGD(steppers, network)
@@ -562,7 +560,6 @@ class JointSGD:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        """Update the weights from the gradients of the stack."""
         first, weight = self.groups[0], self.layers[0][0].weight
         device, dtype = weight.device, weight.dtype
         rates = torch.stack([torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups])

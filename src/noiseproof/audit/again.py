@@ -116,7 +116,6 @@ def _check_trained(earlier: Audit) -> None:
 
 
 def _check_same(earlier: Audit, data: AuditData) -> None:
-    """Refuse data whose rows or labels are not those of the earlier audit."""
     is_audited = data.row >= 0
     given = np.array(data.classes, dtype=object)[data.given[is_audited]]
     now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], given, strict=True), strict=True))

@@ -270,12 +270,10 @@ def _is_written(write: Callable[[Path], None], out: Path) -> bool:
 
 
 def default_out(audit: Audit) -> Path:
-    """Return where the corrected data goes by default: ``corrected``, with the ending of the original."""
     return _source(audit).default_out()
 
 
 def is_voted(audit: Audit) -> bool:
-    """Return whether the audited labels are the consensus of annotators, and in no column or file."""
     return _source(audit).is_voted
 
 
@@ -488,14 +486,12 @@ def _both_labels(
 
 
 def _checked_estimator(estimator: Any, has_method: bool) -> Any:
-    """Return a classifier, by its name if it is a string."""
     if has_method:
         raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
     return check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
 
 
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """Return the test rows, (N,)."""
     from noiseproof.audit.evidence.folds import make_folds
     from noiseproof.audit.evidence.questions import question_folds
     from noiseproof.data.base import derive_seed

@@ -223,7 +223,6 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
 
 
 def last_decisions(lines: Iterable[Decision]) -> dict[int, Decision]:
-    """Return the last decision on each row, from every line of a file."""
     return Standing(lines).decisions
 
 
@@ -237,7 +236,6 @@ def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
 
 
 def read_standing(path: str | os.PathLike[str]) -> Standing:
-    """Return all that stands: decisions, answers, notes and merges."""
     return Standing(read_log(path))
 
 
@@ -270,8 +268,6 @@ def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
 
 @dataclass(frozen=True)
 class _Content:
-    """A file of decisions."""
-
     lines: list[Decision]
     end: int  # of the last complete record, or of the last one before a batch without its end, in bytes
     lacks_line_end: bool  # after the last complete record
@@ -364,7 +360,6 @@ def _record_ends(data: bytes) -> list[int]:
 
 
 def to_line(cells: Iterable[object]) -> bytes:
-    """Return one record of the file."""
     line = io.StringIO()
     # With this terminator both \r and \n are quoted inside a cell.
     csv.writer(line, lineterminator="\r\n").writerow(cells)
@@ -389,7 +384,6 @@ def to_lines(decisions: Sequence[Decision]) -> bytes:
 
 
 def to_bytes(decisions: Sequence[Decision]) -> bytes:
-    """Return a file of decisions."""
     return to_line(COLUMNS) + to_lines(decisions)
 
 

@@ -76,7 +76,6 @@ def check_annotators(annotators: Sequence[Any], annotations: Any, consensus: str
 
 
 def check_label(label: Any, annotators: Sequence[Any], labels: Any, annotations: Any = None) -> None:
-    """Refuse a table without a column of labels."""
     if labels is not None:
         raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
     if label is None and not annotators and annotations is None:
@@ -95,7 +94,6 @@ def check_parts(parts: Mapping[str, Any], annotations: Any = None) -> None:
 
 
 def check_no_columns(options: Mapping[str, Any], source: str) -> None:
-    """Refuse names of columns for data that is no table."""
     if named := [name for name in (*ROLES, "annotators", "ignore") if options[name] not in (None, [], ())]:
         raise ValueError(f"Expected no columns for {source}, got {preview(named)}. Only tables have columns.")
 

@@ -28,7 +28,6 @@ STAGE = "Audit"
 
 
 def as_text(report: LabelReport) -> str:
-    """The audit in a few lines."""
     summary = report.summary()
     lines = [_headline(report, summary), summary["verdict"]]
     worst = worst_labels(report, FEW)
@@ -61,7 +60,6 @@ def as_html(report: LabelReport) -> str:
 
 
 def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
-    """The first ``most`` of the labels called wrong, from the worst."""
     data, labels = report.data, report.label_issues
     rows = report.order
     rows = rows[labels.is_issue[rows]][:most]
@@ -99,7 +97,6 @@ def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:
 
 
 def quality(report: LabelReport) -> Figure:
-    """The histogram of label quality, with the cut."""
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer
@@ -124,7 +121,6 @@ def quality(report: LabelReport) -> Figure:
 
 
 def confusions(report: LabelReport) -> Figure:
-    """How many labels of each class look like each other class."""
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer
@@ -150,7 +146,6 @@ def confusions(report: LabelReport) -> Figure:
 
 
 def classes(report: LabelReport) -> Figure:
-    """The share of wrong labels in each class."""
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer

@@ -250,7 +250,6 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
 
 
 def read_row_digests(audit: Audit) -> Digests:
-    """Return the digests of the rows that were audited, (N, 2)."""
     path, digest = audit.folder / ROWS, audit.config.get("rows_sha256")
     again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
     if digest is None:
@@ -276,7 +275,6 @@ def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write summary.json or config.json."""
     with replacing_all(path.parent) as part:
         part(path.name).write_text(_to_json(content), encoding="utf-8")
 
@@ -332,7 +330,6 @@ def labels_digest(words: Sequence[str]) -> str:
 
 
 def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
-    """Return whether the labels of a source, one per row, are those that were audited."""
     return bool(labels_digest(words) == config["labels_sha256"])
 
 

@@ -151,7 +151,6 @@ def read_rows(
 
 
 def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
-    """Return the rows with those of a test set, if there is one."""
     return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
 
 
@@ -262,7 +261,6 @@ def _check_features(features: str, source: Source, request: Request) -> None:
 
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
-    """Read the rows of a saved audit again, from its config.json."""
     names = (
         "label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features", "annotations",
         "consensus",

@@ -152,7 +152,7 @@ def _class_rates(wrong: NDArray[np.float64], answers: NDArray[np.bool_], rows: C
 
 def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
     """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its error."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped]  # its import takes half a second
+    from scipy.stats import rankdata  # its import takes half a second
 
     yes, n = int(answers.sum()), len(answers)
     pairs = max(1, yes * (n - yes))

@@ -127,7 +127,6 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
 
 
 def _counts(audit: Audit) -> dict[str, Any]:
-    """The entries of summary.json that count issues."""
     issues = audit.issues[audit.issues["is_label_issue"]]
     others = audit.issues[~audit.issues["is_label_issue"]]
     by_class, cuts = Counter(issues["given_label"]), others.groupby("given_label")["label_quality"].min()

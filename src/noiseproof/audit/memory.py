@@ -13,7 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Subset
 
 from noiseproof.audit.files import as_words
-from noiseproof.audit.records import with_cells
+from noiseproof.audit.records import replaced, with_cells
 from noiseproof.audit.sets import list_cells, split_among
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
@@ -188,9 +188,7 @@ def with_label_cells(data: Any, label: Any, changes: Mapping[int, Any]) -> Any:
     if isinstance(data, list):
         return [{**row, label: changes[i]} if i in changes else row for i, row in enumerate(data)]
     if library == "datasets":
-        values = list(data[label])
-        for row, value in changes.items():
-            values[row] = value
+        values = replaced(data[label], changes)
         copy = data.remove_columns(label).add_column(label, values, feature=data.features[label])
         return copy.select_columns(data.column_names)
     if library == "pyarrow":
@@ -210,10 +208,7 @@ def with_label_cells(data: Any, label: Any, changes: Mapping[int, Any]) -> Any:
 def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
     """Return a copy of labels in a list, an array, a tensor or a column, with other values in some rows."""
     if library_of(labels) == "polars":
-        values = labels.to_list()
-        for row, value in changes.items():
-            values[row] = value
-        return type(labels)(labels.name, values, dtype=labels.dtype)
+        return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
     if hasattr(labels, "iloc"):
         return _with_series_values(labels, changes)
     if isinstance(labels, Tensor):
@@ -222,14 +217,10 @@ def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
             copy.view(-1)[row] = value.item() if hasattr(value, "item") else value
         return copy
     if isinstance(labels, (list, tuple)):
-        cells = list(labels)
-        for row, value in changes.items():
-            cells[row] = value.item() if isinstance(value, np.generic) else value
-        return type(labels)(cells)
+        plain = {row: value.item() if isinstance(value, np.generic) else value for row, value in changes.items()}
+        return type(labels)(replaced(labels, plain))
     array = np.asarray(labels)
-    cells = list(array.ravel())
-    for row, value in changes.items():
-        cells[row] = value
+    cells = replaced(array.ravel(), changes)
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if array.dtype.kind in "US" else array.dtype)
     return written.astype(np.promote_types(written.dtype, array.dtype)).reshape(array.shape)
@@ -238,9 +229,7 @@ def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
 def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
     import pandas as pd
 
-    cells, dtype = labels.tolist(), labels.dtype
-    for row, value in changes.items():
-        cells[row] = value
+    cells, dtype = replaced(labels.tolist(), changes), labels.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         new = sorted({*changes.values()} - {*dtype.categories})
         dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
@@ -279,7 +268,6 @@ def without_rows(data: Any, left_out: Collection[int]) -> Any:
 
 
 def without_columns(data: Any, names: Collection[str]) -> Any:
-    """Return a table without some columns."""
     if isinstance(data, dict):
         return {name: values for name, values in data.items() if name not in names}
     if isinstance(data, list):

@@ -147,13 +147,11 @@ def plan_corrections(
 
 
 def _new_labels(audit: Audit, changes: Mapping[int, str]) -> tuple[str, ...]:
-    """The labels of ``changes`` that the audit does not have."""
     named = dict.fromkeys(label for word in changes.values() for label in labels_in(word, audit.config))
     return tuple(label for label in named if label not in label_names_of(audit))
 
 
 def _kept(decisions: Mapping[int, Decision], decided: Mapping[int, str]) -> tuple[int, ...]:
-    """The rows whose given label somebody confirmed."""
     return tuple(row for row, one in decisions.items() if one.names_label and row not in decided)
 
 

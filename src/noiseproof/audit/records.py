@@ -12,12 +12,11 @@ import shutil
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree
@@ -161,56 +160,53 @@ class TextRecords(Records):
 
     def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         """Write the file with other ``cells`` in column ``name``, by record, quoted where the old ones are."""
-        k, done = self.header.index(name), 0
-        if self.is_wide:
-            out.write(self.format.mark)
-        for i in sorted({*cells, *left_out}):
-            begin, end = self.spans[i].tolist()
-            if i in left_out:
-                self._write(self.data[done:begin], out)
-                done = int(self.spans[i + 1][0]) if i + 1 < len(self.spans) else len(self.data)
-                continue
-            cell = cells[i]
-            first, last = _split(self.data[begin:end], self.comma)[k]
-            self._write(self.data[done : begin + first], out)
-            quoted = self.data[begin + first : begin + first + 1] == b'"'
-            self._write(_as_cell(self._encoded(cell), self.comma, quoted=quoted), out)
-            done = begin + last
-        self._write(self.data[done:], out)
+        k = self.header.index(name)
+
+        def with_cell(row: int, record: bytes) -> bytes:
+            if row not in cells:
+                return record
+            first, last = _split(record, self.comma)[k]
+            cell = _as_cell(self._encoded(cells[row]), self.comma, quoted=record[first : first + 1] == b'"')
+            return record[:first] + cell + record[last:]
+
+        self._rewrite(with_cell, out, left_out)
 
     def drop(self, names: Collection[str], out: BinaryIO) -> None:
-        kept = [k for k, name in enumerate(self.header) if name not in names]
-        if self.is_wide:
-            out.write(self.format.mark)
-        done, records = 0, [span for span, _ in self._walk()]
-        for begin, end in records:
-            record = self.data[begin:end]
+        gone = {k for k, name in enumerate(self.header) if name in names}
+
+        def without(row: int, record: bytes) -> bytes:
             spans = _split(record, self.comma)
-            cells = [record[first:last] for k, (first, last) in enumerate(spans) if k in kept or k >= len(self.header)]
-            self._write(self.data[done:begin] + self.comma.join(cells) + record[spans[-1][1] :], out)
-            done = end
-        self._write(self.data[done:], out)
+            cells = [record[first:last] for k, (first, last) in enumerate(spans) if k not in gone]
+            return self.comma.join(cells) + record[spans[-1][1] :]
+
+        self._rewrite(without, out)
 
     def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        width = len(self.header)
+
+        def with_more(row: int, record: bytes) -> bytes:
+            spans = _split(record, self.comma)
+            new = [name if row < 0 else cells[row] for name, cells in columns.items()]
+            words = ["" if cell is None else str(cell) for cell in new]
+            more = [_as_cell(self._encoded(word), self.comma, quoted=False) for word in words]
+            more = [b""] * (width - len(spans)) + more  # a record may be shorter than the header
+            last = spans[min(len(spans), width) - 1][1]  # or longer: what no column has stays at the end
+            return record[:last] + b"".join(self.comma + cell for cell in more) + record[last:]
+
+        self._rewrite(with_more, out, left_out)
+
+    def _rewrite(self, changed: Callable[[int, bytes], bytes], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        """Write each record as ``changed`` by its row, −1 for the header; blank lines after one that goes go, too."""
         if self.is_wide:
             out.write(self.format.mark)
-        done, width = 0, len(self.header)
-        lines: Iterator[Sequence[Any]] = zip(*columns.values(), strict=True)
-        lines = chain([list(columns)], lines) if self.has_header else lines
-        for i, ((begin, end), new) in enumerate(zip([span for span, _ in self._walk()], lines, strict=True)):
-            if i - self.has_header in left_out:
-                self._write(self.data[done:begin], out)
-                done = end
-                continue
-            record = self.data[begin:end]
-            spans = _split(record, self.comma)
-            words = ["" if cell is None else str(cell) for cell in new]
-            cells = [_as_cell(self._encoded(word), self.comma, quoted=False) for word in words]
-            cells = [b""] * (width - len(spans)) + cells  # a record may be shorter than the header
-            last = begin + spans[min(len(spans), width) - 1][1]  # or longer: what no column has stays at the end
-            self._write(self.data[done:last] + b"".join(self.comma + cell for cell in cells), out)
-            done = last
-        self._write(self.data[done:], out)
+        spans = [span for span, _ in self._walk()]
+        begins = [begin for begin, _ in spans]
+        self._write(self.data[: min(begins, default=None)], out)
+        for row, ((begin, end), rest) in enumerate(
+            zip(spans, [*begins[1:], len(self.data)], strict=True), -int(self.has_header)
+        ):
+            if row not in left_out:
+                self._write(changed(row, self.data[begin:end]) + self.data[end:rest], out)
 
     def _encoded(self, cell: str) -> bytes:
         try:
@@ -331,7 +327,7 @@ class ArrowRecords(FrameRecords):
 
     def _save(self, table: Any, out: BinaryIO) -> None:
         if table_kind(self.path) == ".parquet":
-            import pyarrow.parquet as pq  # type: ignore[import-untyped]
+            import pyarrow.parquet as pq
 
             pq.write_table(table, out)
             return
@@ -343,14 +339,17 @@ class ArrowRecords(FrameRecords):
             writer.write_table(table)
 
 
+def replaced(values: Iterable[Any], new: Mapping[int, Any]) -> list[Any]:
+    """The ``values`` with ``new`` ones in some rows."""
+    return [new.get(row, value) for row, value in enumerate(values)]
+
+
 def with_cells(table: Any, name: str, cells: Mapping[int, Any]) -> Any:
     """Return an Arrow table with other ``cells`` in column ``name``, by row; new categories come last."""
     import pyarrow as pa
 
     at = table.schema.get_field_index(name)
-    field, values = table.schema.field(at), table.column(at).to_pylist()
-    for row, value in cells.items():
-        values[row] = value
+    field, values = table.schema.field(at), replaced(table.column(at).to_pylist(), cells)
     if pa.types.is_dictionary(field.type):
         known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
         categories = [*known, *sorted({*values} - {None, *known})]
@@ -441,7 +440,6 @@ class ExcelRecords(FrameRecords):
         self._write(lambda sheet: _with_more_cells(sheet, new, len(self.header), self.path), out)
 
     def _write(self, change: Callable[[bytes], bytes], out: BinaryIO) -> None:
-        """Write the file with another first sheet."""
         with zipfile.ZipFile(self.path) as book, zipfile.ZipFile(out, "w") as copy:
             part = _first_sheet(book)
             for info in book.infolist():
@@ -607,7 +605,6 @@ def _closing_quote(record: bytes, begin: int) -> int:
 
 
 def _plain(cell: bytes) -> bytes:
-    """Return the value of a cell, without quotes."""
     if not cell.startswith(b'"'):
         return cell
     at = _closing_quote(cell, 0)
@@ -638,12 +635,8 @@ class LabelColumns(Records):
         cells = self.records[i]
         return [*(cells[k] for k in self.kept if k < len(cells)), self.words[i]]
 
-    def rows(self) -> Iterator[Sequence[str]]:
-        return (self[i] for i in range(len(self)))
-
     @cached_property
     def words(self) -> list[str]:
-        """The labels of each row as one word."""
         return column_words({column: self.records.values(column) for column in self.columns})
 
     def column(self, name: str) -> list[str]:
@@ -691,6 +684,5 @@ class ListCells(LabelColumns):
         return [word or "" for word in join_sets(lists_as_sets(self.records.values(self.name)), self.separator)]
 
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
-        """Write the file with the lists that other words spell."""
         lists = list_cells(self.records.values(name), cells, self.separator)
         self.records.replace(name, lists, out, left_out)

@@ -313,7 +313,7 @@ class LabelReport:
         if name not in FIGURES:
             raise ValueError(f"Expected a figure of {', '.join(FIGURES)}, got {name!r}.")
         try:
-            from plotly.graph_objects import Figure  # type: ignore[import-untyped]
+            from plotly.graph_objects import Figure
         except ModuleNotFoundError as error:
             raise ImportError("Expected plotly for figures, it is not installed. Run `pip install plotly`.") from error
         drawn = FIGURES[name](self)

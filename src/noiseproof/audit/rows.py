@@ -53,18 +53,17 @@ def _digest_column(column: pd.Series[Any], name: str) -> Digests:
     numbers = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     if numbers.dtype.kind == "f":
         numbers[np.isnan(numbers)] = np.nan  # in one of its many bit patterns
-    return _mixed(numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")]))
+    return mixed(numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")]))
 
 
-def _mixed(bits: Digests) -> Digests:
-    """Return numbers of which every bit depends on all 64 of the given one (splitmix64, Steele et al. 2014)."""
+def mixed(bits: Digests) -> Digests:
+    """Numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
 
 
 def digest_array(array: Any) -> Digests:
-    """Return the digests of the rows of an array or a sparse matrix."""
     if is_sparse(array):
         rows = array.tocsr()
         rows.sort_indices()
@@ -77,7 +76,6 @@ def digest_array(array: Any) -> Digests:
 
 
 def digest_all(digests: Digests) -> str:
-    """Return the SHA-256 of all rows in their order."""
     return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
 
 

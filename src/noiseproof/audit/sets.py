@@ -42,7 +42,6 @@ def split_set(word: str, separator: str) -> list[str]:
 
 
 def join_set(labels: Iterable[str], separator: str) -> str:
-    """The word that spells these labels."""
     return separator.join(labels) or NONE
 
 

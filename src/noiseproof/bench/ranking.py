@@ -71,7 +71,7 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # installed with scikit-learn
+    from scipy.special import stdtrit  # installed with scikit-learn
 
     return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least) if len(values) > 1 else None
 

@@ -241,7 +241,6 @@ class _Tried(NamedTuple):
 
 
 def _try_all(grids: Sequence[Experiment], results_dir: str | Path, engine: dict[str, Any]) -> list[_Tried]:
-    """Train every point of every grid."""
     points = [
         [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))] for grid in grids
     ]

@@ -190,7 +190,6 @@ def _plan_fixes(audit: Audit, fix: str | None, retrain: bool, decided: Mapping[i
 
 
 def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
-    """What was fixed, by issue type."""
     fixed = {
         name: {
             "left_out": sorted(fix.left_out), "columns": sorted(fix.columns), "merged": dict(fix.labels or fix.becomes),

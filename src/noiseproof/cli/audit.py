@@ -324,7 +324,6 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
 
 @contextmanager
 def _machine(engine: Any, address: str | None, threads: int | None) -> Iterator[None]:
-    """Where the audit runs."""
     from noiseproof.core.cluster import fixed_threads, work_on
 
     with fixed_threads(threads), work_on(engine, address):
@@ -376,7 +375,6 @@ def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str], cs
 
 
 def _export(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> list[Path]:
-    """Write for other tools to ``out``."""
     from pathlib import Path
 
     return [report.export(tool, Path(out, EXPORTS[tool]), force=force) for tool in exports]

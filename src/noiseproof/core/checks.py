@@ -38,7 +38,6 @@ def check_seed(name: str, value: object) -> int:
 
 
 def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
-    """Return ``value`` as an integer, of at least ``at_least``."""
     is_integer = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
     if not is_integer or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
         bound = "" if at_least is None else f" of at least {at_least}"
@@ -47,14 +46,12 @@ def check_count(name: str, value: object, at_least: int | None = None, remedy: s
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return ``value``, which must be a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"Expected `{name}` to be true or false, got {value!r}.")
     return value
 
 
 def check_word(name: str, value: Any, words: Collection[str]) -> Any:
-    """Return ``value``, which must be one of ``words``."""
     if value not in words:
         raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
     return value

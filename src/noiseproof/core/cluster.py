@@ -67,7 +67,7 @@ def fixed_threads(number: int | None) -> Iterator[None]:
 @contextmanager
 def _exactly(number: int) -> Iterator[None]:
     import torch
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
     with threadpool_limits(number):

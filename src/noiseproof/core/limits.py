@@ -35,7 +35,6 @@ def limit(name: str) -> int:
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable that raises a limit."""
     return f"NOISEPROOF_MAX_{name.upper()}"
 
 

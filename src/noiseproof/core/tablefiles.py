@@ -174,7 +174,6 @@ def _encoding(sample: bytes, rest: BinaryIO | None, is_cut: bool) -> tuple[str, 
 
 
 def _decimal(records: Sequence[Sequence[str]]) -> tuple[str, str | None]:
-    """The decimal sign and the sign between thousands."""
     cells = {cell.strip() for record in records for cell in record}
     grouped = {cell for cell in cells if _GROUPED.fullmatch(cell)}
     is_grouped = any("," in cell for cell in grouped)
@@ -224,7 +223,7 @@ def read_header(path: Path, columns: Collection[str | None] = (), *, header: boo
         return _names(next((cells for _, cells in read_sheet(path)), []), header)
     try:
         if kind == ".parquet":
-            import pyarrow.parquet as pq  # type: ignore[import-untyped]
+            import pyarrow.parquet as pq
 
             return [str(name) for name in pq.read_schema(path).names if not name.startswith("__index_level_")]
     except ImportError:

@@ -155,7 +155,6 @@ class DatasetInputs:
         return value if value.dtype is torch.uint8 else value.float()
 
     def subset(self, index: Tensor) -> DatasetInputs:
-        """The rows ``index``, in that order."""
         return DatasetInputs(self.items, self.field, self.index[index], self.size, self.fit)
 
 
@@ -243,7 +242,6 @@ def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> 
 
 
 def pair_of(item: Any) -> Pair:
-    """Input and label of an item (x, y)."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
         raise TypeError(
@@ -265,7 +263,6 @@ def _targets(dataset: Any, count: int) -> Any:
 
 
 def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:
-    """A dataset of lazy inputs and labels in memory."""
     labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
     encoded = {part: labels.encode_soft(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
     splits = {part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()}

@@ -76,7 +76,6 @@ def reading_notes(frame: pd.DataFrame | ParquetColumns) -> list[str]:
 
 
 def table_name(table: Table, default: str) -> str:
-    """The name of the file, or ``default`` for a DataFrame."""
     return Path(table).stem if isinstance(table, (str, os.PathLike)) else default
 
 
@@ -159,7 +158,6 @@ def list_class_names(kind: Any) -> list[str] | None:
 def read_file(
     path: Path, verbatim: Sequence[str | None] = (), categories: Iterable[str] = (), *, header: bool = True
 ) -> pd.DataFrame:
-    """A table file as a DataFrame."""
     kind = table_kind(path)
     if not path.exists():
         raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
@@ -267,7 +265,7 @@ def read_arrow(path: Path) -> Any:
     with open_bytes(path) as file:
         magic = file.read(6)
     if magic.startswith(b"FEA1"):
-        import pyarrow.feather as feather  # type: ignore[import-untyped]
+        import pyarrow.feather as feather
 
         return feather.read_table(path)
     with pa.OSFile(str(path)) as source:
@@ -287,7 +285,7 @@ def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
     try:
         if len(frame) < LONG_TABLE:
             raise ImportError("pandas is fast enough")
-        import pyarrow.compute as pc  # type: ignore[import-untyped]
+        import pyarrow.compute as pc
 
         with open(path, "wb") as file:
             file.write(frame.iloc[:0].to_csv(index=False, lineterminator=line_end).encode())
@@ -367,7 +365,6 @@ class ParquetColumns:
         return column if self.rows is None else column.iloc[self.rows]
 
     def take(self, rows: Any) -> ParquetColumns:
-        """Some of the rows, by their positions here."""
         return self._copy(rows=rows if self.rows is None else self.rows[rows])
 
     def _copy(self, **changes: Any) -> ParquetColumns:
@@ -376,14 +373,12 @@ class ParquetColumns:
         return other
 
     def read(self) -> pd.DataFrame:
-        """All columns as a DataFrame."""
         with readable(self.path):
             frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(split_blocks=True, self_destruct=True)
         frame = frame[self.names].reset_index(drop=True)
         return frame if self.rows is None else frame.take(self.rows)
 
     def is_nested(self, name: str) -> bool:
-        """Whether the cells of a column are lists or structures."""
         import pyarrow as pa
 
         return bool(pa.types.is_nested(self.file.schema_arrow.field(name).type))

@@ -193,7 +193,6 @@ class TrainingLabels:
         return soft.argmax(1), soft
 
     def describe(self, name: str = "y") -> list[str]:
-        """Notes on what is unusual about these labels."""
         if self.soft is None:
             return describe_labels(self.y, self.classes, name)
         ties = int(((self.soft == self.soft.amax(1, keepdim=True)).sum(1) > 1).sum())

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import issparse  # type: ignore[import-untyped]
+from scipy.sparse import issparse
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite

@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from scipy.sparse import csr_matrix, issparse  # type: ignore[import-untyped]
+from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data

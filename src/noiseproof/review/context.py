@@ -31,7 +31,6 @@ class AnnotatorFiles:
 
     @cached_property
     def votes(self) -> dict[int, list[list[str]]] | None:
-        """The annotators of each row with their labels, None where votes are in columns of the data alone."""
         return read_votes(self.audit)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -120,7 +119,6 @@ class Prepared(ABC):
         self._lock = threading.Lock()
 
     def start(self) -> threading.Thread:
-        """Prepare it, once, in a thread."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._prepare, daemon=True)
@@ -214,7 +212,6 @@ class Context(Prepared):
         return [other for other in rows if other != row][:TYPICAL]
 
     def _votes(self, row: int) -> list[list[str]]:
-        """Return the annotators of a row with their labels."""
         if (votes := self.annotators.votes) is not None:
             return votes.get(row, [])
         annotators = {*(self.audit.config["annotators"] or ())}  # of an earlier audit
@@ -222,7 +219,6 @@ class Context(Prepared):
         return [field for field in fields if field[0] in annotators]
 
     def _snippet(self, row: int, columns: Iterable[str]) -> dict[str, Any]:
-        """Return what names a row that is shown beside another, and a part of it."""
         self.sent.add(row)
         return self.show_briefly(row, columns)
 

@@ -39,7 +39,6 @@ class Person:
 
     @property
     def root(self) -> str:
-        """The path of the page."""
         return f"/{self.place}/" if self.place else "/"
 
     @property

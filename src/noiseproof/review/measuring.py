@@ -95,7 +95,6 @@ class Measuring:
         self.estimates = self.panel.show(self.answers)
 
     def _open_questions(self) -> list[Question]:
-        """Return the questions that can be asked now, in their order."""
         return self.design.questions(self.answers, self.plan.count, repeats=self.plan.repeats)
 
     def _answered(self, reviewer: str) -> list[Decision]:
@@ -103,7 +102,6 @@ class Measuring:
         return [a for a in self.answers if a.asked and a.row in self.measured and a.reviewer == reviewer]
 
     def _done(self) -> int:
-        """Return the number of rows that were asked about."""
         return len(self.measured)
 
     def _question(self, reviewer: str) -> Question | None:
@@ -229,7 +227,6 @@ class Proposing(Measuring):
         return self.total - len(self.open)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page needs to know once."""
         folder = shlex.quote(str(self.audit.folder))
         following = {
             f"noiseproof audit {folder} --again": "learns the decisions, and ranks the other labels anew.",

@@ -32,7 +32,6 @@ EXAMPLES = 6  # rows to look at of each finding
 
 
 def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, Any]:
-    """Return what a page shows of the audit as a whole."""
     data = audit.config.get("data") or audit.config.get("labels") or ""
     return {
         "name": Path(data).name,
@@ -53,7 +52,7 @@ class Overview:
     """Pairs of classes that are confused, qualities of labels, noise by class, and progress, which alone changes."""
 
     def __init__(self, audit: Audit, labels: Labels, annotators: AnnotatorFiles | None = None) -> None:
-        self.labels, self.noise_rate = labels, audit.summary.get("noise_rate")
+        self.labels = labels
         K = len(labels.classes)
         self.issue = np.flatnonzero(labels.is_issue)  # positions
         pairs = labels.given[self.issue] * K + labels.suggested[self.issue]
@@ -69,9 +68,13 @@ class Overview:
             "noise_rate": [rounded(rate) for rate in wrong.tolist()],
             "cut": _cuts(audit),
         }
-        self.findings = [one | {"examples": _examples(audit, labels, one)} for one in list_findings(audit.summary)]
-        self.annotators = (annotators or AnnotatorFiles(audit)).describe()
-        self.histogram = {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)}
+        findings = [one | {"examples": _examples(audit, labels, one)} for one in list_findings(audit.summary)]
+        self.fixed = {
+            "matrix": self.matrix, "classes": self.classes,
+            "histogram": {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)},
+            "noise_rate": audit.summary.get("noise_rate"), "findings": findings,
+            "annotators": (annotators or AnnotatorFiles(audit)).describe(),
+        }  # fmt: skip
 
     def _histogram(self, at: Any) -> list[list[int]]:
         """Return the number of labels of each class in each bin of quality, (K, BINS)."""
@@ -82,10 +85,7 @@ class Overview:
 
     def describe(self) -> dict[str, Any]:
         """Return the counts that no decision changes."""
-        return {
-            "matrix": self.matrix, "classes": self.classes, "histogram": self.histogram, "noise_rate": self.noise_rate,
-            "findings": self.findings, "annotators": self.annotators,
-        }  # fmt: skip
+        return self.fixed
 
     def show(self, decided_rows: NDArray[np.int64]) -> dict[str, Any]:
         """Return all counts, given the numbers of the rows that are decided."""
@@ -120,7 +120,6 @@ def _cuts(audit: Audit) -> list[float | None]:
 
 
 def served_page() -> str:
-    """Return the page that requests everything from the server."""
     return _render("")
 
 

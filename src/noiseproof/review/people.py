@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import differ, independent_pair
+from noiseproof.audit.rows import mixed
 
 if TYPE_CHECKING:
     from noiseproof.review.queue import Issues
@@ -48,7 +49,6 @@ class Leases:
             return other
 
     def give_back(self, reviewer: str, tab: str = "") -> None:
-        """Free the row of a tab."""
         with self._lock:
             self._held.pop((reviewer, tab), None)
 
@@ -115,16 +115,14 @@ class People:
     def _decided(self, name: str) -> NDArray[np.bool_]:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
-    def asks_again(self, reviewer: str) -> NDArray[np.bool_]:
-        """Return which issues need the second opinion of this reviewer, who does not see the first, (N,)."""
-        has_one: NDArray[np.bool_] = self.is_decided & (self.opinions == 1)
-        return self.is_overlap & has_one & ~self._decided(reviewer)
+    def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
+        """Which issues, (N,) or that ``at`` a place, need this reviewer's second opinion, who does not see the first."""
+        has_one: NDArray[np.bool_] = self.is_decided[at] & (self.opinions[at] == 1)
+        return self.is_overlap[at] & has_one & ~self._decided(reviewer)[at]
 
     def is_asked_again(self, row: int, reviewer: str) -> bool:
         """Return whether a decision of this reviewer on a row is a second opinion."""
-        i = self.issues.position[row]
-        has_one = self.is_decided[i] and self.opinions[i] == 1
-        return bool(self.is_overlap[i] and has_one and not self._decided(reviewer)[i])
+        return bool(self.asks_again(reviewer, self.issues.position[row]))
 
     def describe(self, row: int, reviewer: str) -> dict[str, Any]:
         """Return what the page shows of a row about other people: who decided what, and whether they disagree."""
@@ -168,15 +166,11 @@ class People:
         return None if since > len(self.changes) or len(rows) > MOST_CHANGES else list(rows)
 
 
-def hashed(row: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each row that looks random and is always the same (splitmix64; Steele et al. 2014).
+def hashed(row: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each row that looks random and is always the same.
 
     >>> hashed(np.arange(3)).round(3).tolist()
     [0.883, 0.567, 0.591]
     """
-    with np.errstate(over="ignore"):
-        x = row.astype(np.uint64) + np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = mixed(row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

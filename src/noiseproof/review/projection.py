@@ -37,7 +37,7 @@ def principal_axes(x: NDArray[np.floating[Any]], count: int, *, seed: int = 0) -
     >>> mean.tolist(), axes[:, 0].round(3).tolist()
     ([2.0, 1.0], [0.894, 0.447])
     """
-    from scipy.linalg import eigh  # type: ignore[import-untyped]
+    from scipy.linalg import eigh
 
     if len(x) > FITTED:
         x = x[np.sort(np.random.default_rng(seed).choice(len(x), FITTED, replace=False))]
@@ -72,7 +72,6 @@ def project(x: NDArray[np.float32], shown: NDArray[np.int64], method: str, *, se
 
 
 def choose_method(count: int) -> str:
-    """Return UMAP where it is installed and there are rows enough for it, else PCA."""
     return "UMAP" if count > COMPONENTS and umap_version() else "PCA"
 
 
@@ -110,12 +109,10 @@ class Projection(Prepared):
         self.map: dict[str, Any] | None = None
 
     def show(self) -> dict[str, Any]:
-        """Return the map, or that it is pending."""
         self.start()
         return {"pending": True} if self.map is None else {"pending": False, **self.map}
 
     def show_now(self) -> dict[str, Any]:
-        """Return the map once it is computed."""
         self.start().join()
         return self.show()
 

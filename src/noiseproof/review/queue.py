@@ -144,7 +144,6 @@ class Selections:
         self._kept: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
 
     def add(self, rows: Iterable[int]) -> str:
-        """Keep a list of rows and return its key."""
         numbers = np.unique(np.fromiter(rows, dtype=np.int64))
         key = hashlib.sha256(numbers.tobytes()).hexdigest()[:12]
         self._kept[key] = numbers
@@ -248,13 +247,11 @@ class Queue:
             self._state[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
 
     def progress(self) -> dict[str, int]:
-        """Return the number of issues, of decided ones, and of each choice."""
         counts = np.bincount(self._state, minlength=1 + len(ROW_CHOICES)).tolist()
         choices = dict(zip(ROW_CHOICES, counts[1:], strict=True))
         return {"total": len(self.issues), "decided": sum(counts[1:]), **choices}
 
     def decided_rows(self) -> NDArray[np.int64]:
-        """Return the numbers of the rows that are decided."""
         return self.issues.row[self._state > 0]
 
     def state(self, reviewer: str) -> NDArray[np.int8]:
@@ -269,7 +266,6 @@ class Queue:
         return select(self.issues, filter, self.state(reviewer), rows=rows, is_match=is_match, is_conflict=is_conflict)
 
     def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
-        """Return ``limit`` of the issues that meet a filter from ``offset`` on, with the decisions on them."""
         selected = self.select(filter, reviewer)
         shown = selected[offset:][:limit]
         return {

@@ -43,7 +43,6 @@ Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
 
 
 def reviewer_of(request: Request) -> str:
-    """Return the name of the reviewer whose link was opened."""
     return str(request.state.reviewer)
 
 
@@ -381,7 +380,6 @@ class Review:
         return self.show_people(reviewer, body.since)
 
     def _classes(self) -> dict[str, Any]:
-        """Return what the review changes about the classes."""
         return {"new_classes": self.queue.new_classes(), "spellings": self.queue.spellings()}
 
     def _id(self, row: int, reviewer: str) -> str:
@@ -538,7 +536,6 @@ def bind(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:
-    """Return the server of the application, not yet running."""
     import uvicorn
 
     from noiseproof.review.connections import BACKLOG, BoundedProtocol, QuietServer

@@ -102,7 +102,7 @@ def to_csv(data: pd.DataFrame, digits: int | None = None) -> str:
 @lru_cache(maxsize=1)
 def _plotly() -> tuple[str, str]:
     """plotly.js, as it is and packed."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    from plotly.offline import get_plotlyjs
 
     code: str = get_plotlyjs()
     return code, pack(code)

@@ -25,8 +25,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array  # type: ignore[import-untyped]
-from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks

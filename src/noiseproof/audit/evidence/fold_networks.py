@@ -133,8 +133,6 @@ def _repeated(values: Tensor, times: int) -> Tensor:
 
 
 class _Adam:
-    """Adam with fused updates."""
-
     def __init__(self, params: list[Tensor], weight_decay: float) -> None:
         self.params, self.weight_decay = params, weight_decay
         self.means = [torch.zeros_like(p) for p in params]

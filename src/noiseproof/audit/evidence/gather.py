@@ -311,7 +311,6 @@ def _gather_sets(
 
 
 def _teach_sets(data: AuditData, training: Evidence) -> Taught:
-    """`_teach` for rows with several labels."""
     assert data.decided is not None and data.sets is not None
     decided = np.flatnonzero(data.decided >= 0)
     labels = data.answers.astype(np.int64)
@@ -336,7 +335,6 @@ def _fit(
     evidence: AuditEvidence, choice: ModelChoice, mode: Mode, fold: NDArray[np.int64] | None, seed: int,
     clock: StageClock, can_spare_network: bool, taught: Taught | None, **training: Any,
 ) -> AuditEvidence:  # fmt: skip
-    """Fit the models of ``choice``, and join their predictions."""
     others = _fit_classifiers(evidence, choice, mode, fold, seed, clock, taught)
     if fold is not None and others and (choice.network is None or can_spare_network):
         with clock("joining predictions"):
@@ -415,7 +413,6 @@ def _train(
     evidence: AuditEvidence, mode: Mode, fold: NDArray[np.int64] | None, others: Mapping[str, Any], seed: int,
     clock: StageClock, **training: Any,
 ) -> AuditEvidence:  # fmt: skip
-    """Train networks, and join their predictions with those of ``others``."""
     data = evidence.data
     neighbours = evidence.surroundings.neighbours
     if mode == "thorough":

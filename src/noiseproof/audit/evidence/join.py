@@ -89,7 +89,7 @@ def _fit_weights(
     z: NDArray[np.float64], yes: NDArray[np.float64], around: NDArray[np.float64], firmness: float
 ) -> NDArray[np.float64]:
     """Weights and the offset (M + 1,) of log odds (n, M) for answers (n,): penalised logistic regression."""
-    from scipy.optimize import minimize  # type: ignore[import-untyped]  # its import takes half a second
+    from scipy.optimize import minimize  # its import takes half a second
 
     def loss(at: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         total, away = z @ at[:-1] + at[-1], at[:-1] - around

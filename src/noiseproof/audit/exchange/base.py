@@ -78,7 +78,6 @@ def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
 
 
 def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, float]:
-    """The labels (K,) of a row whose answer is yes, each with its number."""
     return {name: round(float(number), 6) for name, yes, number in zip(names, answers, numbers, strict=True) if yes}
 
 

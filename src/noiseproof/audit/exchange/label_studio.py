@@ -111,7 +111,6 @@ def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
 
 
 def _given(task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the annotations that count."""
     return [one for one in task.get("annotations") or () if not one.get("was_cancelled")]
 
 
@@ -141,7 +140,6 @@ def _is_flat(task: Mapping[str, Any]) -> bool:
 
 
 def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the choices that are the labels."""
     own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
     facts = ("source_id", "given_label", "suggested_label", "why")  # that `write` has added, in words
     flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)

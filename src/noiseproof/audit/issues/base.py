@@ -195,7 +195,6 @@ class FoundIssue(Issue):
 
 
 def leave_out_marked(kind: type[Issue], audit: Audit) -> Fix:
-    """Leave out all rows that have the issue."""
     if kind.flag not in audit.issues:
         raise ValueError(
             f"Expected an audit that looked for {kind.name!r}, the one in {audit.folder} did not. Audit the data again "

@@ -127,7 +127,7 @@ def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
 
 
 def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
-    from scipy.stats import ks_2samp  # type: ignore[import-untyped]
+    from scipy.stats import ks_2samp
 
     test = ks_2samp(here, there, method="asymp")
     edges = np.unique(np.quantile(here, np.linspace(0, 1, BINS + 1)))

@@ -150,7 +150,6 @@ def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
 
 
 def explain_issues(labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
-    """Why the labels of ``rows`` are called wrong."""
     names = np.array(data.classes, dtype=object)
     shares = (
         labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
@@ -335,7 +334,6 @@ class WrongLabels(Issue):
         ]
 
     def _worst_pairs(self, data: AuditData, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        """The most frequent corrections."""
         classes, K = data.classes, len(data.classes)
         pairs, counts = np.unique(data.given[issues] * K + self.labels.suggested[issues], return_counts=True)
         worst = np.lexsort((pairs, -counts))[:MAX_PAIRS]

@@ -112,7 +112,6 @@ def _several_units(name: str, plain: list[str], with_unit: list[str]) -> list[Fi
 
 
 def _kind(word: str) -> str:
-    """What a cell of a column of words is."""
     for kind, pattern in (("number", NUMBER), ("thousands", THOUSANDS), ("comma", COMMA), ("both", BOTH)):
         if pattern.fullmatch(word):
             return kind
@@ -169,7 +168,7 @@ def _words_among_numbers(name: str, plain: list[str], others: list[str]) -> Find
 
 def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
     """Positive numbers in two parts that are the same but for a factor."""
-    from scipy.stats import ks_2samp  # type: ignore[import-untyped]
+    from scipy.stats import ks_2samp
 
     values = values[np.isfinite(values)]
     if len(values) < 4 * FEW or (values < 0).any() or len(np.unique(values)) < 4 * FEW:

@@ -105,7 +105,7 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray
 
 
 def _of_numbers(name: str, values: NDArray[Any], given: NDArray[np.int64] | None = None) -> Dependence:
-    from scipy.stats import chi2, norm, rankdata  # type: ignore[import-untyped]
+    from scipy.stats import chi2, norm, rankdata
 
     if (n := len(values)) < FEW:
         return Dependence(name, 0.0, 1.0, [], "")

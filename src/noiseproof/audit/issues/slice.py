@@ -86,7 +86,7 @@ def _slices(
     half: NDArray[np.bool_],
     row: NDArray[np.int64],
 ) -> list[Finding]:
-    from scipy.stats import fisher_exact  # type: ignore[import-untyped]
+    from scipy.stats import fisher_exact
     from sklearn.tree import DecisionTreeClassifier
 
     least = max(MIN_SLICE, int(half.sum()) // 50)

@@ -158,7 +158,6 @@ class Design:
     def _repeats(
         self, answers: Sequence[Decision], measured: Mapping[int, Decision], repeats: float, *, at_end: bool
     ) -> list[Question]:
-        """Rows to ask a second time now."""
         repeated = {answer.row for answer in answers if answer.asked == "repeat"}
         rows = [row for row, answer in measured.items() if answer.names_label]
         due = rows if at_end else rows[:-APART]

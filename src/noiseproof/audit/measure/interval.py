@@ -68,7 +68,7 @@ def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDA
 
 def jeffreys(hits: NDArray[np.float64], asked: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else (Brown et al. 2001)."""
-    from scipy.special import betaincinv  # type: ignore[import-untyped]
+    from scipy.special import betaincinv
 
     a, b = hits + 0.5, asked - hits + 0.5
     low = np.where(hits > 0, betaincinv(a, b, 0.025), 0.0)

@@ -248,7 +248,6 @@ class ArraySource(Source):
 
 
 def cell_table(cells: Cells) -> pd.DataFrame:
-    """Return a table of new columns, with the number of each row."""
     import pandas as pd
 
     count = len(next(iter(cells.values())))

@@ -29,7 +29,7 @@ from noiseproof.audit.sources.labels import (
     check_unchanged,
     find_rows,
     merge_labels,
-    row_outcomes,
+    moved_changes,
     spell_classes,
 )
 from noiseproof.core.messages import Brief, Progress, counted, install_command
@@ -354,12 +354,10 @@ class Source(ABC):
         cells, words = label_cells(data, label)
         if (digests := self.digests_in(data)) is None:
             check_unchanged(audit, words)
+            check_issues(audit, words, None)
+            changes = merge_labels(audit, changes, becomes or {}, words)
         else:
-            place = find_rows(audit, digests, row_outcomes(changes, left_out))
-            audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
-            changes = {int(place[row]): name for row, name in changes.items()}
-        check_issues(audit, words, None)
-        changes = merge_labels(audit, changes, becomes or {}, words)
+            audit, changes, left_out = moved_changes(audit, digests, words, changes, becomes or {}, left_out)
         spelling = self.spelling(audit, cells, changes.values())
         copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
         return without_rows(copy, left_out)

@@ -68,7 +68,6 @@ def column_names(table: Any) -> list[Any] | None:
 
 
 def check_unchanged(audit: Audit, labels: Sequence[str]) -> None:
-    """Refuse a source whose labels are not those that were audited."""
     if not same_labels(audit.config, labels):
         raise ValueError(
             f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}, "
@@ -120,6 +119,21 @@ def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] 
                 f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "
                 f"another audit. Audit the data again: {renewing_command(audit.config)}"
             )
+
+
+def moved_changes(
+    audit: Audit,
+    now: Digests,
+    words: Sequence[str],
+    changes: Mapping[int, str],
+    becomes: Mapping[str, str],
+    left_out: Collection[int],
+) -> tuple[Audit, dict[int, str], frozenset[int]]:
+    """Return the audit, its changes with those of merged classes, and the rows left out, where the rows are now."""
+    place = find_rows(audit, now, row_outcomes(changes, left_out))
+    audit, changes = audit.moved(place), {int(place[row]): name for row, name in changes.items()}
+    check_issues(audit, words, None)
+    return audit, merge_labels(audit, changes, becomes, words), frozenset(place[list(left_out)].tolist())
 
 
 def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:

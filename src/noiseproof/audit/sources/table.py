@@ -33,14 +33,7 @@ from noiseproof.audit.sets import (
 )
 from noiseproof.audit.sources.annotations import Cells, first_labels, named_cells, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import (
-    check_issues,
-    encode_given,
-    find_rows,
-    is_missing,
-    merge_labels,
-    row_outcomes,
-)
+from noiseproof.audit.sources.labels import encode_given, is_missing, moved_changes
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import KINDS, table_kind
@@ -301,7 +294,6 @@ class TableSource(Source):
         return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame), answers)
 
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
-        """Return the features (T, D) of a test set."""
         if self.fitted is None:
             raise ValueError("Expected columns of the table as features beside `test`, got embeddings or predictions.")
         return np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
@@ -509,12 +501,11 @@ class TableSource(Source):
         if not self.label_columns:
             return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
         columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
-        place = find_rows(audit, digest_frame(as_frame(data)), row_outcomes(changes, left_out))
-        check_issues(audit := audit.moved(place), words := column_words(columns), None)
-        moved = merge_labels(audit, {int(place[row]): name for row, name in changes.items()}, becomes or {}, words)
+        words, digests = column_words(columns), digest_frame(as_frame(data))
+        _, moved, gone = moved_changes(audit, digests, words, changes, becomes or {}, left_out)
         for name, cells in column_cells(moved, columns).items():
             data = with_label_cells(data, name, cells) if cells else data
-        return without_rows(data, frozenset(place[list(left_out)].tolist()))
+        return without_rows(data, gone)
 
     def _corrected_lists(
         self, audit: Audit, data: Any, changes: Mapping[int, str], becomes: Mapping[str, str], left_out: Collection[int]
@@ -524,17 +515,14 @@ class TableSource(Source):
             raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
         frame, separator = as_frame(data), self.multi_label["separator"]
         words = [word or "" for word in join_sets(lists_as_sets(frame[label].tolist()), separator)]
-        place = find_rows(audit, digest_frame(frame), row_outcomes(changes, left_out))
-        audit, moved = audit.moved(place), {int(place[row]): name for row, name in changes.items()}
-        check_issues(audit, words, None)
-        moved = merge_labels(audit, moved, becomes, words)
+        _, moved, gone = moved_changes(audit, digest_frame(frame), words, changes, becomes, left_out)
         if library_of(data) == "datasets":
             cells = hugging_face_cells(data, label, moved, separator)
         else:
             cells = list_cells(frame[label].tolist(), moved, separator)
             if library_of(data) in ("polars", "pyarrow"):  # whose lists are arrays in a DataFrame
                 cells = {row: list(np.asarray(cell).tolist()) for row, cell in cells.items()}
-        return without_rows(with_label_cells(data, label, cells), frozenset(place[list(left_out)].tolist()))
+        return without_rows(with_label_cells(data, label, cells), gone)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)
