@@ -240,7 +240,8 @@ def misses(rows: Sequence[Row]) -> str:
     """Where each method misses the bars beside ``ce``, those with the fewest misses first."""
     gains = with_gains(rows).groupby(["method", "noise", "set"])["gain"].agg(["mean", "sem"]).reset_index()
     noisy = ~gains["noise"].isin(["none", "symmetric:rate=0.2"])
-    gains["where"] = [f"{name} {mean:+.3f}" for name, mean in zip(gains["set"], gains["mean"], strict=True)]
+    people = {noise: f" ({noise})" for noise in ("random1", "worst", "noisy")}
+    gains["where"] = [f"{row['set']}{people.get(row['noise'], '')} {row['mean']:+.3f}" for _, row in gains.iterrows()]
     parts = [gains[~noisy & (gains["noise"] == "none") & (gains["mean"] < -0.03)]]
     parts += [gains[noisy & (gains["mean"] < -2 * gains["sem"])]]
     named = [part[~part["set"].isin(MANY)].groupby("method")["where"].agg(", ".join) for part in parts]

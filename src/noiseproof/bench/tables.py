@@ -263,7 +263,7 @@ def compare_cells(
 
     def best(cell: Cell) -> Comparison:
         each = (_compare_cell(cell, table, results, chosen, p) for p in ([precision] if precision else PRECISIONS))
-        return max(each, key=lambda one: (one.seeds, one.failed))  # the first of equals
+        return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
     return [best(cell) for cell in table.cells]
 

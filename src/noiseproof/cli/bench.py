@@ -452,7 +452,9 @@ def _seeds(place: Place, wanted: int) -> str:
         "bench compare --data mnist --data-dir /srv/data --engine processes --workers 4 --accelerator cpu",
     ),
 )
-@refusals({"missing='impute'": "--missing impute", "split_table": "--label COLUMN"})
+@refusals(
+    {"missing='impute'": "--missing impute", "split_table": "--label COLUMN", "label": "--label", "test": "--test"}
+)
 @training_exits(then=RESUMES)
 def bench_compare(
     data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],

@@ -67,7 +67,8 @@ class refusals(ContextDecorator):  # noqa: N801, in lower case like other decora
             from noiseproof.core.plugins import plugin_line
 
             own = {} if hasattr(error, "experiment") else option_names(self.command)  # else of keys in a file
-            names = {"missing='impute'": IMPUTE, "data_dir": "--data-dir", **own, **self.options}
+            own = {name: own[name] for name in own.keys() - getattr(error, "parameters", set())}  # nor those of a spec
+            names = {"missing='impute'": IMPUTE, **own, "data_dir": "--data-dir", **self.options}
             text = re.sub("`([^`]+)`", lambda match: names.get(match[1], match[0]), str(error))
             say(re.sub(r"`(\w+)='(\S+)'`", r"`\1=\2`", text) + plugin_line(error))
             raise typer.Exit(2) from None

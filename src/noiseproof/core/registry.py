@@ -145,7 +145,11 @@ class Registry(Generic[T]):
         if unknown or missing:
             fault = f"got {', '.join(map(repr, unknown))}" if unknown else f"{', '.join(map(repr, missing))} is missing"
             raise TypeError(f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}.")
-        made = factory(*context, **params)
+        try:
+            made = factory(*context, **params)
+        except (TypeError, ValueError) as error:  # what it names are parameters of this, not options of a command
+            error.__dict__.setdefault("parameters", set()).update(known)
+            raise
         if not isinstance(made, self.returns):
             raise TypeError(
                 f"Expected the {self.kind} {name!r} to give a {self.returns.__name__}, got {type(made).__name__}. "

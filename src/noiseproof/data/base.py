@@ -316,17 +316,18 @@ class ClassBalanced(Sampler[int]):
 def find_copies(data: Dataset) -> tuple[str, bool]:
     """How many test rows equal training rows, whatever their labels, and whether these are more than by chance.
 
-    By chance a test row has a copy as often as a training row equals another; three standard errors, and one row, or
-    one in a hundred, are allowed beyond that. Inputs that are read from files are not compared.
+    By chance a test row has a copy as often as a training row equals another; four standard errors, and one row, or one
+    in a hundred, are allowed beyond that. Inputs that are read from files or are sparse are not compared.
     """
     parts = [part.x for part in (data.train, data.test) if part is not None and isinstance(part.x, Tensor)]
-    if len(parts) < 2:
+    if len(parts) < 2 or any(x.is_sparse or x.dim() < 2 or not len(x) or x.dtype == torch.bfloat16 for x in parts):
         return "", False
-    train, test = ([xxh3_128_digest(row) for row in x.flatten(1).contiguous().numpy()] for x in parts)
+    train, test = ([xxh3_128_digest(row) for row in x.detach().cpu().flatten(1).contiguous().numpy()] for x in parts)
     counts, rows = Counter(train), len(test)
     copies = sum(row in counts for row in test)
     repeats = sum(count for count in counts.values() if count > 1) / len(train)
-    chance = rows * repeats + 3 * math.sqrt(rows * repeats * (1 - repeats)) + max(1, rows / 100)
+    spread = math.sqrt(rows * repeats * (1 - repeats) * (1 + 2 * rows / len(train)))  # the training rows vary, too
+    chance = rows * repeats + 4 * spread + max(1, rows / 100)
     more = "more" if copies > chance else "no more"
     words = f"{copies} of the {rows} test rows equal training rows in all but the label, {more} than chance gives"
     return f"{words} where {repeats:.1%} of the training rows equal others" if copies else "", copies > chance

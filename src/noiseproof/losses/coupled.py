@@ -212,7 +212,7 @@ def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: to
     counted = target != ignore_index
     counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
     counts = counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype))
-    return counts / counted.sum()
+    return counts / counted.sum().clamp(min=1)
 
 
 def _check_prior(prior: Tensor | None) -> Tensor | None:
@@ -226,18 +226,18 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
 class PriorLoss(Loss):
     """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
 
-    With a ``warmup``, training has the shares of the batch before this epoch (counted from 0). A prior above the share
-    of a class makes it gain to give the class up as long as no feature tells it from the others, and a bounded loss has
-    no gradient that leads back.
+    With a ``warmup``, training uses the shares of the batch before this epoch (counted from 0, by ``set_epoch``). Early
+    in training, a prior above the true share of a class rewards never predicting it, and a bounded loss has no gradient
+    that leads back.
     """
 
     prior: Tensor | None
-    warmup: int | None
+    warmup: int | None = None
 
     def _set_prior(self, prior: Tensor | None, warmup: int | None) -> None:
         self.register_buffer("prior", _check_prior(prior))
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
-        self.register_buffer("_moved", torch.ones((), dtype=torch.float64), persistent=False)  # for CUDA graphs
+        self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
         self._moved: Tensor
 
     @property

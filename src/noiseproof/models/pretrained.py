@@ -229,14 +229,10 @@ class TimmBackbone(Backbone):
         super().__init__()
         try:
             self._create = import_module("timm").create_model
-        except (
-            ImportError,
-            RuntimeError,
-            AttributeError,
-            OSError,
-        ) as error:  # what torchvision raises, which it imports
-            missing = (getattr(error, "name", None) or "torchvision").partition(".")[0]
-            if missing == "timm":
+        except (ImportError, RuntimeError, AttributeError, OSError) as error:  # any may come from torchvision
+            name_of_missing = error.name if isinstance(error, ImportError) else None
+            missing = (name_of_missing or "torchvision").partition(".")[0]
+            if missing == "timm" and isinstance(error, ModuleNotFoundError):
                 raise ModuleNotFoundError(
                     f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
                     f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",

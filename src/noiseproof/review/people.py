@@ -116,9 +116,10 @@ class People:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
-        """Which issues, (N,) or that ``at`` a place, need this reviewer's second opinion, who does not see the first."""
+        """Which issues, (N,) or those ``at`` a place, need a second opinion of this reviewer."""
         has_one: NDArray[np.bool_] = self.is_decided[at] & (self.opinions[at] == 1)
-        return self.is_overlap[at] & has_one & ~self._decided(reviewer)[at]
+        asks: NDArray[np.bool_] = self.is_overlap[at] & has_one & ~self._decided(reviewer)[at]
+        return asks
 
     def is_asked_again(self, row: int, reviewer: str) -> bool:
         """Return whether a decision of this reviewer on a row is a second opinion."""

@@ -413,7 +413,8 @@ def _backward_start(context: MethodContext) -> int:
 def _right_rows(context: MethodContext) -> float:
     """The right rows that ``backward`` takes T as estimated with: 100 as ``forward``, and as many as a class has.
 
-    T⁻¹ makes errors of T larger, and wrong labels that are fitted as well: T is halfway to the identity at least.
+    T⁻¹ makes errors of T larger, and wrong labels that are fitted as well: with classes of equal size, T is halfway to
+    the identity at least.
     """
     return 100.0 + round(context.seen / context.epochs / context.num_classes)
 
@@ -642,7 +643,7 @@ define("sln-mo", "SLN, and the momentum model predicts.",
        "``sln`` adds.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
        sigma=_sigma, until=_noise_end, alpha=momentum(0.999), max_norm=_noise_norm)
-define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training.",
+define("sln-mo-lc", "SLN-MO, with label correction in the last sixth of the training, after the noise.",
        "Use it where labels are mistaken for those of similar classes, and the training is long enough for a "
        "correction at its end.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
@@ -672,7 +673,7 @@ define("forward", "Forward correction, its T estimated after a fifth of the trai
        "Use it where mistakes depend on the class alone, best with a T that you know (the loss ``forward:T=…``). For "
        "classes of few rows T is close to the identity, and it is close to cross entropy.",
        "forward:T={K}", _TRANSITION, **_ESTIMATE)
-define("backward", "Backward correction, its T estimated as for forward, and bounded as in the released code.",
+define("backward", "Backward correction, its T estimated as for forward but closer to the identity, bounded as in the released code.",
        "Use it to compare with ``forward``, which was as good or better in every column of our runs.",
        "backward:T={K},clip={clip}", _TRANSITION,
        **{**_ESTIMATE, "warmup": _backward_start, "right": _right_rows}, clip=1e-7)

@@ -73,7 +73,7 @@ def trials(runs: Runs) -> list[Trials]:
     found: dict[tuple[str, ...], list[tuple[RunFolder, pd.DataFrame]]] = {}
     note = ""
     for group in groups.values():
-        table = varied([run.config["method"] for run in group])
+        table = varied([run.config["method"] for run in group], [run.name for run in group])
         if len(by := tuple(map(str, table))) in (1, 2):
             accuracy = [run.rows["test_accuracy"].iloc[-1] for run in group]
             found.setdefault(by, []).append((group[0], table.assign(test_accuracy=accuracy)))
@@ -126,15 +126,22 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     }
 
 
-def varied(methods: Sequence[str]) -> pd.DataFrame:
+def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     """The parameters in which methods of the same parts, as run.json has them, differ, one column each.
+
+    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out.
 
     >>> varied(["ce × sln:sigma=0.1,max_norm=2", "ce × sln:sigma=0.5,max_norm=2"]).to_dict("list")
     {'sigma': [0.1, 0.5]}
     """
     rows = [_parameters(method) for method in methods]
     columns = {(part, key): [row[part, key] for row in rows] for part, key in rows[0]}
-    differ = {at: values for at, values in columns.items() if len(set(map(str, values))) > 1}
+    given = [str(name) for name in names] or [str(method) for method in methods]
+    differ = {
+        at: values
+        for at, values in columns.items()
+        if len(set(map(str, values))) > 1 and len(set(zip(given, map(str, values), strict=True))) == len(set(given))
+    }
     named: dict[str, list[Any]] = {}
     for (part, key), values in differ.items():
         if not all(isinstance(value, (int, float)) for value in values):
