@@ -116,7 +116,7 @@ class People:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
-        """Which issues, (N,), or that ``at`` a place, need this reviewer as the second one, who does not see the first."""
+        """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who sees no first."""
         has_one = self.is_decided[at] & (self.opinions[at] == 1)
         return np.asarray(self.is_overlap[at] & has_one & ~self._decided(reviewer)[at])
 
