@@ -116,10 +116,9 @@ class People:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
-        """Which issues, (N,) or those ``at`` a place, need a second opinion of this reviewer."""
-        has_one: NDArray[np.bool_] = self.is_decided[at] & (self.opinions[at] == 1)
-        asks: NDArray[np.bool_] = self.is_overlap[at] & has_one & ~self._decided(reviewer)[at]
-        return asks
+        """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who sees no first."""
+        has_one = self.is_decided[at] & (self.opinions[at] == 1)
+        return np.asarray(self.is_overlap[at] & has_one & ~self._decided(reviewer)[at])
 
     def is_asked_again(self, row: int, reviewer: str) -> bool:
         """Return whether a decision of this reviewer on a row is a second opinion."""
