@@ -6,7 +6,8 @@
 A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both with 30 % symmetric
 noise, and compares the accuracy on clean test rows with the better of its two parts alone: each strategy with its own
 loss, each loss by itself. Runs are kept in FILE, one line each, so that a run that is stopped continues; the table is
-written to benchmarks/results/square.json once all are there, and its verdicts, which docs/strategies.md lists, counted.
+written to benchmarks/results/square.json once all are there, and its verdicts to docs/strategies.md
+(``--table-only`` does only that). tests/strategies/test_square.py builds every cell again.
 """
 
 from __future__ import annotations
@@ -34,6 +35,23 @@ NOISE = "symmetric:rate=0.3"
 SETS = {"digits": 10, "gaussians": 5}  # and their classes
 TOLERANCE = 0.03  # of the accuracy
 RESULTS = Path(__file__).parent / "results" / "square.json"
+PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
+SIGNS = {"trains": "+", "limited": "~", "fails": "-", "diverges": "!"}
+REASONS = {  # why a cell is refused: part of the message, and words for it
+    "t": ("each strategy once", "a strategy twice"),
+    "s": ("makes steps of its own", "its own steps would skip what the other does"),
+    "c": ("Expected the loss `ce` for", "its own loss takes the place of any but `ce`"),
+    "b": ("the loss `backward` for sigua-bc", "the sign of a sum, or of another loss, says nothing of the correction"),
+    "g": ("nothing beside sigua-bc", "`sigua-bc` judges a row by the corrected loss of its given label alone"),
+    "n": ("no selection beside progressive", "layers drawn anew would learn from only the rows that are kept"),
+    "k": ("Expected a loss whose targets", "the loss does not take such targets"),
+    "m": ("inputs of single rows", "mixed inputs belong to no single row"),
+    "o": ("Expected class-balanced before", "`class-balanced` comes first: it replaces the rows"),
+    "p": ("no noise on targets from the `start` of prune", "noise keeps right labels below `prune`'s `k`, too"),
+    "1": ("one model to predict", "both predict with a model of their own"),
+    "l": ("a loss that learns noise", "`sparse-noise` needs `sop`"),
+    "e": ("probabilities of the given labels to estimate T", "T cannot be read from predictions that are too certain"),
+}
 
 STRATEGIES = {
     "sln": "sln:sigma=0.3",
@@ -214,11 +232,67 @@ def joined(rows: Sequence[Row], only: str) -> tuple[list[Row], Row]:
     }
 
 
+def reason(message: str) -> str:
+    """The letter of the reason for which a cell is refused."""
+    return next(letter for letter, (part, _) in REASONS.items() if part in message)
+
+
+def grid(rows: Sequence[Row], kind: str) -> list[str]:
+    """The verdicts of a kind of cells: a sign or the letter of a reason each, a space where there is no cell."""
+    signs = {
+        (row["row"], row["column"]): reason(row["reason"]) if row["verdict"] == "refused" else SIGNS[row["verdict"]]
+        for row in rows
+        if row["kind"] == kind
+    }
+    first = [" " * 24 + " ".join(f"{n // 10 or ' '}" for n in range(1, len(STRATEGIES) + 1)).rstrip()]
+    first.append(" " * 24 + " ".join(str(n % 10) for n in range(1, len(STRATEGIES) + 1)))
+    lines = []
+    for number, name in enumerate(dict.fromkeys(row for row, _ in signs), 1):
+        title = f"{number:>2} {name}" if kind == "strategies" else f"   {name}"
+        lines.append(f"{title:<24}{' '.join(signs.get((name, column), ' ') for column in STRATEGIES)}".rstrip())
+    return first + lines
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """What docs/strategies.md shows of the rows: counts, both grids, and what the letters stand for."""
+    count = Counter((row["verdict"], row["kind"]) for row in rows)
+    words = {
+        "trains": ("train", "within 0.03 and two standard errors of the better part on both sets"),
+        "limited": ("are limited by the weaker part", "as accurate as that part alone, but not as the better one"),
+        "fails": ("are worse than both parts", ""),
+        "diverges": ("diverge", ""),
+        "refused": ("are refused before the first step", "with a reason"),
+    }
+    head = [f"| of {len(rows)} cells | strategies | losses with strategies | |", "| --- " * 4 + "|"]
+    for verdict, (title, note) in words.items():
+        sign = f"`{SIGNS[verdict]}` " if verdict in SIGNS else ""
+        head.append(f"| {sign}{title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} | {note} |")
+    refused = Counter(reason(row["reason"]) for row in rows if row["verdict"] == "refused")
+    why = ["| refused | cells | because |", "| --- " * 3 + "|"]
+    why += [f"| `{letter}` | {refused[letter]} | {words} |" for letter, (_, words) in REASONS.items()]
+    grids = ["```text", *grid(rows, "strategies"), "", *grid(rows, "losses"), "```"]
+    return "\n".join([*head, "", *grids, "", *why])
+
+
+def written(page: str, rows: Sequence[Row]) -> str:
+    """``page`` with the tables of ``rows`` between its marks."""
+    before, rest = page.split("<!-- square -->\n")
+    return f"{before}<!-- square -->\n\n{tables(rows)}\n\n{rest[rest.index('<!-- end -->') :]}"
+
+
+def write_page() -> None:
+    rows = json.loads(RESULTS.read_text("utf-8"))["rows"]
+    PAGE.write_text(written(PAGE.read_text("utf-8"), rows), "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "runs/square.jsonl", "0,1,2")
     parser.add_argument("--only", default="", help="names, separated by commas, one of which a cell must have")
+    parser.add_argument("--table-only", action="store_true", help="write the page from the rows that are there")
     options = parser.parse_args()
+    if options.table_only:
+        return write_page()
     names = set(filter(None, options.only.split(",")))
     chosen = [cell for cell in cells() if not names or names & {cell.row, cell.column}]
     lines = list(dict.fromkeys(text for cell in chosen for text in (cell.line, *cell.alone)))
@@ -235,6 +309,7 @@ def main() -> None:
     if names:
         rows, made_by = joined(rows, options.only)
     write_rows(RESULTS, rows, made_by)
+    write_page()
     for (kind, verdict), count in sorted(Counter((row["kind"], row["verdict"]) for row in rows).items()):
         print(f"{kind}, {verdict}: {count}")
 

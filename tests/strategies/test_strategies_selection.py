@@ -462,9 +462,15 @@ def test_wrong_company_is_refused(task: Task) -> None:
         fit(task, "ce", SiguaBackward())
     with pytest.raises(ValueError, match="the loss `backward` for sigua-bc, got `gce:"):
         fit(task, get_loss("gce") + Backward(torch.eye(10)), SiguaBackward())
-    for other in ("small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"):
-        with pytest.raises(ValueError, match="no selection beside sigua-bc, got `" + other.partition(":")[0]):
+    for other in (
+        *("small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"),
+        *("sln:sigma=0.1", "noise-f", "noise-theta", "mixup", "label-correction:start=1", "estimated-targets:start=1"),
+    ):
+        why = f"nothing beside sigua-bc that .*got `{other.partition(':')[0]}.*: sigua-bc moves .* by the sign"
+        with pytest.raises(ValueError, match=why):
             fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
+    for other in ("momentum", "early-stopping", "sln:sigma=0", "sln:until=0", "noise-f:sigma=0"):
+        fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
     settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
     with pytest.raises(ValueError, match="adam for `beta1_from`"):
         train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=1),)), settings)

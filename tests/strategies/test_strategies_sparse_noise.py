@@ -98,10 +98,7 @@ def test_noise_explains_the_wrong_labels(task: Task) -> None:
         ("(sop)", "Name a strategy that adds it, such as sparse-noise"),
         ("sop & sln", "takes probabilities"),
         ("sop & dividemix", "Expected the loss `ce` for dividemix"),
-        (
-            "(sop) + backward:T=10 & sparse-noise & sigua-bc",
-            "ascends on the rows that the noise explains. Leave one out",
-        ),
+        ("(sop) + backward:T=10 & sparse-noise & sigua-bc", "the loss `backward` for sigua-bc"),
     ],
 )
 def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:

@@ -49,13 +49,7 @@ class StochasticLabelNoise(Strategy):
         return batch.with_target(batch.soft_target(run.num_classes, z) + self.sigma * z)
 
 
-@register("noise-f")
-class LogitGradientNoise(Strategy):
-    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2).
-
-    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing would hold against it.
-    """
-
+class _GradientNoise(Strategy):
     capturable = True
     multilabel = True
     perturbs = True
@@ -66,6 +60,14 @@ class LogitGradientNoise(Strategy):
     @property
     def ends(self) -> float:
         return math.inf if self.sigma else 0
+
+
+@register("noise-f")
+class LogitGradientNoise(_GradientNoise):
+    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2).
+
+    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing would hold against it.
+    """
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
         for m, out in enumerate(outs):
@@ -78,16 +80,9 @@ class LogitGradientNoise(Strategy):
 
 
 @register("noise-theta")
-class WeightGradientNoise(Strategy):
+class WeightGradientNoise(_GradientNoise):
     """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so σ_θ/√B on the mean of
     B."""
-
-    capturable = True
-    multilabel = True
-    perturbs = True
-
-    def __init__(self, sigma: float = 0.1) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
 
     def gradients(self, run: Run) -> None:
         # The same on all processes, whose weights are the same.

@@ -93,7 +93,7 @@ def check_noise(selection: Strategy, start: int, run: Run) -> float | None:
 def check_sole_selection(strategy: Strategy, why: str, run: Run) -> None:
     """Refuse a selection by loss beside ``strategy``."""
     for other in run.strategies:
-        if isinstance(other, (Selection, Prune)):
+        if isinstance(other, (Selection, SiguaBackward, Prune)):
             raise ValueError(f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
 
 
@@ -261,8 +261,15 @@ class SiguaBackward(Strategy):
         self.check_reached("warmup", run)
         if not isinstance(run.loss, Backward):  # the sign of a sum says nothing of the corrected term
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
-        why = "it would keep the rows whose corrected loss is negative, from which sigua-bc moves away"
-        check_sole_selection(self, why, run)
+        hooks = "targets", "outputs", "revise", "weights", "penalties"
+        for other in run.strategies:
+            changes = (other.overrides(*hooks) and not other.observes) or other.perturbs
+            if other is not self and changes and other.ends > self.warmup:
+                raise ValueError(
+                    "Expected nothing beside sigua-bc that changes targets, outputs, losses or weights, or adds noise, "
+                    f"got `{other}`: sigua-bc moves towards or away from a row by the sign of its corrected loss, "
+                    "which is that of the given label alone. Leave one out."
+                )
 
     def phase(self, run: Run) -> bool:
         return run.epoch < self.warmup

@@ -38,12 +38,6 @@ class SparseNoise(Strategy):
         if "noise" not in run.loss.needs:
             raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{run.loss}`. Use (sop).")
         self.check_unmixed("whose noise belongs to one label", run)
-        for other in run.strategies:
-            if other.name == "sigua-bc":
-                raise ValueError(
-                    f"Expected losses to descend on beside {self.name}, got `{other}`, which ascends on the rows that "
-                    "the noise explains. Leave one out."
-                )
         generator = run.random.generator(self.name, device="cpu")
         self.u, self.v = (
             (self.std * torch.randn(run.num_rows, len(run.models), width, generator=generator)).to(
