@@ -673,7 +673,7 @@ define("forward", "Forward correction, its T estimated after a fifth of the trai
        "Use it where mistakes depend on the class alone, best with a T that you know (the loss ``forward:T=…``). For "
        "classes of few rows T is close to the identity, and it is close to cross entropy.",
        "forward:T={K}", _TRANSITION, **_ESTIMATE)
-define("backward", "Backward correction, its T as of forward but closer to the identity, bounded as in the released code.",
+define("backward", "Backward correction, T as of forward but closer to the identity, bounded as in the released code.",
        "Use it to compare with ``forward``, which was as good or better in every column of our runs.",
        "backward:T={K},clip={clip}", _TRANSITION,
        **{**_ESTIMATE, "warmup": _backward_start, "right": _right_rows}, clip=1e-7)
