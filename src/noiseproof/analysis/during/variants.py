@@ -60,11 +60,7 @@ def noise_variants(runs: Runs) -> pd.DataFrame:
     }
     plain = {key[name]: name for name, run in groups.items() if not _strategies(run)}
     noisy = {name: next(iter(_strategies(run).items())) for name, run in groups.items() if len(_strategies(run)) == 1}
-    noisy = {
-        name: (kind, params)
-        for name, (kind, params) in noisy.items()
-        if kind in SGD_NOISE and params.get("until") is None
-    }
+    noisy = {name: (kind, params) for name, (kind, params) in noisy.items() if kind in SGD_NOISE}
     differences = _differences({name: groups[name] for name in noisy})
     tables = []
     for name, (kind, params) in noisy.items():
