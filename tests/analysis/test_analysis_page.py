@@ -451,7 +451,7 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     assert len(set(names)) == len(names)
     assert [done for _, done, _ in calls] == list(range(len(figure_makers()) + 1))
     known = [maker.name for maker in figure_makers()]
-    assert all(name in known or name.startswith("sensitivity-") for name in names)
+    assert all(name in known or name.startswith("sensitivity") for name in names)
     order = ["Before training", "During training", "After training"]
     stages = [order.index(one.stage) for one in result]
     assert stages == sorted(stages)
