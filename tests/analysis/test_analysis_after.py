@@ -283,6 +283,9 @@ def test_which_parameters_vary() -> None:
     assert varied("nal:floor=0 × targets:floor=0", "nal:floor=1 × targets:floor=1") == {"floor": [0, 1]}
     assert list(varied("nal:floor=0 × targets:floor=2", "nal:floor=1 × targets:floor=3")) == ["floor", "targets floor"]
     assert varied("ce × sln:max_norm=none", "ce × sln:max_norm=2") == {"max_norm": ["none", "2"]}
+    of_data = ["cr:beta=1,prior=[0.5,0.5]", "cr:beta=1,prior=[0.4,0.6]", "cr:beta=2,prior=[0.5,0.5]"]
+    table = cost.varied(of_data, ["cr", "cr", "cr:beta=2"])  # the prior follows from the labels of each seed
+    assert table.to_dict("list") == {"beta": [1, 1, 2]}
     assert varied("ce:t=none × sln:t=none", "ce:t=2 × sln:t=2") == {"t": ["none", "2"]}
     assert list(varied("ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3")) == ["tau", "lam"]
 

@@ -449,6 +449,12 @@ def test_honest_splits_of_tables_with_repeated_rows_are_not_beyond_chance() -> N
             y = torch.arange(size) % 2
             parts = (Split(x[rows], y[rows]) for rows in (slice(size // 5, None), slice(size // 5)))
             assert not find_copies(Dataset("dice", ("a", "b"), *parts))[1]
+    twice = torch.randn(100, 4, generator=generator).repeat(2, 1)  # each row twice, most of them for the test
+    for _ in range(100):
+        x, y = twice[torch.randperm(200, generator=generator)], torch.arange(200) % 2
+        assert not find_copies(Dataset("twice", ("a", "b"), Split(x[:60], y[:60]), Split(x[60:], y[60:])))[1]
+    empty = Split(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    assert find_copies(Dataset("empty", ("a", "b"), Split(x, y), empty)) == ("", False)
 
 
 def test_comparing_on_training_rows_is_refused_though_their_labels_were_checked(tmp_path: Path) -> None:

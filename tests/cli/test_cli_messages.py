@@ -127,6 +127,9 @@ OTHERS = {
     "train --validation 1.5": "Expected --validation in (0, 1), got 1.5.",
     "train --batch-size x": "Expected --batch-size to be an integer of at least 1, got 'x'.",
     "train --clip -1": "Expected --clip in [0, inf)",
+    "train --method backward:clip=-1": "Expected `clip` in [0, 0.5)",  # parameters of a spec are not options
+    "train --method het:samples=0": "Expected `samples`",
+    "train --dataset two-moons:seed=-1": "Expected `seed`",
     "train --noise open-set:rate=0.2": "Expected --foreign images",
     "train --dataset cifar10 --data-dir nowhere": "or set --data-dir or NOISEPROOF_DATA to where they are.",
     "train --dataset table:table=t.csv,label=y --noise symmetric:rate=0.9,count=equal": "Use `count=per-class`",

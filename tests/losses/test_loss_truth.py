@@ -663,3 +663,11 @@ def test_research_code_agrees_where_it_does_not_clamp(name: str) -> None:
         results.append((losses, *torch.autograd.grad(losses.sum(), z)))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_a_batch_without_labels_leaves_no_nan_beside_a_warmup() -> None:
+    logits = torch.randn(4, 3, requires_grad=True)
+    loss = get_loss("cr:prior=[0.2,0.3,0.5],warmup=1").train()
+    loss.set_epoch(3)
+    loss(logits, torch.full((4,), -100), torch.ones(4)).backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()

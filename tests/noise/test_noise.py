@@ -141,7 +141,9 @@ def test_equal_count_is_apl_and_needs_enough_of_each_class() -> None:
     clean = labels_of(10, 10_000)
     noisy = get_noise("symmetric:rate=0.4,count=equal").corrupt(clean, generator=0)
     assert torch.bincount(clean[noisy.is_flipped]).tolist() == [400] * 10
-    with pytest.raises(ValueError, match=r"Expected 1000 rows or more of each class, class 0 has \d+. Use `count='per-"):
+    with pytest.raises(
+        ValueError, match=r"Expected 1000 rows or more of each class, class 0 has \d+. Use `count='per-"
+    ):
         get_noise("symmetric:rate=1,count=equal").corrupt(clean, generator=0)
 
 

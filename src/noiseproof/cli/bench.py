@@ -452,8 +452,9 @@ def _seeds(place: Place, wanted: int) -> str:
         "bench compare --data mnist --data-dir /srv/data --engine processes --workers 4 --accelerator cpu",
     ),
 )
-@refusals(
-    {"missing='impute'": "--missing impute", "split_table": "--label COLUMN", "label": "--label", "test": "--test"}
+@refusals(  # a table's spec is made of these
+    {name: f"--{name}" for name in ("label", "test", "text", "missing")}
+    | {"missing='impute'": "--missing impute", "split_table": "--label COLUMN"}
 )
 @training_exits(then=RESUMES)
 def bench_compare(
