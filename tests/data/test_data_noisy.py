@@ -68,7 +68,9 @@ def test_open_set_noise_replaces_images() -> None:
     assert int(replaced.sum()) == 50 and noisy.rate == 0.25
     assert bool((noisy.x[replaced] == -1).all()) and torch.equal(noisy.x[~replaced], data.train.x[~replaced])
     assert torch.equal(noisy.given, data.train.y)
-    with pytest.raises(ValueError, match="Expected `foreign` images, with which open-set.* got none.*--foreign DATA"):
+    with pytest.raises(
+        ValueError, match="Expected `foreign` images, with which open-set.* got none. Take those of another"
+    ):
         corrupt(data, "open-set:rate=0.25,pool=90", generator=0)
     on_disk = dataclasses.replace(data, train=dataclasses.replace(data.train, x=list(data.train.x)))
     with pytest.raises(ValueError, match="Expected images in memory, .* got files in toy"):

@@ -30,6 +30,7 @@ PLAIN, NORMALISED = "mlp:hidden=[16]", "bn-mlp"
 DRAW_FOR_THEMSELVES = {"peer", "het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for
 # Parameters with which the second of two epochs has something to do.
 BUSY = {
+    "cr": "cr:warmup=0",  # in its warm-up each process has the shares of its own rows, as peer has
     "sln-mo": "sln-mo:alpha=0.9",
     "sln-mo-lc": "sln-mo-lc:alpha=0.9,start=1",
     "elr+": "elr+:alpha=0.9,reweigh=true",

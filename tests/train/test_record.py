@@ -469,7 +469,7 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
     train(data, Method(get_loss("ce"), strategies=strategies), settings, out=tmp_path, samples=True)
     assert looked["tensors"] > 100 and looked["given"] > 0  # the search finds what is there
     assert {field.name for field in dataclasses.fields(Batch)} == {
-        "x", "target", "given", "rows", "all_rows", "counts", "count", "soft",
+        "x", "target", "given", "rows", "all_rows", "counts", "count", "soft", "weights",
     }  # fmt: skip
 
 

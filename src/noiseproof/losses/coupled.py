@@ -228,7 +228,7 @@ class PriorLoss(Loss):
 
     With a ``warmup``, training uses the shares of the batch before this epoch (counted from 0, by ``set_epoch``). Early
     in training, a prior above the true share of a class rewards never predicting it, and a bounded loss has no gradient
-    that leads back.
+    that leads back. Of several processes, each has the shares of its own rows.
     """
 
     prior: Tensor | None
