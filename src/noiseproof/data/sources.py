@@ -58,11 +58,9 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
         path = root if place == root.name else root / place
         if (path / files.marker).exists():
             return path
-    get = (
-        how_to_get(name)
-        if files.request
-        else (f"Run {how_to_get(name)}, or set `data_dir` or NOISEPROOF_DATA to where they are")
-    )
+    get = how_to_get(name)
+    if not files.request:
+        get = f"Run {get}, or set `data_dir` or NOISEPROOF_DATA to where they are"
     raise FileNotFoundError(
         f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. {get}."
     )
