@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from noiseproof.accelerate import hopper
 from noiseproof.core.tensors import device_of
 
 # Triton is not typed. These sizes do not specialise a kernel: a single network must run the same code as several, and
@@ -231,6 +232,9 @@ def _multiply(
 ) -> Tensor:
     """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of ``height`` × ``width``."""
     x = _images(x)
+    fast = hopper.product(x, weight, bias, back) if stride == padding == 1 else None
+    if fast is not None:
+        return fast.permute(0, 3, 1, 2)
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
@@ -277,6 +281,9 @@ def _weights_gradient(
     """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one row."""
     x, grad = _images(x), _images(grad)
     (images, ih, iw, c), (_, oh, ow, n) = x.shape, grad.shape
+    fast = hopper.weight_gradient(x, grad, seats, bias) if (kh, kw, stride, padding) == (3, 3, 1, 1) else None
+    if fast is not None:
+        return _summed(fast)
     tile = weight_tile(kh * kw * c, n, x.dtype)
     blocks = triton.cdiv(kh * kw * c, tile.columns), triton.cdiv(n, tile.outputs)
     share = max(tile.rows, min(4096, _pow2(12288 // (blocks[0] * blocks[1]) + 1, 1, 8192) // 2))

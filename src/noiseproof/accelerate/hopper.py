@@ -1,0 +1,265 @@
+"""3×3 convolutions of stacked networks in CUDA C++ (conv3x3.cu) for Hopper GPUs, compiled at run time by NVRTC.
+
+They take half of the time of Triton's, which serve wherever these cannot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import itertools
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger("noiseproof")
+SIDES = 4, 8, 16, 32
+SHARED = 232_448  # bytes of shared memory that a program can have
+is_enabled = True
+
+
+class Tile(NamedTuple):
+    """What a program holds: rows of images, outputs, channels at a time; teams of four warps; whether all weights."""
+
+    images: int
+    rows: int
+    outputs: int
+    channels: int
+    teams: int = 4
+    resident: bool = True
+
+
+def product_tiles(side: int, c: int, n: int) -> list[Tile]:
+    """Tiles for a product over ``c`` channels to ``n`` outputs, the best first."""
+    kc = 32 if c % 32 == 0 else 16
+    sizes = {32: [(1, 8), (1, 16)], 16: [(1, 16), (1, 8), (2, 16)], 8: [(4, 8), (2, 8), (8, 8)], 4: [(64, 1), (64, 2)]}
+    made: dict[tuple[int, ...], Tile] = {}
+    widths = [width for width in (64, 128, 256, 32, 16) if n % width == 0]
+    for outputs in [width for width in widths if width >= min(64, n)] or widths[:1]:
+        for images, rows in sizes[side]:
+            for teams, resident in itertools.product((4, 2), (True, False)):
+                tile, blocks = Tile(images, rows, outputs, kc, teams, resident), images * rows * side // 64
+                sums = blocks // teams * outputs // 2 if blocks % teams == 0 else 999  # registers of a thread
+                if max(product_memory(tile, side, c, back) for back in (False, True)) <= SHARED and sums * teams <= 384:
+                    made.setdefault(tile[:-1], tile)
+    return [tile for tile in made.values() if tile.teams < 4 or tile.outputs * tile.images * tile.rows * side <= 2**16]
+
+
+def weight_tiles(side: int, c: int, n: int) -> list[Tile]:
+    """Tiles for the gradient of weights from ``c`` channels to ``n`` outputs, the best first."""
+    bo = 64 if n % 64 == 0 else 32
+    kc = next(width for width in (64, 32, 16) if c % width == 0)
+    sizes = {32: [(1, 8), (1, 16), (1, 4)], 16: [(1, 16), (1, 8)], 8: [(4, 8), (2, 8)], 4: [(16, 4), (32, 4)]}[side]
+    every = [Tile(i, r, bo, k, 3) for k in (kc, 32) for i, r in sizes if k <= kc and (bo == 64 or k <= 32)]
+    return [tile for tile in dict.fromkeys(every) if weight_memory(tile, side) <= SHARED]
+
+
+def _plane(tile: Tile, side: int, halo: int, channels: int) -> int:
+    """Bytes of a tile's pixels."""
+    deep = side == 4
+    pitch = side * (tile.images if deep else 1) + 2
+    return (1 if deep else tile.images) * (tile.rows + 2 * halo) * channels // 8 * pitch * 16
+
+
+def product_memory(tile: Tile, side: int, c: int, back: bool) -> int:
+    line = (tile.outputs // 8 * (tile.channels + 1)) if back else (tile.channels // 8 * (tile.outputs + 2))
+    weights = 9 * line * 16
+    return 2 * _plane(tile, side, 1, tile.channels) + (c // tile.channels if tile.resident else 2) * weights
+
+
+def weight_memory(tile: Tile, side: int) -> int:
+    return 2 * (_plane(tile, side, 1, tile.channels) + _plane(tile, side, 0, tile.outputs)) + 256
+
+
+def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:
+    """Whether these kernels can convolve images (S·B, H, W, …) from or to ``c`` channels to or from ``n``."""
+    square = x.shape[1] == x.shape[2] and side in SIDES and c % 16 == 0 and n % 32 == 0
+    usable = is_enabled and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and x.data_ptr() % 16 == 0
+    return square and usable and len(x) // seats * side**2 * max(c, n) < 2**31 and _library(x.get_device()) is not None
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool, tile: Tile | None = None) -> Tensor | None:
+    """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back; None where that is left to Triton."""
+    (rows, side, _, c), (seats, o, kh, kw, i) = x.shape, weight.shape
+    if (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
+        return None
+    n = i if back else o
+    tile = tile or product_tiles(side, c, n)[0]
+    kernel = _made(_product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile)
+    if kernel is None:
+        return None
+    out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
+    tiles = -(-rows // seats // tile.images) * (side // tile.rows)
+    share = -(-tiles // max(1, kernel.slots // (seats * (n // tile.outputs))))
+    grid = -(-tiles // share), n // tile.outputs, seats
+    kernel(grid, x, weight, x if bias is None else bias, out, rows // seats, tiles, share)
+    return out
+
+
+def weight_gradient(
+    x: Tensor, grad: Tensor, seats: int, bias: bool, tile: Tile | None = None, programs: int = 16
+) -> Tensor | None:
+    """Parts (P, …) of the gradients of weights, (S, O, 3, 3, I), and after them of biases, (S, O)."""
+    (rows, side, _, c), n = x.shape, grad.shape[3]
+    if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
+        return None
+    tile = tile or weight_tiles(side, c, n)[0]
+    kernel = _made(_weight_gradient, x.get_device(), x.dtype, side, c, n, bias, tile)
+    if kernel is None:
+        return None
+    tiles, blocks = -(-rows // seats // tile.images) * (side // tile.rows), n // tile.outputs * (c // tile.channels)
+    # Parts of a fixed size, such that a batch of 128 is the work of 16 programs: eight networks fill a GPU.
+    share = max(1, 128 // tile.images * (side // tile.rows) * blocks // programs)
+    parts = -(-tiles // share)
+    out = torch.empty(parts * 64 // tile.outputs, seats * n * (9 * c + bias), dtype=torch.float32, device=x.device)
+    kernel((blocks, parts, seats), x, grad, out, rows // seats, tiles, share)
+    return out
+
+
+def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
+    global is_enabled
+    try:
+        return make(*key)
+    except RuntimeError as error:
+        is_enabled = False
+        log.warning("Convolutions run in Triton, more slowly: %s", error)
+        return None
+
+
+@cache
+def _product(device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile) -> _Kernel:
+    blocks = tile.images * tile.rows * side // (64 * tile.teams)
+    more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs, "RESIDENT": int(tile.resident), "BLOCKS": blocks}
+    text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
+    return _Kernel(device, "product", text, tile.teams * 128, product_memory(tile, side, c, back))
+
+
+@cache
+def _weight_gradient(device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: Tile) -> _Kernel:
+    columns = (2 + 64 // tile.outputs) * tile.channels
+    text = source(side, c, n, bias, tile, dtype, {"BO": tile.outputs}, [(columns, 1, 1), (8, 1, 1)])
+    return _Kernel(device, "weight_gradient", text, tile.teams * 128, weight_memory(tile, side))
+
+
+def source(
+    side: int, c: int, n: int, bias: bool, tile: Tile, dtype: torch.dtype, more: dict[str, int],
+    products: list[tuple[int, int, int]],
+) -> str:  # fmt: skip
+    """The text of a kernel; ``products``: columns of a matrix product, and whether its factors are transposed."""
+    kind, one = ("bf16", 0x3F80) if dtype == torch.bfloat16 else ("f16", 0x3C00)
+    sizes: dict[str, object] = {
+        "SIDE": side, "C": c, "N": n, "IMAGES": tile.images, "ROWS": tile.rows, "KC": tile.channels,
+        "THREADS": tile.teams * 128, "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, **more,
+    }  # fmt: skip
+    instructions = []
+    for columns, a, b in products:
+        count = columns // 2
+        places = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+f"(acc[{i}])' for i in range(count))
+        instructions.append(
+            f"template <> DEVICE void wgmma<{columns}>(float (&acc)[{count}], u64 a, u64 b) {{\n"
+            f'asm volatile("{{ .reg .pred p; setp.ne.u32 p, %{count + 2}, 0; wgmma.mma_async.sync.aligned.'
+            f"m64n{columns}k16.f32.{kind}.{kind} {{{places}}}, %{count}, %{count + 1}, p, 1, 1, {a}, {b}; }}"
+            f'" : {sums} : "l"(a), "l"(b), "r"(1));\n}}'
+        )
+    text = Path(__file__).with_name("conv3x3.cu").read_text("utf-8").replace("//WGMMA", "\n".join(instructions))
+    return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + text
+
+
+# NVRTC and the driver
+
+
+class _Library(NamedTuple):
+    """The compiler and the driver of a GPU, on which they were found to work."""
+
+    nvrtc: Any
+    cuda: Any
+    architecture: str
+    processors: int
+
+
+@cache
+def _library(device: int) -> _Library | None:
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    version = str(torch.version.cuda).split(".")[0]
+    spec = find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or []) if spec is not None else []
+    names = [f"libnvrtc.so.{version}", *(p for f in folders for p in glob.glob(f"{f}/*/lib/libnvrtc.so.{version}"))]
+    names += [f"/usr/local/cuda/lib64/libnvrtc.so.{version}", "libnvrtc.so"]
+    try:
+        nvrtc = _first(names)
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        log.info("Convolutions run in Triton: %s", error)
+        return None
+    return _Library(nvrtc, cuda, "sm_90a", torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _first(names: list[str]) -> Any:
+    for name in names[:-1]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return ctypes.CDLL(names[-1])
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        raise RuntimeError(f"CUDA error {result} of {what}")
+
+
+@cache
+def compiled(nvrtc: Any, text: str, architecture: str) -> bytes:
+    """The machine code of a source."""
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"conv3x3.cu", 0, None, None), "NVRTC")
+    flags = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    if nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags)):
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        told = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, told)
+        raise RuntimeError(f"NVRTC cannot compile conv3x3.cu: {told.value.decode()[:2000]}")
+    _check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), "nvrtcGetCUBINSize")
+    code = ctypes.create_string_buffer(size.value)
+    _check(nvrtc.nvrtcGetCUBIN(program, code), "nvrtcGetCUBIN")
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+class _Kernel:
+    """A compiled kernel on one GPU."""
+
+    def __init__(self, device: int, name: str, text: str, threads: int, memory: int) -> None:
+        library = _library(device)
+        assert library is not None
+        self.cuda, self.threads, self.memory = library.cuda, threads, memory
+        self.code = compiled(library.nvrtc, text, library.architecture)
+        module, self.function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        _check(self.cuda.cuModuleLoadData(ctypes.byref(module), self.code), "cuModuleLoadData")
+        _check(self.cuda.cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), "cuModuleGetFunction")
+        _check(self.cuda.cuFuncSetAttribute(self.function, 8, memory), f"shared memory, {memory} bytes")
+        place = self.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor
+        _check(place(ctypes.byref(count), self.function, threads, ctypes.c_size_t(memory)), "cuOccupancy")
+        self.slots = count.value * library.processors  # programs that run at the same time
+
+    def attribute(self, number: int) -> int:
+        """Of the driver's: 3 bytes of local memory, 4 registers."""
+        value = ctypes.c_int()
+        _check(self.cuda.cuFuncGetAttribute(ctypes.byref(value), number, self.function), "cuFuncGetAttribute")
+        return value.value
+
+    def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
+        made = [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else ctypes.c_int(v) for v in values]
+        pointers = (ctypes.c_void_p * len(made))(*(ctypes.addressof(value) for value in made))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        block = self.threads, 1, 1
+        result = self.cuda.cuLaunchKernel(self.function, *grid, *block, self.memory, stream, pointers, None)
+        _check(result, "cuLaunchKernel")

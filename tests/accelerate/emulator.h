@@ -1,0 +1,167 @@
+// What conv3x3.cu needs of a GPU, on a CPU: every thread of a program is a coroutine that runs up to the next barrier.
+//
+// Copies happen when they are awaited, matrix products when they are: a kernel that reads too early finds what was
+// there, NaN at first, and one that overwrites too early spoils its products.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define EMULATED
+#define DEVICE inline
+#define __global__
+#define __launch_bounds__(threads)
+using std::min;
+
+struct uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+struct Place { int x, y, z; };
+
+constexpr unsigned SIZE = 232448;
+alignas(128) static char memory[SIZE];
+static Place threadIdx, blockIdx, gridDim;
+static bool is_bfloat16;
+
+struct Thread {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    std::vector<std::function<void()>> copies, products, batches;
+    bool is_done;
+};
+static std::vector<Thread> threads;
+static std::vector<unsigned> exchanged;
+static ucontext_t scheduler;
+
+static Thread& self() { return threads[threadIdx.x]; }
+static void pause() {
+    const int number = threadIdx.x;
+    swapcontext(&threads[number].context, &scheduler);
+    threadIdx.x = number;
+}
+static void barrier() { pause(); }  // the scheduler resumes each thread once a round, so a round is a barrier
+
+static void run_all(std::vector<std::function<void()>>& work) {
+    for (auto& each : work) each();
+    work.clear();
+}
+
+static float widened(unsigned short bits) {
+    if (is_bfloat16) {
+        unsigned whole = (unsigned)bits << 16;
+        float value;
+        memcpy(&value, &whole, 4);
+        return value;
+    }
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const float size = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+    return exponent == 31 ? NAN : bits >> 15 ? -size : size;
+}
+
+static unsigned short narrowed(float value) {  // to the nearest, ties to even
+    if (is_bfloat16) {
+        unsigned whole;
+        memcpy(&whole, &value, 4);
+        return (whole + 0x7FFF + (whole >> 16 & 1)) >> 16;
+    }
+    _Float16 near = (_Float16)value;
+    unsigned short bits;
+    memcpy(&bits, &near, 2);
+    return bits;
+}
+
+inline unsigned shared_address() { return 0; }
+inline void copy(unsigned to, const unsigned short* from, bool is_inside) {
+    if (to % 16 || to + 16 > SIZE) std::abort();
+    self().copies.push_back([=] { is_inside ? (void)memcpy(memory + to, from, 16) : (void)memset(memory + to, 0, 16); });
+}
+inline void await_copies() {
+    run_all(self().copies);
+    barrier();
+}
+inline void store_shared(unsigned to, unsigned value) { memcpy(memory + to, &value, 4); }
+inline void begin_products() {}
+inline void end_products() {
+    for (auto& each : self().products) self().batches.push_back(each);
+    self().products.clear();
+}
+inline void await_products() { run_all(self().batches); }
+inline int uniform(int value) { return value; }
+inline unsigned swap_lanes(unsigned value, int distance) {
+    const int number = threadIdx.x;
+    exchanged[number] = value;
+    barrier();
+    const unsigned other = exchanged[number ^ distance];
+    barrier();
+    return other;
+}
+inline unsigned rounded(float low, float high) { return narrowed(low) | (unsigned)narrowed(high) << 16; }
+
+// Number (across, along the sum) of a factor, by the layouts without swizzling of the PTX manual.
+static float factor(unsigned long long descriptor, bool is_transposed, int across, int along) {
+    const unsigned first = descriptor & 0x3FFF, step_along = descriptor >> 16 & 0x3FFF, step = descriptor >> 32 & 0x3FFF;
+    const unsigned unit = first + across / 8 * step + along / 8 * step_along + (is_transposed ? along % 8 : across % 8);
+    const unsigned at = unit * 16 + (is_transposed ? across % 8 : along % 8) * 2;
+    unsigned short bits;
+    if (at + 2 > SIZE) std::abort();
+    memcpy(&bits, memory + at, 2);
+    return widened(bits);
+}
+
+template <int COLUMNS, bool A, bool B>
+void multiply(float (&acc)[COLUMNS / 2], unsigned long long a, unsigned long long b) {
+    float* sums = acc;
+    const int number = threadIdx.x;
+    self().products.push_back([=] {
+        for (int lower = 0; lower < 2; lower++) {
+            const int row = number / 32 % 4 * 16 + lower * 8 + number % 32 / 4;
+            float left[16];
+            for (int k = 0; k < 16; k++) left[k] = factor(a, A, row, k);
+            for (int i = 0; i < COLUMNS / 4; i++) {
+                const int column = i / 2 * 8 + number % 4 * 2 + i % 2;
+                float& sum = sums[i / 2 * 4 + lower * 2 + i % 2];
+                for (int k = 0; k < 16; k++) sum += left[k] * factor(b, B, column, k);
+            }
+        }
+    });
+}
+
+static std::function<void()> body;
+static void enter() {
+    body();
+    self().is_done = true;
+    pause();
+}
+
+static void launch(Place grid, int count, std::function<void()> kernel) {
+    gridDim = grid;
+    body = kernel;
+    threads = std::vector<Thread>(count);
+    exchanged.assign(count, 0);
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
+                memset(memory, 0xFF, SIZE);  // NaN
+                for (Thread& thread : threads) {
+                    getcontext(&thread.context);
+                    thread.context.uc_stack = {thread.stack.data(), 0, thread.stack.size()};
+                    thread.is_done = false;
+                    makecontext(&thread.context, enter, 0);
+                }
+                for (bool goes_on = true; goes_on;) {
+                    goes_on = false;
+                    for (threadIdx.x = 0; threadIdx.x < count; threadIdx.x++) {
+                        if (self().is_done) continue;
+                        const int number = threadIdx.x;
+                        swapcontext(&scheduler, &threads[number].context);
+                        threadIdx.x = number;
+                        goes_on |= !self().is_done;
+                    }
+                }
+            }
+}
