@@ -108,7 +108,7 @@ def side_by_side(
 
 
 KINDS = {  # parts of the names of kernels, the first that fits
-    "convolutions": ("_product", "_weight_gradient", "_add_up", "conv", "xmma", "implicit_gemm", "cutlass"),
+    "convolutions": ("product", "weight_gradient", "_add_up", "conv", "xmma", "implicit_gemm", "cutlass"),
     "normalisation": ("_moments", "_statistics", "_affine", "_gradient_sums", "batch_norm", "bn_"),
     "products": ("gemm", "nvjet", "cublas"),
     "optimiser": ("_sgd", "multi_tensor", "adam"),

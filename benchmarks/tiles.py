@@ -77,7 +77,7 @@ def check(side, c, n, s, b, dtype=BF):
                 bad += 1
                 continue
             limit = (3e-3 if dtype == BF else 4e-4, 4.5e-3 if dtype == BF else 6e-4)
-            limit = (3e-6, 1e-5) if kind == "weight" else limit
+            limit = (4e-5, 4e-5) if kind == "weight" else limit
             wrong = any(not (e[0] < limit[0] and e[1] < limit[1]) for e in found)
             bad += wrong
             say(
@@ -152,19 +152,15 @@ def race(shape, s, b, bias):
         try:
             kernel = make(*shape, kind, tile, bias)
             facts = f"regs {kernel.attribute(4)} local {kernel.attribute(3)} slots {kernel.slots}"
-            variants = (16, 32, 64) if kind == "weight" else (0,)
-            for more in variants:
-                if kind == "fwd":
-                    calls = [lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False, tile) for d in sets]
-                elif kind == "back":
-                    calls = [lambda d=d: h.product(d[3], d[1], None, True, tile) for d in sets]
-                else:
-                    calls = [lambda d=d: lk._summed(h.weight_gradient(d[0], d[3], s, bias, tile, more)) for d in sets]
-                ms = timed(calls)
-                best[kind] = min(best.get(kind, (9e9,)), (ms, tuple(tile), more))
-                say(
-                    f"  {kind:6} {shape} x{s} {tuple(tile)} {more or ''} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s  {facts}"
-                )
+            if kind == "fwd":
+                calls = [lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False, tile) for d in sets]
+            elif kind == "back":
+                calls = [lambda d=d: h.product(d[3], d[1], None, True, tile) for d in sets]
+            else:
+                calls = [lambda d=d: lk._summed(h.weight_gradient(d[0], d[3], s, bias, tile)) for d in sets]
+            ms = timed(calls)
+            best[kind] = min(best.get(kind, (9e9,)), (ms, tile))
+            say(f"  {kind:6} {shape} x{s} {tuple(tile)} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s  {facts}")
         except Exception:
             say("FAILED", kind, shape, tile)
             traceback.print_exc()
@@ -208,38 +204,80 @@ def part(run, *args):
     return None
 
 
+OLD = {  # of the run before: Triton's and cuDNN's
+    (32, 32, 32): ((0.1073, 0.1050, 0.1405), (0.1111, 0.1002, 0.1933)),
+    (16, 64, 64): ((0.0543, 0.0538, 0.0690), (0.0532, 0.0501, 0.0545)),
+    (8, 128, 128): ((0.0358, 0.0397, 0.0605), (0.0352, 0.0355, 0.0459)),
+    (32, 32, 64): ((0.1341, 0.1881, 0.1709), (0.1176, 0.1653, 0.1976)),
+    (16, 64, 128): ((0.0845, 0.0952, 0.1088), (0.0674, 0.0891, 0.0778)),
+    (32, 16, 32): ((0.0916, 0.0836, 0.1073), (0.1173, 0.0979, 0.1640)),
+    (32, 64, 64): ((0.1902, 0.1939, 0.2300), (0.1659, 0.1646, 0.1681)),
+    (16, 128, 128): ((0.1317, 0.1547, 0.2049), (0.1104, 0.1120, 0.1198)),
+    (8, 256, 256): ((0.1225, 0.1400, 0.4376), (0.1055, 0.1026, 0.1233)),
+    (4, 512, 512): ((0.1180, 0.1384, 1.3372), (0.0980, 0.0979, 0.1035)),
+}
+
+
 def main():
-    global swapped
     start = time.time()
-    torch.backends.cudnn.benchmark = True
-    say(torch.__version__, torch.cuda.get_device_name(), h._library(0))
-    part(compile_all, WRN[:1], True)
-    first = part(check, 32, 32, 32, 2, 5)
-    if first is None or first:
-        say("trying the other order of strides of transposed factors")
-        swapped = True
-        h._product.cache_clear(), h._weight_gradient.cache_clear()
-        part(compile_all, WRN[:1], True)
-        part(check, 32, 32, 32, 2, 5)
+    say(torch.__version__, torch.cuda.get_device_name())
     part(compile_all, WRN + RESNET, True)
-    say(f"{time.time() - start:.0f} s")
+    part(compile_all, RESNET, False)
     wrong = Counter()
     for shape in WRN + RESNET:
         wrong[shape] = part(check, *shape, 2, 19)
     part(check, 8, 64, 32, 2, 5, torch.float16)
     say("wrong tiles:", dict(wrong), f"{time.time() - start:.0f} s")
-    results = [part(race, shape, 8, 128, True) for shape in WRN]
-    results += [part(race, shape, s, 128, False) for s in (8, 3) for shape in RESNET]
+    results = [part(race, shape, 8, 128, shape in WRN) for shape in WRN + RESNET]
     say(f"{time.time() - start:.0f} s")
     for result in filter(None, results):
-        shape, s, flop = result["shape"], result["s"], result["flop"]
-        result["cudnn"] = part(cudnn, shape, s, 128) or {}
-        if time.time() - start < 150 and s == 8:
-            result["triton"] = part(triton_times, shape, s, 128, shape in WRN) or {}
-        for kind, (ms, tile, more) in result["best"].items():
-            rest = {who: f"{result[who][kind]:.4f}" for who in ("triton", "cudnn") if result.get(who)}
-            say(f"BEST {kind:6} {shape} x{s} {tile} {more or ''} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s {rest}")
+        shape, flop = result["shape"], result["flop"]
+        for place, kind in enumerate(("fwd", "back", "weight")):
+            ms, tile = result["best"].get(kind, (9e9, None))
+            triton, cudnn_ms = (times[place] for times in OLD[shape])
+            side, c, n = shape
+            key = (
+                ("weight", side, c, n)
+                if kind == "weight"
+                else ("product", side, *((c, n) if kind == "fwd" else (n, c)), kind)
+            )
+            h.TABLE[key] = tile if ms < triton else None
+            say(
+                f"BEST {kind:6} {shape} {tuple(tile or ())} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s, Triton {triton}, cuDNN {cudnn_ms}"
+            )
+    say(h.TABLE)
     say(f"{time.time() - start:.0f} s")
+    part(epochs, "wrn-paper", 8, 4, False)
+    say(f"{time.time() - start:.0f} s")
+    part(epochs, "wrn-paper", 8, 4, True)
+    say(f"{time.time() - start:.0f} s")
+    part(epochs, "wrn-paper", 8, 3, True, True)
+    say(f"{time.time() - start:.0f} s")
+    part(epochs, "resnet", 8, 3, True)
+    say(f"{time.time() - start:.0f} s")
+    part(epochs, "resnet", 8, 3, True, True)
+    say(f"{time.time() - start:.0f} s")
+
+
+def epochs(key, models, count, new, profiled=False):
+    """Seconds a model and epoch, as benchmarks/gpu.py measures them."""
+    import gpu
+
+    from noiseproof.accelerate import networks
+    from noiseproof.train import Settings, prepare
+
+    networks.WIDEST = 512
+    h.is_enabled = new
+    slow = "sgd:lr=0.001,momentum=0.9,weight_decay=5e-4"
+    tasks = {
+        "wrn-paper": ("cifar10", 50_000, (3, 32, 32), 10, "wrn-28-2-sln", "sln-mo:max_norm=none", 128),
+        "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
+    }
+    name, n, shape, classes, model, method, batch = tasks[key]
+    task = prepare(gpu.images(name, n, shape, classes), "symmetric:rate=0.4")
+    settings = Settings(model, epochs=count, batch_size=batch, optimizer=slow, schedule="constant")
+    measure = gpu.profiled if profiled else gpu.side_by_side
+    say("EPOCHS", "new" if new else "old", measure(task, method, settings, models, "bf16-mixed", True), h.is_enabled)
 
 
 def profile():
@@ -252,4 +290,10 @@ def profile():
 
 
 if __name__ == "__main__":
-    profile() if "--profile" in sys.argv else main()
+    if "--profile" in sys.argv:
+        profile()
+    elif "--first" in sys.argv:
+        compile_all(WRN[:2], True)
+        sys.exit(bool(check(32, 32, 32, 2, 5) + check(16, 64, 64, 2, 5)))
+    else:
+        main()

@@ -9,12 +9,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <vector>
 
 #define EMULATED
 #define DEVICE inline
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, programs)
 using std::min;
 
 struct uint4 { unsigned x, y, z, w; };
@@ -27,15 +28,19 @@ constexpr unsigned SIZE = 232448;
 alignas(128) static char memory[SIZE];
 static Place threadIdx, blockIdx, gridDim;
 static bool is_bfloat16;
+static unsigned used;  // bytes of memory that the kernel asked for
 
 struct Thread {
     ucontext_t context;
     std::vector<char> stack = std::vector<char>(1 << 16);
-    std::vector<std::function<void()>> copies, products, batches;
+    std::vector<std::function<void()>> copies, products;
+    std::vector<std::vector<std::function<void()>>> batches;
+    unsigned exchanged[2], exchanges;
     bool is_done;
 };
+struct Barrier { int count, arrived, rounds; };
 static std::vector<Thread> threads;
-static std::vector<unsigned> exchanged;
+static std::map<unsigned, Barrier> barriers;
 static ucontext_t scheduler;
 
 static Thread& self() { return threads[threadIdx.x]; }
@@ -44,7 +49,6 @@ static void pause() {
     swapcontext(&threads[number].context, &scheduler);
     threadIdx.x = number;
 }
-static void barrier() { pause(); }  // the scheduler resumes each thread once a round, so a round is a barrier
 
 static void run_all(std::vector<std::function<void()>>& work) {
     for (auto& each : work) each();
@@ -77,28 +81,59 @@ static unsigned short narrowed(float value) {  // to the nearest, ties to even
 
 inline unsigned shared_address() { return 0; }
 inline void copy(unsigned to, const unsigned short* from, bool is_inside) {
-    if (to % 16 || to + 16 > SIZE) std::abort();
+    if (to % 16 || to + 16 > used) std::abort();
     self().copies.push_back([=] { is_inside ? (void)memcpy(memory + to, from, 16) : (void)memset(memory + to, 0, 16); });
 }
-inline void await_copies() {
-    run_all(self().copies);
-    barrier();
-}
 inline void store_shared(unsigned to, unsigned value) { memcpy(memory + to, &value, 4); }
+inline float load_shared(unsigned from) {
+    float value;
+    memcpy(&value, memory + from, 4);
+    return value;
+}
+inline unsigned bits(float value) {
+    unsigned same;
+    memcpy(&same, &value, 4);
+    return same;
+}
+inline void make_barrier(unsigned at, int count) { barriers[at] = {count, 0, 0}; }
+inline void arrive(unsigned at) {
+    Barrier& barrier = barriers.at(at);
+    if (++barrier.arrived == barrier.count) barrier.arrived = 0, barrier.rounds++;
+}
+inline void arrive_after_copies(unsigned at) {
+    for (int i = 0; i < 3; i++) pause();  // they take their time
+    run_all(self().copies);
+    arrive(at);
+}
+inline void await(unsigned at, int round) {  // a GPU knows no more of the round than whether it is odd
+    while (barriers.at(at).rounds % 2 == round % 2) pause();
+    if (barriers.at(at).rounds != round + 1) std::abort();
+}
+inline void __syncthreads() {
+    if (!barriers.count(SIZE)) make_barrier(SIZE, threads.size());
+    const int round = barriers[SIZE].rounds;
+    arrive(SIZE);
+    await(SIZE, round);
+}
+inline void await_copies() {}
+inline void show_to_products() {}
 inline void begin_products() {}
 inline void end_products() {
-    for (auto& each : self().products) self().batches.push_back(each);
+    self().batches.push_back(self().products);
     self().products.clear();
 }
-inline void await_products() { run_all(self().batches); }
+template <int LEFT> void await_products() {
+    for (auto& batches = self().batches; batches.size() > LEFT; batches.erase(batches.begin())) run_all(batches[0]);
+}
+inline void hold(float&) {}
 inline int uniform(int value) { return value; }
 inline unsigned swap_lanes(unsigned value, int distance) {
     const int number = threadIdx.x;
-    exchanged[number] = value;
-    barrier();
-    const unsigned other = exchanged[number ^ distance];
-    barrier();
-    return other;
+    const unsigned turn = ++self().exchanges;
+    self().exchanged[turn % 2] = value;
+    for (int i = number / 32 * 32; i < number / 32 * 32 + 32; i++)
+        while (threads[i].exchanges < turn) pause();
+    return threads[number ^ distance].exchanged[turn % 2];
 }
 inline unsigned rounded(float low, float high) { return narrowed(low) | (unsigned)narrowed(high) << 16; }
 
@@ -108,7 +143,7 @@ static float factor(unsigned long long descriptor, bool is_transposed, int acros
     const unsigned unit = first + across / 8 * step + along / 8 * step_along + (is_transposed ? along % 8 : across % 8);
     const unsigned at = unit * 16 + (is_transposed ? across % 8 : along % 8) * 2;
     unsigned short bits;
-    if (at + 2 > SIZE) std::abort();
+    if (at + 2 > used) std::abort();
     memcpy(&bits, memory + at, 2);
     return widened(bits);
 }
@@ -138,19 +173,21 @@ static void enter() {
     pause();
 }
 
-static void launch(Place grid, int count, std::function<void()> kernel) {
+static void launch(Place grid, int count, unsigned size, std::function<void()> kernel) {
+    used = size;
     gridDim = grid;
     body = kernel;
     threads = std::vector<Thread>(count);
-    exchanged.assign(count, 0);
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
                 memset(memory, 0xFF, SIZE);  // NaN
+                barriers.clear();
                 for (Thread& thread : threads) {
                     getcontext(&thread.context);
                     thread.context.uc_stack = {thread.stack.data(), 0, thread.stack.size()};
                     thread.is_done = false;
+                    thread.exchanges = 0;
                     makecontext(&thread.context, enter, 0);
                 }
                 for (bool goes_on = true; goes_on;) {

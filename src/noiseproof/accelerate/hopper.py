@@ -25,30 +25,40 @@ is_enabled = True
 
 
 class Tile(NamedTuple):
-    """What a program holds: rows of images, outputs, channels at a time; teams of four warps; whether all weights."""
+    """What a program holds: rows of images, outputs, channels at a time; its teams, and how many programs share one
+    multiprocessor."""
 
     images: int
     rows: int
     outputs: int
     channels: int
-    teams: int = 4
-    resident: bool = True
+    teams: int = 3
+    programs: int = 1
 
 
 def product_tiles(side: int, c: int, n: int) -> list[Tile]:
     """Tiles for a product over ``c`` channels to ``n`` outputs, the best first."""
-    kc = 32 if c % 32 == 0 else 16
-    sizes = {32: [(1, 8), (1, 16)], 16: [(1, 16), (1, 8), (2, 16)], 8: [(4, 8), (2, 8), (8, 8)], 4: [(64, 1), (64, 2)]}
-    made: dict[tuple[int, ...], Tile] = {}
-    widths = [width for width in (64, 128, 256, 32, 16) if n % width == 0]
-    for outputs in [width for width in widths if width >= min(64, n)] or widths[:1]:
-        for images, rows in sizes[side]:
-            for teams, resident in itertools.product((4, 2), (True, False)):
-                tile, blocks = Tile(images, rows, outputs, kc, teams, resident), images * rows * side // 64
-                sums = blocks // teams * outputs // 2 if blocks % teams == 0 else 999  # registers of a thread
-                if max(product_memory(tile, side, c, back) for back in (False, True)) <= SHARED and sums * teams <= 384:
-                    made.setdefault(tile[:-1], tile)
-    return [tile for tile in made.values() if tile.teams < 4 or tile.outputs * tile.images * tile.rows * side <= 2**16]
+    sizes = {32: [(1, 8), (1, 16)], 16: [(1, 16), (1, 8), (2, 16)], 8: [(4, 8), (2, 8), (8, 8)], 4: []}
+    made = []
+    for (images, rows), outputs, channels in itertools.product(sizes[side], (32, 64, 128, 16), (32, 64, 16)):
+        sums = images * rows * side // 64 * outputs // 2  # registers of a thread
+        if (
+            n % outputs
+            or c % channels
+            or (channels == 16 and c != 16)
+            or outputs < (n if n < 64 else 64 if n % 64 == 0 else 32)
+            or sums > 128
+            or sums < 32
+        ):
+            continue
+        for teams, programs in [(3, 1), (2, 1), (1, 2), (2, 2)]:
+            if sums > {(3, 1): 64, (2, 1): 128, (1, 2): 64, (2, 2): 32}[teams, programs]:
+                continue
+            tile = Tile(images, rows, outputs, channels, teams, programs)
+            # A team that waits for a stage must not be a whole round ahead of it: it could not tell the rounds apart.
+            if product_stages(tile, side, c) > max(1, (teams - 1) * (c // channels)):
+                made.append(tile)
+    return made
 
 
 def weight_tiles(side: int, c: int, n: int) -> list[Tile]:
@@ -56,25 +66,47 @@ def weight_tiles(side: int, c: int, n: int) -> list[Tile]:
     bo = 64 if n % 64 == 0 else 32
     kc = next(width for width in (64, 32, 16) if c % width == 0)
     sizes = {32: [(1, 8), (1, 16), (1, 4)], 16: [(1, 16), (1, 8)], 8: [(4, 8), (2, 8)], 4: [(16, 4), (32, 4)]}[side]
-    every = [Tile(i, r, bo, k, 3) for k in (kc, 32) for i, r in sizes if k <= kc and (bo == 64 or k <= 32)]
-    return [tile for tile in dict.fromkeys(every) if weight_memory(tile, side) <= SHARED]
+    every = [Tile(i, r, bo, k) for k in (kc, 32) for i, r in sizes if k <= kc and (bo == 64 or k <= 32)]
+    return [tile for tile in dict.fromkeys(every) if weight_stages(tile, side) > 1]
 
 
-def _plane(tile: Tile, side: int, halo: int, channels: int) -> int:
+TABLE: dict[tuple[object, ...], Tile | None] = {}  # None: Triton's kernel is faster
+
+
+def best(kind: str, side: int, c: int, n: int, *more: str) -> Tile | None:
+    if (kind, side, c, n, *more) in TABLE:
+        return TABLE[(kind, side, c, n, *more)]
+    return next(iter((product_tiles if kind == "product" else weight_tiles)(side, c, n)), None)
+
+
+def _plane(tile: Tile, side: int, halo: int, channels: int, wide: bool) -> int:
     """Bytes of a tile's pixels."""
     deep = side == 4
-    pitch = side * (tile.images if deep else 1) + 2
+    pitch = side * (tile.images if deep else 1) + (3 if wide else 2)
     return (1 if deep else tile.images) * (tile.rows + 2 * halo) * channels // 8 * pitch * 16
 
 
-def product_memory(tile: Tile, side: int, c: int, back: bool) -> int:
-    line = (tile.outputs // 8 * (tile.channels + 1)) if back else (tile.channels // 8 * (tile.outputs + 2))
-    weights = 9 * line * 16
-    return 2 * _plane(tile, side, 1, tile.channels) + (c // tile.channels if tile.resident else 2) * weights
+def _stages(tile: Tile, rest: int, stage: int) -> int:
+    return min(8, (SHARED // tile.programs - 1024 * (tile.programs > 1) - rest) // stage)
 
 
-def weight_memory(tile: Tile, side: int) -> int:
-    return 2 * (_plane(tile, side, 1, tile.channels) + _plane(tile, side, 0, tile.outputs)) + 256
+def product_sizes(tile: Tile, side: int, c: int) -> tuple[int, int]:
+    """Bytes of all but the stages, and of a stage."""
+    weights = 9 * 16 * max(tile.outputs // 8 * (c + 1), c // 8 * (tile.outputs + 2))
+    return 256 + 4 * tile.outputs + weights, _plane(tile, side, 1, tile.channels, tile.channels == 64)
+
+
+def product_stages(tile: Tile, side: int, c: int) -> int:
+    return _stages(tile, *product_sizes(tile, side, c))
+
+
+def weight_sizes(tile: Tile, side: int) -> tuple[int, int]:
+    wide = tile.channels % 64 == tile.outputs % 64 == 0
+    return 512, _plane(tile, side, 1, tile.channels, wide) + _plane(tile, side, 0, tile.outputs, wide)
+
+
+def weight_stages(tile: Tile, side: int) -> int:
+    return _stages(tile, *weight_sizes(tile, side))
 
 
 def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:
@@ -90,7 +122,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool, tile: Ti
     if (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
         return None
     n = i if back else o
-    tile = tile or product_tiles(side, c, n)[0]
+    tile = tile or best("product", side, c, n, "back" if back else "fwd")
+    if tile is None:
+        return None
     kernel = _made(_product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile)
     if kernel is None:
         return None
@@ -109,7 +143,9 @@ def weight_gradient(
     (rows, side, _, c), n = x.shape, grad.shape[3]
     if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
         return None
-    tile = tile or weight_tiles(side, c, n)[0]
+    tile = tile or best("weight", side, c, n)
+    if tile is None:
+        return None
     kernel = _made(_weight_gradient, x.get_device(), x.dtype, side, c, n, bias, tile)
     if kernel is None:
         return None
@@ -134,17 +170,25 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
 
 @cache
 def _product(device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile) -> _Kernel:
-    blocks = tile.images * tile.rows * side // (64 * tile.teams)
-    more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs, "RESIDENT": int(tile.resident), "BLOCKS": blocks}
+    stages, (rest, stage) = product_stages(tile, side, c), product_sizes(tile, side, c)
+    more = {
+        "PRODUCT": 1,
+        "BACK": int(back),
+        "BN": tile.outputs,
+        "STAGES": stages,
+        "LEAST": 8 if tile.channels == 64 else 4,
+    }
     text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
-    return _Kernel(device, "product", text, tile.teams * 128, product_memory(tile, side, c, back))
+    return _Kernel(device, "product", text, (tile.teams + 1) * 128, rest + stages * stage)
 
 
 @cache
 def _weight_gradient(device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: Tile) -> _Kernel:
+    stages, (rest, stage) = weight_stages(tile, side), weight_sizes(tile, side)
     columns = (2 + 64 // tile.outputs) * tile.channels
-    text = source(side, c, n, bias, tile, dtype, {"BO": tile.outputs}, [(columns, 1, 1), (8, 1, 1)])
-    return _Kernel(device, "weight_gradient", text, tile.teams * 128, weight_memory(tile, side))
+    more = {"BO": tile.outputs, "STAGES": stages, "LEAST": 8 if tile.channels % 64 == tile.outputs % 64 == 0 else 4}
+    text = source(side, c, n, bias, tile, dtype, more, [(columns, 1, 1), (8, 1, 1)])
+    return _Kernel(device, "weight_gradient", text, (tile.teams + 1) * 128, rest + stages * stage)
 
 
 def source(
@@ -155,7 +199,7 @@ def source(
     kind, one = ("bf16", 0x3F80) if dtype == torch.bfloat16 else ("f16", 0x3C00)
     sizes: dict[str, object] = {
         "SIDE": side, "C": c, "N": n, "IMAGES": tile.images, "ROWS": tile.rows, "KC": tile.channels,
-        "THREADS": tile.teams * 128, "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, **more,
+        "TEAMS": tile.teams, "PROGRAMS": tile.programs, "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, **more,
     }  # fmt: skip
     instructions = []
     for columns, a, b in products:
