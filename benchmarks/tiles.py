@@ -1,4 +1,4 @@
-"""Scratch: which tiles of conv3x3.cu are right and fast on this GPU. Removed before merging."""
+"""Scratch: the last run on the card. Removed before merging."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import statistics
 import sys
 import time
 import traceback
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,28 +16,23 @@ import torch.nn.functional as F
 from noiseproof.accelerate import hopper as h
 from noiseproof.accelerate import layer_kernels as lk
 
-WRN = [(32, 32, 32), (16, 64, 64), (8, 128, 128), (32, 32, 64), (16, 64, 128), (32, 16, 32)]
-RESNET = [(32, 64, 64), (16, 128, 128), (8, 256, 256), (4, 512, 512)]
+WRN = {(32, 32, 32): 7, (16, 64, 64): 6, (8, 128, 128): 6, (32, 32, 64): 1, (16, 64, 128): 1, (32, 16, 32): 1}
+RESNET = {(32, 64, 64): 6, (16, 128, 128): 7, (8, 256, 256): 11, (4, 512, 512): 5}
 BF = torch.bfloat16
-swapped = False
-plain_source = h.source
-
-
-def source(*args):
-    text = plain_source(*args)
-    if swapped:
-        if args[-1][0][1]:
-            text = text.replace("(u64)along << 16 | (u64)across << 32", "(u64)across << 16 | (u64)along << 32")
-        else:
-            text = text.replace("BACK ? 8 : LINE, BACK ? LINE : 8", "LINE, 8")
-    return text
-
-
-h.source = source
+START = time.time()
 
 
 def say(*what):
-    print(*what, flush=True)
+    print(f"[{time.time() - START:.0f} s]", *what, flush=True)
+
+
+def part(run, *args):
+    try:
+        return run(*args)
+    except Exception:
+        traceback.print_exc()
+        sys.stdout.flush()
+    return None
 
 
 def data(side, c, n, s, b, dtype=BF, seed=0):
@@ -47,51 +43,60 @@ def data(side, c, n, s, b, dtype=BF, seed=0):
 
 
 def error(a, r):
-    return float((a.double() - r).norm() / r.norm()), float((a.double() - r).abs().max() / r.abs().max())
+    return float((a.double() - r).abs().max() / r.abs().max())
 
 
 def check(side, c, n, s, b, dtype=BF):
-    """Every tile against float64."""
+    """Everything that is covered against float64."""
     x, w, bias, gr = data(side, c, n, s, b, dtype)
     X, W, B = (v.double().requires_grad_() for v in (x, w, bias))
     with torch.backends.cudnn.flags(enabled=False):
         ref = torch.cat([F.conv2d(part.permute(0, 3, 1, 2), W[k].permute(0, 3, 1, 2), B[k], 1, 1)
                          for k, part in enumerate(X.unflatten(0, (s, b)))]).permute(0, 2, 3, 1)  # fmt: skip
         gx, gw, gb = torch.autograd.grad(ref, (X, W, B), gr.double())
-    bad = 0
-    for kind, tiles in (("fwd", h.product_tiles(side, c, n)), ("back", h.product_tiles(side, n, c)),
-                        ("weight", h.weight_tiles(side, c, n))):  # fmt: skip
-        for tile in tiles:
-            h.is_enabled = True
-            try:
-                torch.full((1 << 24,), float("nan"), device="cuda")  # poison what is allocated next
-                if kind == "fwd":
-                    found = [error(h.product(x, w, bias, False, tile), ref.detach())]
-                elif kind == "back":
-                    found = [error(h.product(gr, w, None, True, tile), gx)]
-                else:
-                    whole = h.weight_gradient(x, gr, s, True, tile).sum(0)
-                    found = [error(whole[: gw.numel()], gw.flatten()), error(whole[gw.numel() :], gb.flatten())]
-            except Exception:
-                traceback.print_exc()
-                bad += 1
-                continue
-            limit = (3e-3 if dtype == BF else 4e-4, 4.5e-3 if dtype == BF else 6e-4)
-            limit = (4e-5, 4e-5) if kind == "weight" else limit
-            wrong = any(not (e[0] < limit[0] and e[1] < limit[1]) for e in found)
-            bad += wrong
-            say(
-                "WRONG" if wrong else "ok",
-                kind,
-                (side, c, n, s, b),
-                tuple(tile),
-                [f"{v:.1e}" for e in found for v in e],
-            )
-    return bad
+    ref = ref.detach()
+    found = {}
+    if h.product_tile(side, c, n) is not None:
+        plain = h.product(x, w, bias, False)[0]
+        found["fwd"] = error(plain, ref)
+        again, parts = h.product(x, w, bias, False, None, gr, True)
+        found["beside"] = error(again, ref + gr.double())
+        rows = again.double().view(s, -1, n)
+        mean, var = torch.zeros(s, n, device="cuda"), torch.ones(s, n, device="cuda")
+        moments = h.statistics(parts, mean, var, rows.shape[1], 1.0, 1e-5)
+        found["mean"] = float((moments[0] - rows.mean(1)).abs().max())
+        found["scale"] = error(moments[1], (rows.var(1, correction=0) + 1e-5).rsqrt())
+        found["var"] = error(var, rows.var(1))
+        third, fourth = h.product(x, w, bias, False, None, gr, True)
+        found["same"] = float(not (torch.equal(again, third) and torch.equal(parts, fourth)))
+        half = h.product(x[b:], w[1:], bias[1:], False, None, gr[b:], True)
+        found["alone"] = float(not (torch.equal(half[0], again[b:]) and torch.equal(half[1], parts[1:])))
+    if h.product_tile(side, n, c) is not None:
+        found["back"] = error(h.product(gr, w, None, True)[0], gx)
+    whole = h.weight_gradient(x, gr, s, True).sum(0)
+    found["weight"], found["bias"] = error(whole[: gw.numel()], gw.flatten()), error(whole[gw.numel() :], gb.flatten())
+    half = 4.5e-3 if dtype == BF else 6e-4
+    limits = {
+        "fwd": half,
+        "beside": half,
+        "back": half,
+        "weight": 4e-5,
+        "bias": 4e-5,
+        "mean": 1e-5,
+        "scale": 1e-5,
+        "var": 1e-5,
+    }
+    wrong = {name for name, value in found.items() if not value <= limits.get(name, 0)}
+    say(
+        "WRONG" if wrong else "ok",
+        (side, c, n, s, b),
+        {name: f"{value:.1e}" for name, value in found.items()},
+        wrong or "",
+    )
+    return bool(wrong)
 
 
 def timed(calls):
-    """Milliseconds of one call, in a graph that goes round the inputs."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls:
@@ -114,160 +119,85 @@ def timed(calls):
     return statistics.median(found)
 
 
-def kernels_of(side, c, n):
-    return ([("fwd", t) for t in h.product_tiles(side, c, n)] + [("back", t) for t in h.product_tiles(side, n, c)]
-            + [("weight", t) for t in h.weight_tiles(side, c, n)])  # fmt: skip
-
-
-def make(side, c, n, kind, tile, bias, dtype=BF):
-    if kind == "weight":
-        return h._weight_gradient(0, dtype, side, c, n, bias, tile)
-    a, b = (n, c) if kind == "back" else (c, n)
-    return h._product(0, dtype, side, a, b, kind == "back", bias and kind == "fwd", tile)
-
-
-def compile_all(shapes, bias, dtype=BF):
-    """Text to machine code in parallel; loading is done later, on this thread."""
-    texts = []
-    library, kernel = h._library(0), h._Kernel
+def texts_of(shapes):
+    """Sources of all kernels that shapes need."""
+    texts, kernel = [], h._Kernel
     h._Kernel = lambda device, name, text, threads, memory: texts.append(text)
-    for shape in shapes:
-        for kind, tile in kernels_of(*shape):
-            make(*shape, kind, tile, bias, dtype)
+    for side, c, n in shapes:
+        for back, (a, b) in enumerate(((c, n), (n, c))):
+            tile = h.product_tile(side, a, b)
+            for beside, sums in (
+                ((False, False), (False, True), (True, True)) if tile and not back else ((False, False),)
+            ):
+                for bias in (False, True) if tile else ():
+                    h._product(0, BF, side, a, b, bool(back), bias and not back, tile, beside, sums)
+        for bias in (False, True):
+            h._weight_gradient(0, BF, side, c, n, bias, h.weight_tile(side, c, n))
     h._Kernel = kernel
     h._product.cache_clear(), h._weight_gradient.cache_clear()
-    texts = list(dict.fromkeys(texts))
-    start = time.time()
-    with ThreadPoolExecutor(14) as pool:
-        list(pool.map(lambda text: h.compiled(library.nvrtc, text, library.architecture), texts))
-    say(f"{len(texts)} kernels compiled in {time.time() - start:.1f} s")
+    return list(dict.fromkeys(texts))
 
 
-def race(shape, s, b, bias):
-    side, c, n = shape
-    sets = [data(side, c, n, s, b, seed=k) for k in range(3)]
-    flop = 2 * s * b * side**2 * 9 * c * n
-    best: dict[str, tuple] = {}
-    for kind, tile in kernels_of(*shape):
-        try:
-            kernel = make(*shape, kind, tile, bias)
-            facts = f"regs {kernel.attribute(4)} local {kernel.attribute(3)} slots {kernel.slots}"
-            if kind == "fwd":
-                calls = [lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False, tile) for d in sets]
-            elif kind == "back":
-                calls = [lambda d=d: h.product(d[3], d[1], None, True, tile) for d in sets]
-            else:
-                calls = [lambda d=d: lk._summed(h.weight_gradient(d[0], d[3], s, bias, tile)) for d in sets]
-            ms = timed(calls)
-            best[kind] = min(best.get(kind, (9e9,)), (ms, tile))
-            say(f"  {kind:6} {shape} x{s} {tuple(tile)} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s  {facts}")
-        except Exception:
-            say("FAILED", kind, shape, tile)
-            traceback.print_exc()
-    return {"shape": shape, "s": s, "flop": flop, "best": best}
-
-
-def cudnn(shape, s, b):
-    side, c, n = shape
-    x, w, _, gr = data(side, c, n, s, b)
-    x, gr, w = (
-        x.permute(0, 3, 1, 2),
-        gr.permute(0, 3, 1, 2),
-        w[0].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last),
-    )
-    back = lambda mask: torch.ops.aten.convolution_backward(
-        gr, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
-    )  # noqa: E731
-    return {"fwd": timed([lambda: F.conv2d(x, w, None, 1, 1)]), "back": timed([lambda: back([True, False, False])]),
-            "weight": timed([lambda: back([False, True, False])])}  # fmt: skip
-
-
-def triton_times(shape, s, b, bias):
-    side, c, n = shape
-    x, w, bi, gr = data(side, c, n, s, b)
-    x, gr = x.permute(0, 3, 1, 2), gr.permute(0, 3, 1, 2)
-    h.is_enabled = False
-    try:
-        return {"fwd": timed([lambda: lk._multiply(x, w, bi if bias else None, side, side, 1, 1, False)]),
-                "back": timed([lambda: lk._multiply(gr, w, None, side, side, 1, 1, True)]),
-                "weight": timed([lambda: lk._weights_gradient(x, gr, s, 3, 3, 1, 1, bias)])}  # fmt: skip
-    finally:
-        h.is_enabled = True
-
-
-def part(run, *args):
-    try:
-        return run(*args)
-    except Exception:
-        traceback.print_exc()
-        sys.stdout.flush()
-    return None
-
-
-OLD = {  # of the run before: Triton's and cuDNN's
-    (32, 32, 32): ((0.1073, 0.1050, 0.1405), (0.1111, 0.1002, 0.1933)),
-    (16, 64, 64): ((0.0543, 0.0538, 0.0690), (0.0532, 0.0501, 0.0545)),
-    (8, 128, 128): ((0.0358, 0.0397, 0.0605), (0.0352, 0.0355, 0.0459)),
-    (32, 32, 64): ((0.1341, 0.1881, 0.1709), (0.1176, 0.1653, 0.1976)),
-    (16, 64, 128): ((0.0845, 0.0952, 0.1088), (0.0674, 0.0891, 0.0778)),
-    (32, 16, 32): ((0.0916, 0.0836, 0.1073), (0.1173, 0.0979, 0.1640)),
-    (32, 64, 64): ((0.1902, 0.1939, 0.2300), (0.1659, 0.1646, 0.1681)),
-    (16, 128, 128): ((0.1317, 0.1547, 0.2049), (0.1104, 0.1120, 0.1198)),
-    (8, 256, 256): ((0.1225, 0.1400, 0.4376), (0.1055, 0.1026, 0.1233)),
-    (4, 512, 512): ((0.1180, 0.1384, 1.3372), (0.0980, 0.0979, 0.1035)),
+MAIN = {
+    shape: (WRN | RESNET)[shape] for shape in ((32, 32, 32), (16, 64, 64), (8, 128, 128), (32, 64, 64), (16, 128, 128))
 }
 
 
-def main():
-    start = time.time()
-    say(torch.__version__, torch.cuda.get_device_name())
-    part(compile_all, WRN + RESNET, True)
-    part(compile_all, RESNET, False)
-    wrong = Counter()
-    for shape in WRN + RESNET:
-        wrong[shape] = part(check, *shape, 2, 19)
-    part(check, 8, 64, 32, 2, 5, torch.float16)
-    say("wrong tiles:", dict(wrong), f"{time.time() - start:.0f} s")
-    results = [part(race, shape, 8, 128, shape in WRN) for shape in WRN + RESNET]
-    say(f"{time.time() - start:.0f} s")
-    for result in filter(None, results):
-        shape, flop = result["shape"], result["flop"]
-        for place, kind in enumerate(("fwd", "back", "weight")):
-            ms, tile = result["best"].get(kind, (9e9, None))
-            triton, cudnn_ms = (times[place] for times in OLD[shape])
-            side, c, n = shape
-            key = (
-                ("weight", side, c, n)
-                if kind == "weight"
-                else ("product", side, *((c, n) if kind == "fwd" else (n, c)), kind)
-            )
-            h.TABLE[key] = tile if ms < triton else None
-            say(
-                f"BEST {kind:6} {shape} {tuple(tile or ())} {ms:.4f} ms {flop / ms / 1e9:.0f} TF/s, Triton {triton}, cuDNN {cudnn_ms}"
-            )
-    say(h.TABLE)
-    say(f"{time.time() - start:.0f} s")
-    part(epochs, "wrn-paper", 8, 4, False)
-    say(f"{time.time() - start:.0f} s")
-    part(epochs, "wrn-paper", 8, 4, True)
-    say(f"{time.time() - start:.0f} s")
-    part(epochs, "wrn-paper", 8, 3, True, True)
-    say(f"{time.time() - start:.0f} s")
-    part(epochs, "resnet", 8, 3, True)
-    say(f"{time.time() - start:.0f} s")
-    part(epochs, "resnet", 8, 3, True, True)
-    say(f"{time.time() - start:.0f} s")
+def set_mode(cache, stages, shapes=None):
+    h.CACHE, h.STAGES = cache, stages
+    h._product.cache_clear(), h._weight_gradient.cache_clear()
+    library, shapes = h._library(0), shapes or MAIN
+    with ThreadPoolExecutor(14) as pool:
+        list(pool.map(lambda text: h.compiled(library.nvrtc, text, library.architecture), texts_of(shapes)))
 
 
-def epochs(key, models, count, new, profiled=False):
+def times(shape, s=8, b=128):
+    side, c, n = shape
+    sets = [data(side, c, n, s, b, seed=k) for k in range(3)]
+    bias = shape in WRN
+    calls = {"weight": [lambda d=d: lk._summed(h.weight_gradient(d[0], d[3], s, bias)) for d in sets]}
+    if h.product_tile(side, c, n) is not None:
+        calls["fwd"] = [lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False) for d in sets]
+        calls["sums"] = [
+            lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False, None, None, True) for d in sets
+        ]
+        calls["both"] = [
+            lambda d=d: h.product(d[0], d[1], d[2] if bias else None, False, None, d[3], True) for d in sets
+        ]
+    if h.product_tile(side, n, c) is not None:
+        calls["back"] = [lambda d=d: h.product(d[3], d[1], None, True) for d in sets]
+    return {kind: timed(call) for kind, call in calls.items()}
+
+
+def choose():
+    """How to copy: past the first cache or through it, and how much of the memory is left to it."""
+    totals = {}
+    for mode in (("cg", 8), ("ca", 4), ("ca", 8)):
+        if part(set_mode, *mode) is None and not h.is_enabled:
+            h.is_enabled = True
+            continue
+        total = 0.0
+        for shape, count in MAIN.items():
+            found = part(times, shape) or {"failed": 9e9}
+            total += count * sum(ms for kind, ms in found.items() if kind in ("fwd", "back", "weight", "failed"))
+            say(mode, shape, {kind: f"{ms:.4f}" for kind, ms in found.items()})
+        totals[mode] = total
+        say(mode, f"{total:.3f} ms")
+    best = min(totals, key=totals.get)
+    set_mode(*best, [*WRN, *RESNET])
+    say("chosen", best, {mode: f"{total:.3f}" for mode, total in totals.items()})
+
+
+def epochs(key, models, count, new, fused=True, profiled=False):
     """Seconds a model and epoch, as benchmarks/gpu.py measures them."""
     import gpu
 
-    from noiseproof.accelerate import networks
     from noiseproof.train import Settings, prepare
 
-    networks.WIDEST = 512
     h.is_enabled = new
+    fuses = h.fuses
+    if not fused:
+        h.fuses = lambda *values: False
     slow = "sgd:lr=0.001,momentum=0.9,weight_decay=5e-4"
     tasks = {
         "wrn-paper": ("cifar10", 50_000, (3, 32, 32), 10, "wrn-28-2-sln", "sln-mo:max_norm=none", 128),
@@ -277,23 +207,37 @@ def epochs(key, models, count, new, profiled=False):
     task = prepare(gpu.images(name, n, shape, classes), "symmetric:rate=0.4")
     settings = Settings(model, epochs=count, batch_size=batch, optimizer=slow, schedule="constant")
     measure = gpu.profiled if profiled else gpu.side_by_side
-    say("EPOCHS", "new" if new else "old", measure(task, method, settings, models, "bf16-mixed", True), h.is_enabled)
+    try:
+        row = measure(task, method, settings, models, "bf16-mixed", True)
+    finally:
+        h.fuses = fuses
+    say("EPOCHS", "new" if new else "old", "fused" if fused else "not fused", row, "kernels on:", h.is_enabled)
 
 
-def profile():
-    for shape in [(32, 32, 32), (16, 64, 64), (8, 128, 128)]:
-        x, w, bias, gr = data(*shape, 8, 128)
-        h.product(x, w, bias, False)
-        h.product(gr, w, None, True)
-        h.weight_gradient(x, gr, 8, True)
-    torch.cuda.synchronize()
+def main():
+    say(torch.__version__, torch.cuda.get_device_name())
+    part(set_mode, "ca", 4, [*WRN, *RESNET])
+    say("compiled")
+    wrong = [part(check, *shape, 2, 19) for shape in (*WRN, *RESNET)] + [part(check, 16, 64, 64, 3, 5, torch.float16)]
+    say("wrong:", wrong)
+    part(choose)
+    if h.CACHE != "ca" or h.STAGES != 4:
+        say("wrong:", [part(check, *shape, 2, 37) for shape in (*WRN, *RESNET)])
+    if (Path(__file__).parent / "norms.py").exists():
+        import norms
+
+        say("norms:", part(norms.tune, lk))
+    left = partial(lambda limit: time.time() - START < limit)
+    part(epochs, "wrn-paper", 8, 4, True)
+    part(epochs, "resnet", 8, 3, True)
+    if left(170):
+        part(epochs, "wrn-paper", 8, 3, True, False)
+    if left(155):
+        part(epochs, "wrn-paper", 8, 3, False)
+    if left(180):
+        part(epochs, "wrn-paper", 8, 3, True, True, True)
+    say("end")
 
 
 if __name__ == "__main__":
-    if "--profile" in sys.argv:
-        profile()
-    elif "--first" in sys.argv:
-        compile_all(WRN[:2], True)
-        sys.exit(bool(check(32, 32, 32, 2, 5) + check(16, 64, 64, 2, 5)))
-    else:
-        main()
+    main()

@@ -35,7 +35,8 @@ struct Thread {
     std::vector<char> stack = std::vector<char>(1 << 16);
     std::vector<std::function<void()>> copies, products;
     std::vector<std::vector<std::function<void()>>> batches;
-    unsigned exchanged[2], exchanges;
+    unsigned exchanged[8], exchanges;
+    std::function<bool()> can_go_on;
     bool is_done;
 };
 struct Barrier { int count, arrived, rounds; };
@@ -44,8 +45,9 @@ static std::map<unsigned, Barrier> barriers;
 static ucontext_t scheduler;
 
 static Thread& self() { return threads[threadIdx.x]; }
-static void pause() {
+static void pause(std::function<bool()> until) {
     const int number = threadIdx.x;
+    threads[number].can_go_on = until;
     swapcontext(&threads[number].context, &scheduler);
     threadIdx.x = number;
 }
@@ -55,7 +57,7 @@ static void run_all(std::vector<std::function<void()>>& work) {
     work.clear();
 }
 
-static float widened(unsigned short bits) {
+static float number(unsigned short bits) {
     if (is_bfloat16) {
         unsigned whole = (unsigned)bits << 16;
         float value;
@@ -80,7 +82,7 @@ static unsigned short narrowed(float value) {  // to the nearest, ties to even
 }
 
 inline unsigned shared_address() { return 0; }
-inline void copy(unsigned to, const unsigned short* from, bool is_inside) {
+__attribute__((noinline)) static void copy(unsigned to, const unsigned short* from, bool is_inside) {
     if (to % 16 || to + 16 > used) std::abort();
     self().copies.push_back([=] { is_inside ? (void)memcpy(memory + to, from, 16) : (void)memset(memory + to, 0, 16); });
 }
@@ -95,18 +97,25 @@ inline unsigned bits(float value) {
     memcpy(&same, &value, 4);
     return same;
 }
+inline float from_bits(unsigned value) {
+    float same;
+    memcpy(&same, &value, 4);
+    return same;
+}
+inline float widened(unsigned both, bool high) { return number(high ? both >> 16 : both); }
 inline void make_barrier(unsigned at, int count) { barriers[at] = {count, 0, 0}; }
 inline void arrive(unsigned at) {
     Barrier& barrier = barriers.at(at);
     if (++barrier.arrived == barrier.count) barrier.arrived = 0, barrier.rounds++;
 }
 inline void arrive_after_copies(unsigned at) {
-    for (int i = 0; i < 3; i++) pause();  // they take their time
+    for (int i = 0; i < 3; i++) pause([] { return true; });  // they take their time
     run_all(self().copies);
     arrive(at);
 }
 inline void await(unsigned at, int round) {  // a GPU knows no more of the round than whether it is odd
-    while (barriers.at(at).rounds % 2 == round % 2) pause();
+    const Barrier& barrier = barriers.at(at);
+    if (barrier.rounds % 2 == round % 2) pause([&barrier, round] { return barrier.rounds % 2 != round % 2; });
     if (barriers.at(at).rounds != round + 1) std::abort();
 }
 inline void __syncthreads() {
@@ -127,13 +136,13 @@ template <int LEFT> void await_products() {
 }
 inline void hold(float&) {}
 inline int uniform(int value) { return value; }
-inline unsigned swap_lanes(unsigned value, int distance) {
+__attribute__((noinline)) static unsigned swap_lanes(unsigned value, int distance) {
     const int number = threadIdx.x;
     const unsigned turn = ++self().exchanges;
-    self().exchanged[turn % 2] = value;
-    for (int i = number / 32 * 32; i < number / 32 * 32 + 32; i++)
-        while (threads[i].exchanges < turn) pause();
-    return threads[number ^ distance].exchanged[turn % 2];
+    self().exchanged[turn % 8] = value;
+    const int other = number ^ distance;
+    if (threads[other].exchanges < turn) pause([other, turn] { return threads[other].exchanges >= turn; });
+    return threads[other].exchanged[turn % 8];
 }
 inline unsigned rounded(float low, float high) { return narrowed(low) | (unsigned)narrowed(high) << 16; }
 
@@ -145,22 +154,21 @@ static float factor(unsigned long long descriptor, bool is_transposed, int acros
     unsigned short bits;
     if (at + 2 > used) std::abort();
     memcpy(&bits, memory + at, 2);
-    return widened(bits);
+    return number(bits);
 }
 
-template <int COLUMNS, bool A, bool B>
-void multiply(float (&acc)[COLUMNS / 2], unsigned long long a, unsigned long long b) {
-    float* sums = acc;
+__attribute__((noinline)) static void multiply(
+    int columns, bool a_is_transposed, bool b_is_transposed, float* sums, unsigned long long a, unsigned long long b) {
     const int number = threadIdx.x;
     self().products.push_back([=] {
         for (int lower = 0; lower < 2; lower++) {
             const int row = number / 32 % 4 * 16 + lower * 8 + number % 32 / 4;
             float left[16];
-            for (int k = 0; k < 16; k++) left[k] = factor(a, A, row, k);
-            for (int i = 0; i < COLUMNS / 4; i++) {
+            for (int k = 0; k < 16; k++) left[k] = factor(a, a_is_transposed, row, k);
+            for (int i = 0; i < columns / 4; i++) {
                 const int column = i / 2 * 8 + number % 4 * 2 + i % 2;
                 float& sum = sums[i / 2 * 4 + lower * 2 + i % 2];
-                for (int k = 0; k < 16; k++) sum += left[k] * factor(b, B, column, k);
+                for (int k = 0; k < 16; k++) sum += left[k] * factor(b, b_is_transposed, column, k);
             }
         }
     });
@@ -170,7 +178,7 @@ static std::function<void()> body;
 static void enter() {
     body();
     self().is_done = true;
-    pause();
+    pause([] { return false; });
 }
 
 static void launch(Place grid, int count, unsigned size, std::function<void()> kernel) {
@@ -188,17 +196,21 @@ static void launch(Place grid, int count, unsigned size, std::function<void()> k
                     thread.context.uc_stack = {thread.stack.data(), 0, thread.stack.size()};
                     thread.is_done = false;
                     thread.exchanges = 0;
+                    thread.can_go_on = [] { return true; };
                     makecontext(&thread.context, enter, 0);
                 }
                 for (bool goes_on = true; goes_on;) {
                     goes_on = false;
-                    for (threadIdx.x = 0; threadIdx.x < count; threadIdx.x++) {
-                        if (self().is_done) continue;
-                        const int number = threadIdx.x;
-                        swapcontext(&scheduler, &threads[number].context);
+                    bool has_moved = false;
+                    for (int number = 0; number < count; number++) {
                         threadIdx.x = number;
-                        goes_on |= !self().is_done;
+                        if (self().is_done) continue;
+                        goes_on = true;
+                        if (!self().can_go_on()) continue;
+                        has_moved = true;
+                        swapcontext(&scheduler, &threads[number].context);
                     }
+                    if (goes_on && !has_moved) std::abort();  // all wait for each other
                 }
             }
 }

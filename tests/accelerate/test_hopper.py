@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ constexpr bool A = false, B = BACK;
 #else
 constexpr bool A = true, B = true;
 #endif
-template <int COLUMNS> void wgmma(float (&acc)[COLUMNS / 2], u64 a, u64 b) { multiply<COLUMNS, A, B>(acc, a, b); }
+template <int COLUMNS> void wgmma(float (&acc)[COLUMNS / 2], u64 a, u64 b) { multiply(COLUMNS, A, B, acc, a, b); }
 """
 
 
@@ -39,25 +40,24 @@ class Emulated:
 
     def __init__(self, device: int, name: str, text: str, threads: int, memory: int) -> None:
         assert memory <= hopper.SHARED
-        pointers = 4 if name == "product" else 3
-        names = [f"p{i}" for i in range(pointers)] + ["i0", "i1", "i2"]
-        kinds = ["const half*", "const half*", "const float*", "half*"] if pointers == 4 else ["const half*"] * 2 + ["float*"]
-        signature = ", ".join(f"{kind} {name}" for kind, name in zip(kinds + ["int"] * 3, names, strict=True))
+        kinds = {"product": "hhfhhfiii", "weight_gradient": "hhfiii", "statistics": "ffffiiixx"}[name]
+        types = {"h": "half*", "f": "float*", "i": "int", "x": "float"}
+        names = [f"v{i}" for i in range(len(kinds))]
+        signature = ", ".join(f"{types[kind]} {name}" for kind, name in zip(kinds, names, strict=True))
         run = (
-            f'\nextern "C" void run(int x, int y, int z, {signature}) {{ is_bfloat16 = TYPE[0] == \'b\';'
+            f"\nextern \"C\" void run(int x, int y, int z, {signature}) {{ is_bfloat16 = TYPE[0] == 'b';"
             f" launch({{x, y, z}}, {threads}, {memory}, [=] {{ {name}({', '.join(names)}); }}); }}\n"
         )
         defined = text.replace("constexpr bool DEEP", PRODUCTS + "constexpr bool DEEP", 1)
         built = self.folder / hashlib.sha256(text.encode()).hexdigest()[:16]
         file = built.with_suffix(".cpp")
         file.write_text(f'#include "{EMULATOR}"\n{defined}{run}', "utf-8")
-        flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-Wno-unknown-pragmas", "-o", str(built)]
+        flags = ["-O1", "-std=c++17", "-shared", "-fPIC", "-Wno-unknown-pragmas", "-o", str(built)]
         subprocess.run(["g++", *flags, str(file)], check=True)
         self.library = ctypes.CDLL(str(built))
 
     def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
-        made = [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else ctypes.c_int(v) for v in values]
-        self.library.run(*grid, *made)
+        self.library.run(*grid, *hopper.arguments(values))
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ SHAPES = {
     "16 to 32": (2, 1, 16, 32, 32, torch.bfloat16),
     "32": (1, 1, 32, 32, 32, torch.float16),
     "side 16": (1, 2, 64, 128, 16, torch.bfloat16),
-    "half a tile": (2, 3, 96, 96, 8, torch.bfloat16),
+    "an odd image": (2, 3, 96, 96, 8, torch.bfloat16),
     "side 8, 32 outputs": (1, 2, 32, 32, 8, torch.float16),
     "images of 16 pixels": (2, 17, 64, 64, 4, torch.bfloat16),
 }
@@ -102,21 +102,51 @@ def test_convolutions_and_gradients_are_pytorchs(name: str) -> None:
     to_x, to_weight, to_bias = torch.autograd.grad(out, exact, grad.double())
     found, back = hopper.product(x, weight, bias, False), hopper.product(grad, weight, None, True)
     parts = hopper.weight_gradient(x, grad, s, True)
-    assert found is not None and back is not None and parts is not None
-    assert close(found, out.detach(), dtype) and close(back, to_x, dtype)
-    total = parts.double().sum(0)
-    assert close(total, torch.cat([to_weight.flatten(), to_bias.flatten()]), torch.float32)
+    assert parts is not None and all((made is None) == (side < 16) for made in (found, back))  # else Triton's serve
+    if found is not None and back is not None:
+        assert close(found[0], out.detach(), dtype) and close(back[0], to_x, dtype)
+    assert close(parts.double().sum(0), torch.cat([to_weight.flatten(), to_bias.flatten()]), torch.float32)
     # The last network alone: to the bit the same.
-    x, grad, weight, bias = (value.unflatten(0, (s, -1))[-1] for value in (x, grad, weight, bias))
+    x, grad, weight, bias = (value.unflatten(0, (s, -1))[-1:].flatten(0, 1) for value in (x, grad, weight, bias))
     alone = hopper.weight_gradient(x, grad, 1, False)
     assert alone is not None and torch.equal(alone, parts[:, : to_weight.numel()].view(len(parts), s, -1)[:, -1])
     one = hopper.product(x, weight, bias, False)
-    assert one is not None and torch.equal(one, found[-b:])
+    assert one is None or (found is not None and torch.equal(one[0], found[0][-b:]))
 
 
-@pytest.mark.parametrize(("side", "c", "n"), [(side, c, n) for side in hopper.SIDES for c, n in ((16, 32), (96, 160), (512, 512))])
-def test_every_size_has_a_tile_that_fits(side: int, c: int, n: int) -> None:
+@pytest.mark.parametrize("shape", [(2, 3, 32, 32, 16, torch.bfloat16), (1, 1, 64, 64, 32, torch.float16)], ids=str)
+@pytest.mark.parametrize("has_beside", [False, True])
+def test_batch_statistics_are_those_of_what_is_stored(shape: tuple[Any, ...], has_beside: bool) -> None:
+    s, b, i, o, side, dtype = shape
+    generator = torch.Generator().manual_seed(0)
+    x, beside, weight = (
+        torch.randn(size, generator=generator).to(dtype)
+        for size in ((s * b, side, side, i), (s * b, side, side, o), (s, o, 3, 3, i))
+    )
+    weight, bias = weight / 16, 3 * torch.randn(s, o, generator=generator)
+    running = [torch.randn(s, o, generator=generator), torch.rand(s, o, generator=generator)]
+    found = hopper.product(x, weight, bias, False, None, beside if has_beside else None, True)
+    assert found is not None
+    each = [
+        F.conv2d(rows.permute(0, 3, 1, 2), weight[n].permute(0, 3, 1, 2).double(), bias[n].double(), padding=1)
+        for n, rows in enumerate(x.double().unflatten(0, (s, b)))
+    ]
+    exact = torch.cat(each).permute(0, 2, 3, 1)
+    assert close(found[0], exact + beside.double() if has_beside else exact, dtype)
+    rows = found[0].double().view(s, -1, o)
+    mean, var = rows.mean(1), rows.var(1, correction=0)
+    expected = [0.9 * running[0] + 0.1 * mean, 0.9 * running[1] + 0.1 * rows.var(1)]
+    moments = hopper.statistics(found[1], *running, rows.shape[1], 0.1, 1e-5)
+    for value, reference in zip([*moments, *running], [mean, (var + 1e-5).rsqrt(), *expected], strict=True):
+        assert float((value.double() - reference).abs().max()) < 3e-6 * float(reference.abs().max())
+
+
+@pytest.mark.parametrize("side", hopper.SIDES)
+@pytest.mark.parametrize(("c", "n"), [(16, 32), (32, 32), (32, 64), (64, 128), (96, 160), (256, 256), (512, 512)])
+def test_tiles_fit(side: int, c: int, n: int) -> None:
+    assert hopper.weight_tile(side, c, n) is not None
     for one, other in ((c, n), (n, c)):
-        for tile in hopper.product_tiles(side, one, other)[:1]:
-            assert other % tile.outputs == 0 and one % tile.channels == 0
-    assert hopper.weight_tiles(side, c, n)
+        for tile in (hopper.product_tile(side, one, other), hopper.weight_tile(side, c, n)):
+            assert tile is None or tile.memory <= hopper.SHARED
+        tile = hopper.product_tile(side, one, other)
+        assert tile is None or tile.stages > (tile.teams - 1) * one // tile.channels  # see there

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,130 +19,134 @@ from torch import Tensor
 
 log = logging.getLogger("noiseproof")
 SIDES = 4, 8, 16, 32
+WIDEST = 512  # channels of convolutions that several networks run faster together than apart
 SHARED = 232_448  # bytes of shared memory that a program can have
 is_enabled = True
+STAGES = 4  # at most, unless more are needed; the rest of the memory is a cache
+CACHE = "ca"
 
 
 class Tile(NamedTuple):
-    """What a program holds: rows of images, outputs, channels at a time; its teams, and how many programs share one
-    multiprocessor."""
+    """What a program holds: rows of images, outputs, channels at a time; its teams and stages."""
 
     images: int
     rows: int
     outputs: int
     channels: int
-    teams: int = 3
-    programs: int = 1
+    teams: int
+    stages: int
+    memory: int  # bytes
 
 
-def product_tiles(side: int, c: int, n: int) -> list[Tile]:
-    """Tiles for a product over ``c`` channels to ``n`` outputs, the best first."""
-    sizes = {32: [(1, 8), (1, 16)], 16: [(1, 16), (1, 8), (2, 16)], 8: [(4, 8), (2, 8), (8, 8)], 4: []}
-    made = []
-    for (images, rows), outputs, channels in itertools.product(sizes[side], (32, 64, 128, 16), (32, 64, 16)):
-        sums = images * rows * side // 64 * outputs // 2  # registers of a thread
-        if (
-            n % outputs
-            or c % channels
-            or (channels == 16 and c != 16)
-            or outputs < (n if n < 64 else 64 if n % 64 == 0 else 32)
-            or sums > 128
-            or sums < 32
-        ):
-            continue
-        for teams, programs in [(3, 1), (2, 1), (1, 2), (2, 2)]:
-            if sums > {(3, 1): 64, (2, 1): 128, (1, 2): 64, (2, 2): 32}[teams, programs]:
-                continue
-            tile = Tile(images, rows, outputs, channels, teams, programs)
-            # A team that waits for a stage must not be a whole round ahead of it: it could not tell the rounds apart.
-            if product_stages(tile, side, c) > max(1, (teams - 1) * (c // channels)):
-                made.append(tile)
-    return made
+def product_tile(side: int, c: int, n: int) -> Tile | None:
+    """The tile of a product over ``c`` channels to ``n`` outputs; None where Triton's is faster, or serves as well."""
+    outputs = 64 if n % 64 == 0 else n
+    if side < 16 or outputs not in (16, 32, 64):
+        return None
+    rows = 16 if outputs == 16 else 8
+    channels = 64 if side == 32 and c % 64 == n % 64 == 0 else 32 if c % 32 == 0 else 16
+    teams = 3 if c <= 64 and rows * side * outputs <= 64 * 128 else 2  # as many as have registers
+    rest = 256 + (4 + 32 * teams) * outputs + 9 * 16 * max(outputs // 8 * (c + 1), c // 8 * (outputs + 2))  # weights, …
+    # A team that waits for a stage must not be a whole round ahead of it: it could not tell the rounds apart.
+    least = (teams - 1) * (c // channels) + 1
+    return _fit(Tile(1, rows, outputs, channels, teams, 0, rest), _plane(1, rows + 2, side, channels, channels), least)
 
 
-def weight_tiles(side: int, c: int, n: int) -> list[Tile]:
-    """Tiles for the gradient of weights from ``c`` channels to ``n`` outputs, the best first."""
-    bo = 64 if n % 64 == 0 else 32
-    kc = next(width for width in (64, 32, 16) if c % width == 0)
-    sizes = {32: [(1, 8), (1, 16), (1, 4)], 16: [(1, 16), (1, 8)], 8: [(4, 8), (2, 8)], 4: [(16, 4), (32, 4)]}[side]
-    every = [Tile(i, r, bo, k) for k in (kc, 32) for i, r in sizes if k <= kc and (bo == 64 or k <= 32)]
-    return [tile for tile in dict.fromkeys(every) if weight_stages(tile, side) > 1]
+def weight_tile(side: int, c: int, n: int) -> Tile | None:
+    """The tile of the gradient of weights from ``c`` channels to ``n`` outputs."""
+    outputs = 64 if n % 64 == 0 else 32
+    channels = next(width for width in (64, 32, 16) if c % width == 0 and width <= outputs)
+    images = {4: 16, 8: 2}.get(side, 1)
+    for rows in (min(side, 16), 8):
+        planes = [_plane(images, rows + 2, side, channels, min(channels, outputs)),
+                  _plane(images, rows, side, outputs, min(channels, outputs))]  # fmt: skip
+        tile = _fit(Tile(images, rows, outputs, channels, 3, 0, 512), sum(planes), 2)
+        if tile is not None:
+            return tile
+    return None
 
 
-TABLE: dict[tuple[object, ...], Tile | None] = {}  # None: Triton's kernel is faster
+def _plane(images: int, rows: int, side: int, channels: int, least: int) -> int:
+    """Bytes of a tile's pixels; of the rows of 8 channels, PITCH is the length."""
+    layers, column = (1, images) if side == 4 else (images, 1)
+    return layers * rows * channels // 8 * (side * column + (3 if least == 64 else 2)) * 16
 
 
-def best(kind: str, side: int, c: int, n: int, *more: str) -> Tile | None:
-    if (kind, side, c, n, *more) in TABLE:
-        return TABLE[(kind, side, c, n, *more)]
-    return next(iter((product_tiles if kind == "product" else weight_tiles)(side, c, n)), None)
+def _fit(tile: Tile, stage: int, least: int) -> Tile | None:
+    stages = min(max(STAGES, least), (SHARED - tile.memory) // stage)
+    return tile._replace(stages=stages, memory=tile.memory + stages * stage) if stages >= least else None
 
 
-def _plane(tile: Tile, side: int, halo: int, channels: int, wide: bool) -> int:
-    """Bytes of a tile's pixels."""
-    deep = side == 4
-    pitch = side * (tile.images if deep else 1) + (3 if wide else 2)
-    return (1 if deep else tile.images) * (tile.rows + 2 * halo) * channels // 8 * pitch * 16
+def serves(x: Tensor) -> bool:
+    """Whether ``x`` is on a GPU that has these kernels."""
+    return is_enabled and x.is_cuda and _library(x.get_device()) is not None
 
 
-def _stages(tile: Tile, rest: int, stage: int) -> int:
-    return min(8, (SHARED // tile.programs - 1024 * (tile.programs > 1) - rest) // stage)
-
-
-def product_sizes(tile: Tile, side: int, c: int) -> tuple[int, int]:
-    """Bytes of all but the stages, and of a stage."""
-    weights = 9 * 16 * max(tile.outputs // 8 * (c + 1), c // 8 * (tile.outputs + 2))
-    return 256 + 4 * tile.outputs + weights, _plane(tile, side, 1, tile.channels, tile.channels == 64)
-
-
-def product_stages(tile: Tile, side: int, c: int) -> int:
-    return _stages(tile, *product_sizes(tile, side, c))
-
-
-def weight_sizes(tile: Tile, side: int) -> tuple[int, int]:
-    wide = tile.channels % 64 == tile.outputs % 64 == 0
-    return 512, _plane(tile, side, 1, tile.channels, wide) + _plane(tile, side, 0, tile.outputs, wide)
-
-
-def weight_stages(tile: Tile, side: int) -> int:
-    return _stages(tile, *weight_sizes(tile, side))
+def fuses(x: Tensor, weight: Tensor) -> bool:
+    """Whether one kernel convolves images (S·B, I, H, W), adds what is beside them and sums it up."""
+    (seats, o, kh, kw, i), side = weight.shape, x.shape[2]
+    covered = (kh, kw) == (3, 3) and not torch.compiler.is_compiling() and product_tile(side, i, o) is not None
+    return covered and _suits(x.permute(0, 2, 3, 1), seats, side, i, o)
 
 
 def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:
     """Whether these kernels can convolve images (S·B, H, W, …) from or to ``c`` channels to or from ``n``."""
     square = x.shape[1] == x.shape[2] and side in SIDES and c % 16 == 0 and n % 32 == 0
-    usable = is_enabled and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and x.data_ptr() % 16 == 0
-    return square and usable and len(x) // seats * side**2 * max(c, n) < 2**31 and _library(x.get_device()) is not None
+    usable = x.dtype in (torch.bfloat16, torch.float16) and x.data_ptr() % 16 == 0 and serves(x)
+    return square and usable and len(x) // seats * side**2 * max(c, n) < 2**31
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool, tile: Tile | None = None) -> Tensor | None:
-    """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back; None where that is left to Triton."""
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, back: bool, tile: Tile | None = None, beside: Tensor | None = None,
+    sums: bool = False,
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back, + ``beside``; None: left to Triton.
+
+    ``sums``: also parts (S, P, 2, O) of the sums of all that belongs to a channel and of its squares.
+    """
     (rows, side, _, c), (seats, o, kh, kw, i) = x.shape, weight.shape
     if (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
         return None
     n = i if back else o
-    tile = tile or best("product", side, c, n, "back" if back else "fwd")
-    if tile is None:
+    tile = tile or product_tile(side, c, n)
+    fused = beside is not None or sums
+    if tile is None or (fused and n % 32):
         return None
-    kernel = _made(_product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile)
+    kernel = _made(
+        _product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile, beside is not None, sums
+    )
     if kernel is None:
         return None
     out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
-    tiles = -(-rows // seats // tile.images) * (side // tile.rows)
-    share = -(-tiles // max(1, kernel.slots // (seats * (n // tile.outputs))))
-    grid = -(-tiles // share), n // tile.outputs, seats
-    kernel(grid, x, weight, x if bias is None else bias, out, rows // seats, tiles, share)
+    tiles, blocks = -(-rows // seats // tile.images) * (side // tile.rows), n // tile.outputs
+    # Sums must not depend on the number of networks: a batch of 128 is the work of 32 programs, which fill a GPU if
+    # there are four networks or more.
+    programs = max(1, 32 // blocks if sums else kernel.slots // (seats * blocks))
+    share = max(1, 128 // tile.images * (side // tile.rows) // programs) if sums else -(-tiles // programs)
+    count = -(-tiles // share)
+    parts = torch.empty(seats, count * tile.teams * 4 if sums else 0, 2, n, dtype=torch.float32, device=x.device)
+    others = x if bias is None else bias, x if beside is None else beside
+    kernel((count, blocks, seats), x, weight, *others, out, parts, rows // seats, tiles, share)
+    return out, parts
+
+
+def statistics(
+    parts: Tensor, running_mean: Tensor, running_var: Tensor, rows: int, momentum: float, eps: float
+) -> Tensor:
+    """Means and reciprocal deviations, (2, S, C), from ``parts`` of sums over ``rows``; running statistics follow."""
+    seats, count, _, c = parts.shape
+    out = torch.empty(2, seats, c, dtype=torch.float32, device=parts.device)
+    values = parts, out, running_mean, running_var, count, rows, c, momentum, eps
+    _statistics(parts.get_device())((-(-c // 32), 1, seats), *values)
     return out
 
 
-def weight_gradient(
-    x: Tensor, grad: Tensor, seats: int, bias: bool, tile: Tile | None = None, programs: int = 16
-) -> Tensor | None:
+def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool, tile: Tile | None = None) -> Tensor | None:
     """Parts (P, …) of the gradients of weights, (S, O, 3, 3, I), and after them of biases, (S, O)."""
     (rows, side, _, c), n = x.shape, grad.shape[3]
     if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
         return None
-    tile = tile or best("weight", side, c, n)
+    tile = tile or weight_tile(side, c, n)
     if tile is None:
         return None
     kernel = _made(_weight_gradient, x.get_device(), x.dtype, side, c, n, bias, tile)
@@ -151,7 +154,7 @@ def weight_gradient(
         return None
     tiles, blocks = -(-rows // seats // tile.images) * (side // tile.rows), n // tile.outputs * (c // tile.channels)
     # Parts of a fixed size, such that a batch of 128 is the work of 16 programs: eight networks fill a GPU.
-    share = max(1, 128 // tile.images * (side // tile.rows) * blocks // programs)
+    share = max(1, 128 // tile.images * (side // tile.rows) * blocks // 16)
     parts = -(-tiles // share)
     out = torch.empty(parts * 64 // tile.outputs, seats * n * (9 * c + bias), dtype=torch.float32, device=x.device)
     kernel((blocks, parts, seats), x, grad, out, rows // seats, tiles, share)
@@ -169,26 +172,28 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
 
 
 @cache
-def _product(device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile) -> _Kernel:
-    stages, (rest, stage) = product_stages(tile, side, c), product_sizes(tile, side, c)
-    more = {
-        "PRODUCT": 1,
-        "BACK": int(back),
-        "BN": tile.outputs,
-        "STAGES": stages,
-        "LEAST": 8 if tile.channels == 64 else 4,
-    }
+def _product(
+    device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile,
+    beside: bool = False, sums: bool = False, name: str = "product",
+) -> _Kernel:  # fmt: skip
+    more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs, "BESIDE": int(beside), "SUMS": int(sums)}
     text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
-    return _Kernel(device, "product", text, (tile.teams + 1) * 128, rest + stages * stage)
+    threads, memory = (256, 2048) if name == "statistics" else ((tile.teams + 1) * 128, tile.memory)
+    return _Kernel(device, name, text, threads, memory)
+
+
+def _statistics(device: int) -> _Kernel:
+    """One for all sizes, which a product of any size has beside it."""
+    tile = product_tile(32, 32, 32)
+    assert tile is not None
+    return _product(device, torch.bfloat16, 32, 32, 32, False, False, tile, False, True, "statistics")
 
 
 @cache
 def _weight_gradient(device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: Tile) -> _Kernel:
-    stages, (rest, stage) = weight_stages(tile, side), weight_sizes(tile, side)
     columns = (2 + 64 // tile.outputs) * tile.channels
-    more = {"BO": tile.outputs, "STAGES": stages, "LEAST": 8 if tile.channels % 64 == tile.outputs % 64 == 0 else 4}
-    text = source(side, c, n, bias, tile, dtype, more, [(columns, 1, 1), (8, 1, 1)])
-    return _Kernel(device, "weight_gradient", text, (tile.teams + 1) * 128, rest + stages * stage)
+    text = source(side, c, n, bias, tile, dtype, {"BO": tile.outputs}, [(columns, 1, 1), (8, 1, 1)])
+    return _Kernel(device, "weight_gradient", text, (tile.teams + 1) * 128, tile.memory)
 
 
 def source(
@@ -199,7 +204,8 @@ def source(
     kind, one = ("bf16", 0x3F80) if dtype == torch.bfloat16 else ("f16", 0x3C00)
     sizes: dict[str, object] = {
         "SIDE": side, "C": c, "N": n, "IMAGES": tile.images, "ROWS": tile.rows, "KC": tile.channels,
-        "TEAMS": tile.teams, "PROGRAMS": tile.programs, "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, **more,
+        "TEAMS": tile.teams, "STAGES": tile.stages, "LEAST": 8 if tile.channels == 64 else 4,
+        "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, "CACHE": f'"{CACHE}"', **more,
     }  # fmt: skip
     instructions = []
     for columns, a, b in products:
@@ -278,6 +284,12 @@ def compiled(nvrtc: Any, text: str, architecture: str) -> bytes:
     return code.raw
 
 
+def arguments(values: Sequence[Tensor | float]) -> list[Any]:
+    """Addresses of tensors, and numbers, as a kernel takes them."""
+    kinds: dict[type, Any] = {int: ctypes.c_int, float: ctypes.c_float}
+    return [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else kinds[type(v)](v) for v in values]
+
+
 class _Kernel:
     """A compiled kernel on one GPU."""
 
@@ -300,8 +312,8 @@ class _Kernel:
         _check(self.cuda.cuFuncGetAttribute(ctypes.byref(value), number, self.function), "cuFuncGetAttribute")
         return value.value
 
-    def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
-        made = [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else ctypes.c_int(v) for v in values]
+    def __call__(self, grid: tuple[int, int, int], *values: Tensor | float) -> None:
+        made = arguments(values)
         pointers = (ctypes.c_void_p * len(made))(*(ctypes.addressof(value) for value in made))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         block = self.threads, 1, 1

@@ -234,7 +234,7 @@ def _multiply(
     x = _images(x)
     fast = hopper.product(x, weight, bias, back) if stride == padding == 1 else None
     if fast is not None:
-        return fast.permute(0, 3, 1, 2)
+        return fast[0].permute(0, 3, 1, 2)
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
@@ -286,7 +286,9 @@ def _weights_gradient(
         return _summed(fast)
     tile = weight_tile(kh * kw * c, n, x.dtype)
     blocks = triton.cdiv(kh * kw * c, tile.columns), triton.cdiv(n, tile.outputs)
-    share = max(tile.rows, min(4096, _pow2(12288 // (blocks[0] * blocks[1]) + 1, 1, 8192) // 2))
+    count = blocks[0] * blocks[1]
+    # Many blocks fill a GPU without many parts, which take long to write: at most 256 programs for a batch of 128.
+    share = max(tile.rows, min(4096, _pow2(12288 // count + 1, 1, 8192) // 2), _pow2(oh * ow * count // 2, 1, 4096))
     parts = triton.cdiv(images // seats * oh * ow, share)
     out = torch.empty(parts, seats * n * (kh * kw * c + bias), dtype=torch.float32, device=x.device)
     _weight_gradient[blocks[0] + bias, blocks[1], seats * parts](
@@ -324,12 +326,52 @@ def _conv_backward(ctx, grad):
 _conv.register_autograd(_conv_backward, setup_context=_conv_context)
 
 
-def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
+@torch.library.custom_op("noiseproof::stacked_conv_sums", mutates_args=())
+def _conv_sums(
+    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, beside: Tensor | None, sums: bool
+) -> tuple[Tensor, Tensor]:
+    """A 3×3 convolution of padding 1, + beside, and parts of its sums for batch statistics, if these could be made."""
+    other = None if beside is None else _images(beside)
+    fast = hopper.product(_images(x), rounded, bias, False, None, other, sums)
+    if fast is None:
+        out = _multiply(x, rounded, bias, x.shape[2], x.shape[3], 1, 1, False)
+        return out if beside is None else out + beside, weight.new_empty(0)
+    return fast[0].permute(0, 3, 1, 2), fast[1]
 
-    Weights are rounded to the precision of x, sums and the gradients of parameters are float32.
+
+def _conv_sums_context(ctx, inputs, output) -> None:
+    _conv_context(ctx, (*inputs[:4], 1, 1), output)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _conv_sums_backward(ctx, grad, _):
+    return *_conv_backward(ctx, grad)[:4], grad if ctx.needs_input_grad[4] else None, None
+
+
+_conv_sums.register_autograd(_conv_sums_backward, setup_context=_conv_sums_context)
+
+
+def stacked_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, beside: Tensor | None = None,
+    sums: bool = False,
+) -> Tensor:  # fmt: skip
+    """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW), + ``beside``.
+
+    Weights are rounded to the precision of x, sums and the gradients of parameters are float32. ``sums``: for a batch
+    normalisation that follows, which finds them as ``channel_sums`` of the output where a kernel made them on its way.
     """
     _check(x, weight, *([] if bias is None else [bias]))
+    if (sums or beside is not None) and stride == padding == 1 and hopper.fuses(x, weight):
+        with device_of(x):
+            other = None if beside is None else beside.to(x.dtype)
+            made: Tensor
+            made, parts = _conv_sums(x, weight, weight.detach().to(x.dtype), bias, other, sums)
+        if parts.numel():
+            made.channel_sums = parts  # type: ignore[attr-defined]
+        return made
+    if beside is not None:
+        return stacked_conv(x, weight, bias, stride, padding) + beside
     if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
         # Eight numbers are read at once: those beside each other become channels of a kernel one column wide.
         rest = 8 - weight.shape[3]
@@ -693,7 +735,11 @@ def stacked_norm(
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
-        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        if (parts := getattr(x, "channel_sums", None)) is not None:
+            count = x.numel() // weight.numel()
+            moments = hopper.statistics(parts, running_mean, running_var, count, momentum, eps)
+        else:
+            moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
         out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
     return out
 

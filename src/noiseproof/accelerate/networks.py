@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from noiseproof.accelerate import hopper
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
@@ -147,6 +148,7 @@ class StackedConv2d(_Stacked):
 
     weight: Tensor  # (S, O, KH, KW, I)
     bias: Tensor | None  # (S, O)
+    feeds_norm = False  # whether a batch normalisation was seen to read what it makes, and could use its sums
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
         super().__init__(layers)
@@ -156,15 +158,19 @@ class StackedConv2d(_Stacked):
     def check(layer: nn.Conv2d) -> None:
         if not is_plain(layer):
             raise Unstackable(f"{layer} has no stacked form")
-        if max(layer.in_channels, layer.out_channels) > WIDEST:
-            raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
+        widest = hopper.WIDEST if hopper.serves(layer.weight) else WIDEST
+        if max(layer.in_channels, layer.out_channels) > widest:
+            raise Unstackable(f"convolutions of more than {widest} channels fill a GPU by themselves")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         if x.is_cuda:
-            return convolved(x, self.weight, self.bias, self.stride, self.padding)
+            out = convolved(x, self.weight, self.bias, self.stride, self.padding, beside, self.feeds_norm)
+            out.made_by = self  # type: ignore[attr-defined]
+            return out
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
-        return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
+        out = self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
+        return out if beside is None else out + beside
 
 
 class StackedBatchNorm(_Stacked):
@@ -190,6 +196,8 @@ class StackedBatchNorm(_Stacked):
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         self.num_batches_tracked += 1
         values = self.weight, self.bias, self.running_mean, self.running_var
+        if isinstance(source := getattr(x, "made_by", None), StackedConv2d):
+            source.feeds_norm = True
         if x.is_cuda:
             from noiseproof.accelerate.layer_kernels import stacked_norm  # needs Triton
 

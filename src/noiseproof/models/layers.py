@@ -23,11 +23,14 @@ def is_plain(layer: nn.Conv2d) -> bool:
     return square and layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 
 
-def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def convolved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, beside: Tensor | None = None,
+    sums: bool = False,
+) -> Tensor:  # fmt: skip
     """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding)
+    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding, beside, sums)
     return out
 
 
@@ -45,14 +48,15 @@ def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution; in prediction the bias is added by the same kernel, which cuDNN does in a second one."""
+    """A convolution, + ``beside``; in prediction one kernel does all of it, and adds the bias."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         wide = max(self.in_channels, self.out_channels)
         if self.bias is None or wide > WIDEST or not _only_predicts(x, self.weight, wide) or not is_plain(self):
-            return super().forward(x)
+            out = super().forward(x)
+            return out if beside is None else out + beside
         weight = self.weight.permute(0, 2, 3, 1).contiguous()
-        return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]))
+        return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]), beside)
 
 
 class NormReLU(nn.BatchNorm2d):
