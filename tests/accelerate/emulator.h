@@ -97,12 +97,6 @@ inline unsigned bits(float value) {
     memcpy(&same, &value, 4);
     return same;
 }
-inline float from_bits(unsigned value) {
-    float same;
-    memcpy(&same, &value, 4);
-    return same;
-}
-inline float widened(unsigned both, bool high) { return number(high ? both >> 16 : both); }
 inline void make_barrier(unsigned at, int count) { barriers[at] = {count, 0, 0}; }
 inline void arrive(unsigned at) {
     Barrier& barrier = barriers.at(at);
@@ -135,6 +129,7 @@ template <int LEFT> void await_products() {
     for (auto& batches = self().batches; batches.size() > LEFT; batches.erase(batches.begin())) run_all(batches[0]);
 }
 inline void hold(float&) {}
+inline void hold(unsigned&) {}
 inline int uniform(int value) { return value; }
 __attribute__((noinline)) static unsigned swap_lanes(unsigned value, int distance) {
     const int number = threadIdx.x;

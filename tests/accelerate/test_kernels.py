@@ -40,6 +40,11 @@ CONVOLUTIONS = {
     "shortcut": (2, 3, 32, 64, 8, 8, 1, 2, 0, False),
     "shortcut-odd": (2, 3, 16, 32, 7, 9, 1, 2, 0, True),
     "point": (2, 3, 16, 32, 5, 5, 1, 1, 0, False),
+    # which hopper.py's kernels compute, where there are any
+    "side 32": (2, 1, 16, 32, 32, 32, 3, 1, 1, True),
+    "side 16": (3, 2, 64, 64, 16, 16, 3, 1, 1, True),
+    "side 8": (2, 5, 64, 32, 8, 8, 3, 1, 1, False),
+    "side 4": (2, 19, 32, 64, 4, 4, 3, 1, 1, True),
     "linear": (2, 37, 1100, 10, 1, 1, 1, 1, 0, True),  # longer sums than convolutions have
     "hidden": (2, 33, 1176, 84, 1, 1, 1, 1, 0, True),
     "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has
@@ -118,7 +123,7 @@ def test_rows_need_not_have_their_channels_last() -> None:
 
 
 @here
-@pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long"])
+@pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long", "side 16", "side 4"])
 def test_a_convolution_does_not_depend_on_the_other_networks(name: str) -> None:
     together, alone = (convolve(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2)))
     for one, other in zip(together, alone, strict=True):

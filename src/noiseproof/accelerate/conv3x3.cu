@@ -25,8 +25,10 @@ DEVICE float load_shared(u32 from) {
     asm("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from));
     return value;
 }
-DEVICE void copy(u32 to, const half* from, bool is_inside) {  // 16 bytes, or zeros
-    ASM("cp.async." CACHE ".shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_inside ? 16 : 0));
+// 16 bytes, or zeros. Through the first-level cache, as two groups of channels share a sector of 32 bytes, which would
+// be fetched twice: they go to different places.
+DEVICE void copy(u32 to, const half* from, bool is_inside) {
+    ASM("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_inside ? 16 : 0));
 }
 DEVICE void make_barrier(u32 at, int count) { ASM("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count)); }
 DEVICE void arrive(u32 at) { ASM("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at)); }
@@ -40,6 +42,7 @@ DEVICE void begin_products() { ASM("wgmma.fence.sync.aligned;" ::); }
 DEVICE void end_products() { ASM("wgmma.commit_group.sync.aligned;" ::); }
 template <int LEFT> DEVICE void await_products() { ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT)); }
 DEVICE void hold(float& value) { asm volatile("" : "+f"(value)::"memory"); }  // use it neither earlier nor later
+DEVICE void hold(u32& value) { asm volatile("" : "+r"(value)::"memory"); }
 DEVICE u32 bits(float value) { return __float_as_uint(value); }
 DEVICE u32 swap_lanes(u32 value, int distance) { return __shfl_xor_sync(~0u, value, distance); }
 DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
@@ -47,13 +50,6 @@ DEVICE u32 rounded(float low, float high) {
     u32 both;
     asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
-}
-DEVICE float from_bits(u32 value) { return __uint_as_float(value); }
-DEVICE float widened(u32 both, bool high) {
-    if (TYPE[0] == 'b') return from_bits(high ? both & 0xFFFF0000 : both << 16);
-    float value;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(value) : "r"(high ? both >> 16 : both));
-    return value;
 }
 template <int COLUMNS> DEVICE void wgmma(float (&acc)[COLUMNS / 2], u64 a, u64 b);
 //WGMMA
@@ -133,97 +129,36 @@ DEVICE void transpose(u32 (&w)[4], int lane) {
     else w[2] = a, w[3] = b;
 }
 
-// Two of 8 rows of a block, with what is BESIDE the convolution, unless they are past the last image.
-DEVICE void store(float (&acc)[BN / 2], half* out, const half* beside, bool is_inside, u32 bias, int lower, int lane) {
+DEVICE void store(const float (&acc)[BN / 2], half* out, u32 bias, int lower, int lane) {
     UNROLL for (int from = 0; from < BN; from += 32) {
-        u32 w[4] = {};
-        if (BESIDE) {
-            const uint4 other = is_inside ? *(const uint4*)(beside + from + lane * 8) : make_uint4(0, 0, 0, 0);
-            w[0] = other.x, w[1] = other.y, w[2] = other.z, w[3] = other.w;
-            transpose(w, lane);
-        }
+        u32 w[4];
         UNROLL for (int q = 0; q < 4 && from + q * 8 < BN; q++) {
-            const int n = from + q * 8 + lane * 2;
-            float &low = acc[(from / 8 + q) * 4 + lower * 2], &high = acc[(from / 8 + q) * 4 + lower * 2 + 1];
-            if (BIAS) low += load_shared(bias + n * 4), high += load_shared(bias + n * 4 + 4);
-            if (BESIDE) low += widened(w[q], false), high += widened(w[q], true);
-            w[q] = rounded(low, high);
-            if (BN % 32 && is_inside) *(u32*)(out + n) = w[q];
-            if (SUMS) low = is_inside ? widened(w[q], false) : 0, high = is_inside ? widened(w[q], true) : 0;
+            const int i = (from / 8 + q) * 4 + lower * 2, n = from + q * 8 + lane * 2;
+            const float more = BIAS ? load_shared(bias + n * 4) : 0, next = BIAS ? load_shared(bias + n * 4 + 4) : 0;
+            w[q] = rounded(acc[i] + more, acc[i + 1] + next);
+            if (BN % 32 && out) *(u32*)(out + n) = w[q];
         }
         if (BN % 32 == 0) {
             transpose(w, lane);
-            if (is_inside) *(uint4*)(out + from + lane * 8) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (out) *(uint4*)(out + from + lane * 8) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }
-
-// Add what a warp has stored, and its squares, to its sums (2, BN).
-DEVICE void add_up(const float (&acc)[BLOCKS][BN / 2], u32 sums, int lane) {
-    UNROLL for (int i = 0; i < BN / 4; i++) {
-        float total = 0, squares = 0;
-        UNROLL for (int m = 0; m < BLOCKS * 2; m++) {
-            const float value = acc[m / 2][i / 2 * 4 + m % 2 * 2 + i % 2];
-            total += value, squares += value * value;
-        }
-        UNROLL for (int distance = 4; distance < 32; distance *= 2) {
-            total += from_bits(swap_lanes(bits(total), distance));
-            squares += from_bits(swap_lanes(bits(squares), distance));
-        }
-        const u32 at = sums + (i / 2 * 8 + lane * 2 + i % 2) * 4;
-        if (lane < 4) {
-            store_shared(at, bits(load_shared(at) + total));
-            store_shared(at + BN * 4, bits(load_shared(at + BN * 4) + squares));
-        }
-    }
-}
-
-#if SUMS
-// From sums (S, count, 2, C) over `rows` numbers: means and reciprocal deviations (2, S, C), and running statistics.
-extern "C" __global__ void __launch_bounds__(256, 1) statistics(
-    const float* parts, float* moments, float* running_mean, float* running_var, int count, int rows, int channels,
-    float momentum, float eps) {
-    const int c = blockIdx.x * 32 + threadIdx.x % 32, at = blockIdx.z * channels + c, team = threadIdx.x / 32;
-    float total = 0, squares = 0;
-    for (int i = team; i < count && c < channels; i += 8) {
-        const float* part = parts + ((u64)blockIdx.z * count + i) * 2 * channels + c;
-        total += part[0], squares += part[channels];
-    }
-    const u32 shared = shared_address();
-    store_shared(shared + threadIdx.x * 8, bits(total));
-    store_shared(shared + threadIdx.x * 8 + 4, bits(squares));
-    __syncthreads();
-    if (team || c >= channels) return;
-    double sum = 0, sum_of_squares = 0;
-    for (int i = 0; i < 8; i++) {
-        sum += load_shared(shared + (i * 32 + threadIdx.x) * 8);
-        sum_of_squares += load_shared(shared + (i * 32 + threadIdx.x) * 8 + 4);
-    }
-    const double mean = sum / rows, deviations = sum_of_squares - mean * sum;
-    const float left = deviations < 0 ? 0 : deviations;  // so that NaN is not hidden
-    moments[at] = mean;
-    moments[gridDim.z * channels + at] = 1 / sqrtf(left / rows + eps);
-    running_mean[at] = (1 - momentum) * running_mean[at] + momentum * (float)mean;
-    running_var[at] = (1 - momentum) * running_var[at] + momentum * (left / (rows - 1));
-}
-#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) product(
-    const half* x, const half* weight, const float* bias, const half* beside, half* out, float* parts, int images,
-    int tiles, int share) {
+    const half* x, const half* weight, const float* bias, half* out, int images, int tiles, int share) {
     const Pipe pipe = {shared_address()};
-    const u32 biases = pipe.at + 256, sums = biases + BN * 4, pixels = sums + TEAMS * BN * 32;
-    const u32 weights = pixels + STAGES * PIXELS;
+    const u32 pixels = pipe.at + 256 + BN * 4, weights = pixels + STAGES * PIXELS;
+    u32 biases = pipe.at + 256;
     const int first = blockIdx.y * BN, start = blockIdx.x * share, end = min(start + share, tiles);
     const int team = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     x += (u64)blockIdx.z * images * (SIDE * SIDE * C);
     out += (u64)blockIdx.z * images * (SIDE * SIDE * N);
-    beside += (u64)blockIdx.z * images * (SIDE * SIDE * N);
     weight += (u64)blockIdx.z * (9 * C * N);
     pipe.make(4);
     if (BIAS && threadIdx.x < BN) store_shared(biases + threadIdx.x * 4, bits(bias[blockIdx.z * N + first + threadIdx.x]));
-    for (int i = threadIdx.x; SUMS && i < TEAMS * BN * 8; i += THREADS) store_shared(sums + i * 4, 0);
     begin(pixels, PIXELS);
+    hold(biases);  // load_shared may move, but not before it was stored
     if (team == TEAMS) {
         copy_weights(weights, weight, first, threadIdx.x % 128);
         for (int step = 0; step < (end - start) * CHUNKS; step++) {
@@ -235,9 +170,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) product(
         await_copies();
         return;
     }
-    const u32 own = sums + (team * 4 + warp) * BN * 8;
     for (int tile = start + team; tile < end; tile += TEAMS) {
-        float acc[BLOCKS][BN / 2] = {};
+        float acc[BLOCKS][BN / 2];
+        UNROLL for (int i = 0; i < BLOCKS * BN / 2; i++) hold(acc[i / (BN / 2)][i % (BN / 2)] = 0);
         const int last = (tile - start + 1) * CHUNKS - 1;
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             const int step = last - CHUNKS + 1 + chunk;
@@ -267,17 +202,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) product(
             UNROLL for (int i = 0; i < BN / 2; i++) hold(acc[m][i]);
             UNROLL for (int lower = 0; lower < 2; lower++) {
                 const int n = tile / UP * IMAGES + m / PER, y = tile % UP * ROWS + m % PER / WIDE * 8 + warp * 2 + lower;
-                const int at = ((n * SIDE + y) * SIDE + m % WIDE * 8 + lane / 4) * N + first;
-                store(acc[m], out + at, beside + at, n < images, biases, lower, lane % 4);
+                half* at = out + ((n * SIDE + y) * SIDE + m % WIDE * 8 + lane / 4) * N + first;
+                store(acc[m], n < images ? at : nullptr, biases, lower, lane % 4);
             }
-        }
-        if (SUMS) add_up(acc, own, lane);
-    }
-    if (SUMS && lane < 4) {
-        float* part = parts + ((u64)(blockIdx.z * gridDim.x + blockIdx.x) * TEAMS * 4 + team * 4 + warp) * 2 * N + first;
-        for (int i = 0; i < BN / 2; i++) {
-            const int column = i / 2 % (BN / 8) * 8 + lane * 2 + i % 2, kind = i / (BN / 4);
-            part[kind * N + column] = load_shared(own + (kind * BN + column) * 4);
         }
     }
 }

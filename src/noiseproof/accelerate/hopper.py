@@ -22,8 +22,7 @@ SIDES = 4, 8, 16, 32
 WIDEST = 512  # channels of convolutions that several networks run faster together than apart
 SHARED = 232_448  # bytes of shared memory that a program can have
 is_enabled = True
-STAGES = 4  # at most, unless more are needed; the rest of the memory is a cache
-CACHE = "ca"
+STAGES = 8  # at most
 
 
 class Tile(NamedTuple):
@@ -46,7 +45,7 @@ def product_tile(side: int, c: int, n: int) -> Tile | None:
     rows = 16 if outputs == 16 else 8
     channels = 64 if side == 32 and c % 64 == n % 64 == 0 else 32 if c % 32 == 0 else 16
     teams = 3 if c <= 64 and rows * side * outputs <= 64 * 128 else 2  # as many as have registers
-    rest = 256 + (4 + 32 * teams) * outputs + 9 * 16 * max(outputs // 8 * (c + 1), c // 8 * (outputs + 2))  # weights, …
+    rest = 256 + 4 * outputs + 9 * 16 * max(outputs // 8 * (c + 1), c // 8 * (outputs + 2))  # weights, …
     # A team that waits for a stage must not be a whole round ahead of it: it could not tell the rounds apart.
     least = (teams - 1) * (c // channels) + 1
     return _fit(Tile(1, rows, outputs, channels, teams, 0, rest), _plane(1, rows + 2, side, channels, channels), least)
@@ -57,7 +56,7 @@ def weight_tile(side: int, c: int, n: int) -> Tile | None:
     outputs = 64 if n % 64 == 0 else 32
     channels = next(width for width in (64, 32, 16) if c % width == 0 and width <= outputs)
     images = {4: 16, 8: 2}.get(side, 1)
-    for rows in (min(side, 16), 8):
+    for rows in (min(side, 16), min(side, 8)):
         planes = [_plane(images, rows + 2, side, channels, min(channels, outputs)),
                   _plane(images, rows, side, outputs, min(channels, outputs))]  # fmt: skip
         tile = _fit(Tile(images, rows, outputs, channels, 3, 0, 512), sum(planes), 2)
@@ -82,13 +81,6 @@ def serves(x: Tensor) -> bool:
     return is_enabled and x.is_cuda and _library(x.get_device()) is not None
 
 
-def fuses(x: Tensor, weight: Tensor) -> bool:
-    """Whether one kernel convolves images (S·B, I, H, W), adds what is beside them and sums it up."""
-    (seats, o, kh, kw, i), side = weight.shape, x.shape[2]
-    covered = (kh, kw) == (3, 3) and not torch.compiler.is_compiling() and product_tile(side, i, o) is not None
-    return covered and _suits(x.permute(0, 2, 3, 1), seats, side, i, o)
-
-
 def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:
     """Whether these kernels can convolve images (S·B, H, W, …) from or to ``c`` channels to or from ``n``."""
     square = x.shape[1] == x.shape[2] and side in SIDES and c % 16 == 0 and n % 32 == 0
@@ -96,57 +88,30 @@ def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:
     return square and usable and len(x) // seats * side**2 * max(c, n) < 2**31
 
 
-def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, back: bool, tile: Tile | None = None, beside: Tensor | None = None,
-    sums: bool = False,
-) -> tuple[Tensor, Tensor] | None:  # fmt: skip
-    """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back, + ``beside``; None: left to Triton.
-
-    ``sums``: also parts (S, P, 2, O) of the sums of all that belongs to a channel and of its squares.
-    """
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool) -> Tensor | None:
+    """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back; None where that is left to Triton."""
     (rows, side, _, c), (seats, o, kh, kw, i) = x.shape, weight.shape
-    if (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
-        return None
     n = i if back else o
-    tile = tile or product_tile(side, c, n)
-    fused = beside is not None or sums
-    if tile is None or (fused and n % 32):
+    tile = product_tile(side, c, n)
+    if tile is None or (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
         return None
-    kernel = _made(
-        _product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile, beside is not None, sums
-    )
+    kernel = _made(_product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile)
     if kernel is None:
         return None
     out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
-    tiles, blocks = -(-rows // seats // tile.images) * (side // tile.rows), n // tile.outputs
-    # Sums must not depend on the number of networks: a batch of 128 is the work of 32 programs, which fill a GPU if
-    # there are four networks or more.
-    programs = max(1, 32 // blocks if sums else kernel.slots // (seats * blocks))
-    share = max(1, 128 // tile.images * (side // tile.rows) // programs) if sums else -(-tiles // programs)
-    count = -(-tiles // share)
-    parts = torch.empty(seats, count * tile.teams * 4 if sums else 0, 2, n, dtype=torch.float32, device=x.device)
-    others = x if bias is None else bias, x if beside is None else beside
-    kernel((count, blocks, seats), x, weight, *others, out, parts, rows // seats, tiles, share)
-    return out, parts
-
-
-def statistics(
-    parts: Tensor, running_mean: Tensor, running_var: Tensor, rows: int, momentum: float, eps: float
-) -> Tensor:
-    """Means and reciprocal deviations, (2, S, C), from ``parts`` of sums over ``rows``; running statistics follow."""
-    seats, count, _, c = parts.shape
-    out = torch.empty(2, seats, c, dtype=torch.float32, device=parts.device)
-    values = parts, out, running_mean, running_var, count, rows, c, momentum, eps
-    _statistics(parts.get_device())((-(-c // 32), 1, seats), *values)
+    tiles = -(-rows // seats // tile.images) * (side // tile.rows)
+    share = -(-tiles // max(1, kernel.slots // (seats * (n // tile.outputs))))
+    grid = -(-tiles // share), n // tile.outputs, seats
+    kernel(grid, x, weight, x if bias is None else bias, out, rows // seats, tiles, share)
     return out
 
 
-def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool, tile: Tile | None = None) -> Tensor | None:
+def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool) -> Tensor | None:
     """Parts (P, …) of the gradients of weights, (S, O, 3, 3, I), and after them of biases, (S, O)."""
     (rows, side, _, c), n = x.shape, grad.shape[3]
     if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
         return None
-    tile = tile or weight_tile(side, c, n)
+    tile = weight_tile(side, c, n)
     if tile is None:
         return None
     kernel = _made(_weight_gradient, x.get_device(), x.dtype, side, c, n, bias, tile)
@@ -172,21 +137,10 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
 
 
 @cache
-def _product(
-    device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile,
-    beside: bool = False, sums: bool = False, name: str = "product",
-) -> _Kernel:  # fmt: skip
-    more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs, "BESIDE": int(beside), "SUMS": int(sums)}
+def _product(device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile) -> _Kernel:
+    more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs}
     text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
-    threads, memory = (256, 2048) if name == "statistics" else ((tile.teams + 1) * 128, tile.memory)
-    return _Kernel(device, name, text, threads, memory)
-
-
-def _statistics(device: int) -> _Kernel:
-    """One for all sizes, which a product of any size has beside it."""
-    tile = product_tile(32, 32, 32)
-    assert tile is not None
-    return _product(device, torch.bfloat16, 32, 32, 32, False, False, tile, False, True, "statistics")
+    return _Kernel(device, "product", text, (tile.teams + 1) * 128, tile.memory)
 
 
 @cache
@@ -205,7 +159,7 @@ def source(
     sizes: dict[str, object] = {
         "SIDE": side, "C": c, "N": n, "IMAGES": tile.images, "ROWS": tile.rows, "KC": tile.channels,
         "TEAMS": tile.teams, "STAGES": tile.stages, "LEAST": 8 if tile.channels == 64 else 4,
-        "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, "CACHE": f'"{CACHE}"', **more,
+        "BIAS": int(bias), "TYPE": f'"{kind}"', "ONES": one * 65537, **more,
     }  # fmt: skip
     instructions = []
     for columns, a, b in products:
@@ -284,10 +238,9 @@ def compiled(nvrtc: Any, text: str, architecture: str) -> bytes:
     return code.raw
 
 
-def arguments(values: Sequence[Tensor | float]) -> list[Any]:
+def arguments(values: Sequence[Tensor | int]) -> list[Any]:
     """Addresses of tensors, and numbers, as a kernel takes them."""
-    kinds: dict[type, Any] = {int: ctypes.c_int, float: ctypes.c_float}
-    return [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else kinds[type(v)](v) for v in values]
+    return [ctypes.c_void_p(v.data_ptr()) if isinstance(v, Tensor) else ctypes.c_int(v) for v in values]
 
 
 class _Kernel:
@@ -312,7 +265,7 @@ class _Kernel:
         _check(self.cuda.cuFuncGetAttribute(ctypes.byref(value), number, self.function), "cuFuncGetAttribute")
         return value.value
 
-    def __call__(self, grid: tuple[int, int, int], *values: Tensor | float) -> None:
+    def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
         made = arguments(values)
         pointers = (ctypes.c_void_p * len(made))(*(ctypes.addressof(value) for value in made))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

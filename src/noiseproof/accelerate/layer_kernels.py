@@ -234,7 +234,7 @@ def _multiply(
     x = _images(x)
     fast = hopper.product(x, weight, bias, back) if stride == padding == 1 else None
     if fast is not None:
-        return fast[0].permute(0, 3, 1, 2)
+        return fast.permute(0, 3, 1, 2)
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
@@ -326,52 +326,12 @@ def _conv_backward(ctx, grad):
 _conv.register_autograd(_conv_backward, setup_context=_conv_context)
 
 
-@torch.library.custom_op("noiseproof::stacked_conv_sums", mutates_args=())
-def _conv_sums(
-    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, beside: Tensor | None, sums: bool
-) -> tuple[Tensor, Tensor]:
-    """A 3×3 convolution of padding 1, + beside, and parts of its sums for batch statistics, if these could be made."""
-    other = None if beside is None else _images(beside)
-    fast = hopper.product(_images(x), rounded, bias, False, None, other, sums)
-    if fast is None:
-        out = _multiply(x, rounded, bias, x.shape[2], x.shape[3], 1, 1, False)
-        return out if beside is None else out + beside, weight.new_empty(0)
-    return fast[0].permute(0, 3, 1, 2), fast[1]
+def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
 
-
-def _conv_sums_context(ctx, inputs, output) -> None:
-    _conv_context(ctx, (*inputs[:4], 1, 1), output)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _conv_sums_backward(ctx, grad, _):
-    return *_conv_backward(ctx, grad)[:4], grad if ctx.needs_input_grad[4] else None, None
-
-
-_conv_sums.register_autograd(_conv_sums_backward, setup_context=_conv_sums_context)
-
-
-def stacked_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, beside: Tensor | None = None,
-    sums: bool = False,
-) -> Tensor:  # fmt: skip
-    """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW), + ``beside``.
-
-    Weights are rounded to the precision of x, sums and the gradients of parameters are float32. ``sums``: for a batch
-    normalisation that follows, which finds them as ``channel_sums`` of the output where a kernel made them on its way.
+    Weights are rounded to the precision of x, sums and the gradients of parameters are float32.
     """
     _check(x, weight, *([] if bias is None else [bias]))
-    if (sums or beside is not None) and stride == padding == 1 and hopper.fuses(x, weight):
-        with device_of(x):
-            other = None if beside is None else beside.to(x.dtype)
-            made: Tensor
-            made, parts = _conv_sums(x, weight, weight.detach().to(x.dtype), bias, other, sums)
-        if parts.numel():
-            made.channel_sums = parts  # type: ignore[attr-defined]
-        return made
-    if beside is not None:
-        return stacked_conv(x, weight, bias, stride, padding) + beside
     if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
         # Eight numbers are read at once: those beside each other become channels of a kernel one column wide.
         rest = 8 - weight.shape[3]
@@ -735,11 +695,7 @@ def stacked_norm(
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
-        if (parts := getattr(x, "channel_sums", None)) is not None:
-            count = x.numel() // weight.numel()
-            moments = hopper.statistics(parts, running_mean, running_var, count, momentum, eps)
-        else:
-            moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
         out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
     return out
 

@@ -148,7 +148,6 @@ class StackedConv2d(_Stacked):
 
     weight: Tensor  # (S, O, KH, KW, I)
     bias: Tensor | None  # (S, O)
-    feeds_norm = False  # whether a batch normalisation was seen to read what it makes, and could use its sums
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
         super().__init__(layers)
@@ -162,15 +161,12 @@ class StackedConv2d(_Stacked):
         if max(layer.in_channels, layer.out_channels) > widest:
             raise Unstackable(f"convolutions of more than {widest} channels fill a GPU by themselves")
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
-            out = convolved(x, self.weight, self.bias, self.stride, self.padding, beside, self.feeds_norm)
-            out.made_by = self  # type: ignore[attr-defined]
-            return out
+            return convolved(x, self.weight, self.bias, self.stride, self.padding)
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
-        out = self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
-        return out if beside is None else out + beside
+        return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
 
 
 class StackedBatchNorm(_Stacked):
@@ -196,8 +192,6 @@ class StackedBatchNorm(_Stacked):
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         self.num_batches_tracked += 1
         values = self.weight, self.bias, self.running_mean, self.running_var
-        if isinstance(source := getattr(x, "made_by", None), StackedConv2d):
-            source.feeds_norm = True
         if x.is_cuda:
             from noiseproof.accelerate.layer_kernels import stacked_norm  # needs Triton
 

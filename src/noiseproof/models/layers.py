@@ -23,14 +23,11 @@ def is_plain(layer: nn.Conv2d) -> bool:
     return square and layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 
 
-def convolved(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, beside: Tensor | None = None,
-    sums: bool = False,
-) -> Tensor:  # fmt: skip
+def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding, beside, sums)
+    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding)
     return out
 
 
@@ -48,15 +45,14 @@ def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution, + ``beside``; in prediction one kernel does all of it, and adds the bias."""
+    """A convolution; in prediction the bias is added by the same kernel, which cuDNN does in a second one."""
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         wide = max(self.in_channels, self.out_channels)
         if self.bias is None or wide > WIDEST or not _only_predicts(x, self.weight, wide) or not is_plain(self):
-            out = super().forward(x)
-            return out if beside is None else out + beside
+            return super().forward(x)
         weight = self.weight.permute(0, 2, 3, 1).contiguous()
-        return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]), beside)
+        return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]))
 
 
 class NormReLU(nn.BatchNorm2d):

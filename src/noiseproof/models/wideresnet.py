@@ -31,7 +31,7 @@ class WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.conv1(self.bn1(x)))
-        out: Tensor = self.conv2(self.bn2(inner), self.shortcut(x))
+        out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
         return out
 
 
