@@ -1,7 +1,5 @@
 """The demo on bundled data: what wrong labels do, which ones they are, and the gain from correcting them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A figure is a tidy table, a description of how its columns are drawn, and one se
 that returns the table in a module of ``before``, ``during`` or ``after``, decorated with :func:`figure`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

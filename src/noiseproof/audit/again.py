@@ -1,7 +1,5 @@
 """An audit that replaces another: decisions train its models and rank all other labels anew, or are carried over."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ is one, writes the result and releases the lock. So any number of workers and dr
 each other, and a new driver continues where a killed one stopped.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

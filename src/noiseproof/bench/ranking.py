@@ -1,7 +1,5 @@
 """A ranking of methods, or of a sweep, over seeds, with tests of the differences and a recommendation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ results/locks/KEY           held by the process that trains it
 results/runs/KEY/           its record, and checkpoints while it is not finished
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import json

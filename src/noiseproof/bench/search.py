@@ -3,8 +3,6 @@
 With Optuna, TPE chooses the points, also from ranges, and poor runs are stopped early.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import re

@@ -1,7 +1,5 @@
 """`noiseproof doctor`: what this installation has, and what it lacks."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -3,8 +3,6 @@
 Threads are chosen by the size of a computation: where operations take microseconds, they only wait for each other.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

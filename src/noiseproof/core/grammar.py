@@ -4,8 +4,6 @@ A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``
 plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

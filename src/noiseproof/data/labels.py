@@ -1,7 +1,5 @@
 """Labels of users (words, numbers with gaps, dates) as classes 0 … K−1, with notes on what is unusual."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer loss."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The backbones of the five papers: inputs to features; a head comes on top."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any

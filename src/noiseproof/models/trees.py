@@ -1,7 +1,5 @@
 """Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost where installed."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, Self

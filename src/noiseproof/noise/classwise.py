@@ -20,8 +20,6 @@ not say whether it draws or counts. The transition matrix is that of a single la
 Order of draws: one number per row to select it, then, if symmetric, one number per row for its new class.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 docs/bench.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

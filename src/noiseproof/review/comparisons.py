@@ -1,7 +1,5 @@
 """What separates two classes at a row: columns, words, and the nearest and typical rows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from importlib import import_module

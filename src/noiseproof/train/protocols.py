@@ -1,7 +1,5 @@
 """How each paper trains on each dataset: model, epochs, batches, optimiser, schedule."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from noiseproof.data.augment import SAME_IMAGES

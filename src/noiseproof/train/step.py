@@ -1,7 +1,5 @@
 """One training step, in parts that an executor can run for one model or for a stack of models of several runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 

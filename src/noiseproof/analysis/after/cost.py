@@ -1,7 +1,5 @@
 """What runs cost, and what their hyperparameters change."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

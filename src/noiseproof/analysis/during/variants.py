@@ -1,7 +1,5 @@
 """Runs that differ in one thing: where SGD noise is added, how labels are corrected, the schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

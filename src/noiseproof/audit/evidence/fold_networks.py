@@ -4,8 +4,6 @@ Every step passes its rows through all members: the one that skips a row predict
 training dynamics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
