@@ -125,6 +125,12 @@ def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.M
     assert replace(ONE, method="gce & momentum:alpha=0.9").version == RESULT_VERSION
     for revised in ("ce & momentum", "ce&momentum & mixup", "ce + het", "ce & sigua:forget=0.2 & noise-theta"):
         assert replace(ONE, method=revised).version == RESULT_VERSION + 1
+    for inside in ("0.5*het:tau=2 + mae", "remargin:loss=(ce + het),shift=1", "remargin:loss=het,shift=1"):
+        assert replace(ONE, method=inside).version == RESULT_VERSION + 1
+    for other in ("het:tau=2", "het-tau & momentum:alpha=0.9"):
+        assert replace(ONE, method=other).version == REVISED["het"]
+    assert replace(ONE, method="gce+@bias & momentum").version == REVISED["gce+"] + 1
+    assert replace(ONE, method="ce & momentum & (((").version == RESULT_VERSION  # refused later
     now = keys()
     monkeypatch.delitem(get_paper("bias").revisions, "nfl+mae")
     before = keys()
