@@ -365,6 +365,19 @@ def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
     assert load_experiments(path) == load_experiments(str(path)) == load_experiments(GRID)
 
 
+def test_grids_are_named_only_where_a_list_is_refused() -> None:
+    head = '[[experiment]]\ndataset = "digits"\nmethod = '
+    for refused, names_grids in (
+        ("ln:covariance=[full,diagonal]", True),
+        ("remargin:loss=(gce:q=[0.1,0.2]),shift=1", True),
+        ("remargin:loss=mae,shift=[1,2],every=0", False),
+        ("remargin:loss=(gce:q=7),shift=[1,2],every=3", False),
+    ):
+        with pytest.raises(BadExperiment) as error:
+            load_experiments(f'{head}"{refused}"\n')
+        assert ("For a grid" in str(error.value)) == names_grids
+
+
 def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
     (found,) = load_experiments('[[experiment]]\ndataset = "circles"\nprotocol = "ln"\nepochs = 5\n')
     assert found.settings == replace(protocol("ln", "circles"), epochs=5)

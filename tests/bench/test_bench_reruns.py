@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +30,7 @@ from noiseproof.bench.reruns import (
 )
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.cli import app
-from noiseproof.core.grammar import parse_sum, split_outside_brackets
+from noiseproof.core.grammar import parse_line
 from noiseproof.papers import PAPERS
 from noiseproof.train import Settings
 
@@ -156,15 +155,14 @@ def test_a_large_difference_is_diagnosed_or_listed(monkeypatch: pytest.MonkeyPat
 
 def parts_of(method: str) -> list[str]:
     """The names of its losses and strategies; ``tgce`` is a name for two of them."""
-    loss, *strategies = split_outside_brackets(method, "&")
-    terms = [*(term for _, term in parse_sum(loss)), *strategies]
-    names = [re.split("[:@]", term)[0].strip() for term in terms]
+    names = [name.partition("@")[0] for part in parse_line(method) for name, _ in part]
     return ["gce", "prune"] if names == ["tgce"] else names
 
 
 def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
     """Experiments with other methods or data say nothing about a cell."""
     assert parts_of("nfl+mae@bias") == parts_of("nfl:gamma=0.5 + 20*mae:scale=2") == ["nfl", "mae"]
+    assert parts_of("gce+@bias") == ["gce+"]
     for _, one, values in every_diagnosis():
         run = [(row["dataset"], parts_of(row["method"])) for row in values["rows"]]
         for cell in (cell for id, *words in one["cells"] for cell in load_table(id).only(*words).cells):

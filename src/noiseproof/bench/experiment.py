@@ -360,9 +360,8 @@ def _blame(experiment: Experiment, field: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' * (
-            field == "method" and "=[" in experiment.method
-        )
+        refuses_list = field == "method" and re.search(r", got '?\[", str(error))
+        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' if refuses_list else ""
         raise BadExperiment(f"{error}{grid}", experiment, field) from error
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
 from noiseproof.analysis.runs import RunFolder, Runs, told_apart
-from noiseproof.core.grammar import format_value, parse_call, parse_sum
+from noiseproof.core.grammar import format_value, parse_call, parse_line, parse_sum
 
 
 def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -127,7 +127,8 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
 def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     """The parameters in which methods of the same parts, as run.json has them, differ, one column each.
 
-    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out.
+    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out. A column is
+    called as the parameter in ``names`` that it follows from, where one has its values.
 
     >>> varied(["ce × sln:sigma=0.1,max_norm=2", "ce × sln:sigma=0.5,max_norm=2"]).to_dict("list")
     {'sigma': [0.1, 0.5]}
@@ -141,7 +142,11 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
         if len(set(map(str, values))) > 1 and len(set(zip(given, map(str, values), strict=True))) == len(set(given))
     }
     named: dict[str, list[Any]] = {}
+    specs, keys = [_given(name) for name in given], {key for _, key in differ}
     for (part, key), values in differ.items():
+        others = dict.fromkeys(other for spec in specs for other in spec if other not in keys)
+        same = (other for other in others if all(s.get(other, v) == v for s, v in zip(specs, values, strict=True)))
+        key = next(same, key)
         if not all(isinstance(value, (int, float)) for value in values):
             values = [format_value(value) for value in values]
         named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
@@ -156,6 +161,13 @@ def _parameters(method: str) -> dict[tuple[str, str], Any]:
     except ValueError:  # of parts that are not registered
         return {(method, ""): None}
     return {(name, key): value for factor, name, given in calls for key, value in {"factor": factor, **given}.items()}
+
+
+def _given(spec: str) -> dict[str, Any]:
+    try:
+        return {key: value for part in parse_line(spec) for _, given in part for key, value in given.items()}
+    except ValueError:  # of parts that are not registered
+        return {}
 
 
 def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:
