@@ -102,7 +102,7 @@ def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> 
     """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
     if batch.target is batch.label:
         return losses
-    return torch.stack([run.loss(out, batch.label) for out in outs])
+    return torch.stack([run.losses(out, batch.label, batch) for out in outs])
 
 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:

@@ -108,6 +108,7 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         if not m:
             _check_shapes(loss, plain.head, backbone_features=plain.backbone.num_features, adds=method.adds)
         run.add(plain, make_optimizer)
+    loss.set_shares(run.data.shares, run.total if run.processes.world_size > 1 else None)
     run.batch_size, run.strategies = settings.batch_rows(run.num_rows), method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:

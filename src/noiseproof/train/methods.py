@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-
 from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
 from noiseproof.core.output import FROM_STRATEGIES
 from noiseproof.core.plugins import load_plugins
@@ -110,8 +108,6 @@ class MethodContext:
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
-        labels = task.train.labels.cpu()
-        counts = torch.bincount(labels, minlength=K) if labels.dim() == 1 else labels.sum(0)
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -125,7 +121,7 @@ class MethodContext:
             epochs=settings.epochs,
             steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
             seen=settings.epochs * rows,
-            shares=tuple((counts.double() / rows).tolist()),
+            shares=tuple(task.train.shares.tolist()),
             dataset=dataset,
             noise=noise,
             rate=rate,
