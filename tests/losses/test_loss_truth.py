@@ -670,6 +670,12 @@ def test_research_code_agrees_where_it_does_not_clamp(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["peer", "cr"])
+def test_a_warmup_without_a_prior_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a `prior` to wait for beside `warmup`"):
+        get_loss(f"{name}:warmup=2")
+
+
 def test_a_batch_without_labels_leaves_no_nan_beside_a_warmup() -> None:
     logits = torch.randn(4, 3, requires_grad=True)
     loss = get_loss("cr:prior=[0.2,0.3,0.5],warmup=1").train()

@@ -232,6 +232,8 @@ class PriorLoss(Loss):
     def _set_prior(self, prior: Tensor | None, warmup: int | None) -> None:
         self.register_buffer("prior", _check_prior(prior))
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
+        if self.warmup and prior is None:
+            raise ValueError("Expected a `prior` to wait for beside `warmup`, got none. Leave `warmup` out.")
         self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
         self.register_buffer("_first", None, persistent=False)
         self._sum: Callable[[Tensor], Tensor] | None = None
