@@ -473,4 +473,4 @@ def test_wrong_company_is_refused(task: Task) -> None:
         fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
     settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
     with pytest.raises(ValueError, match="adam for `beta1_from`"):
-        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=1),)), settings)
+        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=0),)), settings)

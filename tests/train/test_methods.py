@@ -900,7 +900,8 @@ def test_every_setting_of_the_papers_builds() -> None:
     classes = {**CLASSES, "webvision": 50, "cifar10n": 10, "cifar100n": 100}
     for name, paper, holds, _ in method_presets():
         said = ",".join(f"{key}={held}" for key, held in holds.items())
-        method = build(f"{name}@{paper}:{said}", holds.get("num_classes", classes.get(holds.get("dataset", ""), 10)))
+        K = holds.get("num_classes", classes.get(holds.get("dataset", ""), 10))
+        method = build(f"{name}@{paper}:{said}", K, epochs=600)  # as many as any of them trains for
         assert isinstance(method, Method)
 
 

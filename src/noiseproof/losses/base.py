@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -375,6 +375,14 @@ class Loss(nn.Module):
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
         for part in self._parts():
             part.set_epoch(epoch)
+
+    def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Take ``shares`` (K,) as those of all labels to train on; the training loop calls it once, before all steps.
+
+        ``total`` is the sum over the processes that share the rows of a step, where there are several.
+        """
+        for part in self._parts():
+            part.set_shares(shares, total)
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
         """Draw what this loss draws in the next step from ``seed``, or from a generator; most draw nothing."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import evaluating
 
@@ -51,14 +51,16 @@ class EstimatedTargets(_Memory):
         self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
 
-    def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
-        check_scores(run.loss, self.name)
-        if self.delta and not all("attention" in getattr(model.plain.head, "gives", ()) for model in run.models):
+    def check(self, plan: Plan) -> None:
+        self.check_reached("start", plan)
+        check_scores(plan.loss, self.name)
+        if self.delta and "attention" not in plan.loss.needs:
             raise ValueError(
-                "Expected a head that gives `attention` to compare with `delta`, got none. "
-                "Use the head `attention`, or delta=0 to update every sample."
+                f"Expected a loss with attention to compare with `delta`, such as (nal), got `{plan.loss}`. "
+                "Use delta=0 to update every sample."
             )
+
+    def setup(self, run: Run) -> None:
         given = run.data.labels
         given = F.one_hot(given, run.num_classes) if given.dim() == 1 else given
         self.table = given.to(run.device, run.dtype)[:, None].repeat(1, len(run.models), 1)
@@ -103,8 +105,10 @@ class TargetMemory(_Memory):
         self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
         self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
 
+    def check(self, plan: Plan) -> None:
+        check_scores(plan.loss, self.name)
+
     def setup(self, run: Run) -> None:
-        check_scores(run.loss, self.name)
         self.table = torch.zeros(run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:

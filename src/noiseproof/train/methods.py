@@ -7,6 +7,7 @@ in ratio.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -17,10 +18,11 @@ from typing import Any, Literal
 import torch
 
 from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
-from noiseproof.core.output import FROM_STRATEGIES
+from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
-from noiseproof.heads import HEADS
+from noiseproof.data import NoisyData
+from noiseproof.heads import HEADS, get_head
 from noiseproof.heads.base import gives, head_for
 from noiseproof.losses import (
     LOSSES,
@@ -39,7 +41,7 @@ from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.losses.sums import check_factors
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
-from noiseproof.strategies.base import check_together
+from noiseproof.strategies.base import Plan, check_targets, check_together
 from noiseproof.strategies.momentum import default_alpha
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
@@ -59,8 +61,8 @@ class Method:
         if self.head == "auto":
             object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
 
-    def check(self) -> None:
-        """Refuse parts that cannot be trained together."""
+    def check(self, num_classes: int, epochs: float = math.inf) -> None:
+        """Refuse parts that cannot be trained together, or not in so many ``epochs``."""
         given = gives(self.head)
         if given is not None and (missing := self.loss.needs - given - self.adds):
             needed = ", ".join(sorted(missing))
@@ -76,7 +78,29 @@ class Method:
                 f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
             )
         check_factors(self.loss)
-        check_together(self.loss, self.strategies)
+        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
+        self._check_shapes(num_classes)
+
+    def _check_shapes(self, num_classes: int) -> None:
+        """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
+        head = get_head(self.head, 2, self.loss.num_outputs(num_classes)).eval()
+        if missing := self.loss.needs - head.gives - self.adds:
+            raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got {head}.")
+        loss = copy.deepcopy(self.loss).cpu().eval()
+        with torch.no_grad():
+            out: Output = head(torch.zeros(2, 2))
+            zeros = torch.zeros_like(out.logits)
+            fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
+            out = out._replace(**{name: fields[name] for name in self.adds})
+            loss(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
+
+    def check_labels(self, data: NoisyData) -> None:
+        """Refuse labels of a kind that the loss does not take."""
+        if self.loss.multilabel != data.multilabel:
+            expected = "several labels" if data.multilabel else "one label"
+            raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`.")
+        if data.soft is not None:
+            check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
 
     @property
     def models(self) -> int:
@@ -110,8 +134,6 @@ class MethodContext:
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
-        labels = task.train.labels.cpu()
-        counts = torch.bincount(labels, minlength=K) if labels.dim() == 1 else labels.sum(0)
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -125,7 +147,7 @@ class MethodContext:
             epochs=settings.epochs,
             steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
             seen=settings.epochs * rows,
-            shares=tuple((counts.double() / rows).tolist()),
+            shares=tuple(task.train.shares.tolist()),
             dataset=dataset,
             noise=noise,
             rate=rate,
@@ -193,7 +215,8 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     method = _assembled(spec, MethodContext.of(task, settings))
     if task.train.multilabel and not method.loss.multilabel:
         method = replace(method, loss=MultiLabel(method.loss))
-    method.check()
+    method.check(task.train.num_classes, settings.epochs)
+    method.check_labels(task.train)
     return method
 
 
@@ -209,7 +232,7 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
     if _is_named(first) and name in LOSSES and not parse_call(first)[1].keys() <= METHODS.parameters(name).keys():
         return get_loss(first)
     method = _assembled(spec, context)
-    method.check()
+    method.check(context.num_classes)
     return method.loss
 
 
@@ -326,6 +349,11 @@ def define(
             given = {"until": given["start"], **given}
         values = {**shown, **given, "K": context.num_classes}
         values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
+        if "start" in values and values["start"] is None and given.keys() - {"start"}:
+            raise ValueError(
+                f"Expected a `start` beside parameters of {name}, which in {context.epochs} epochs has none, so that "
+                f"they would change nothing, got {', '.join(given)}. Give it as well, or train longer."
+            )
         written = {key: format_value(value) for key, value in values.items()}
         plain_loss = get_loss(loss.format_map(written))
         finished = finish(plain_loss, context, values) if finish else plain_loss

@@ -96,7 +96,7 @@ def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequenc
     for strategy in strategies:
         batch = call_hook(strategy, "revise", batch, outs, run)
     targets = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
-    each = [run.loss(out, target) for out, target in zip(outs, targets, strict=True)]
+    each = [run.losses(out, target, batch) for out, target in zip(outs, targets, strict=True)]
     losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
     for strategy in strategies:

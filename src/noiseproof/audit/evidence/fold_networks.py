@@ -97,6 +97,7 @@ def train_folds(
     """
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
+    loss.set_shares(data.shares)
     seats = max(1, int(fold.max()) + 1)
     rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
