@@ -1,7 +1,7 @@
 """What runs cost, and what their hyperparameters change."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -143,14 +143,19 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     }
     named: dict[str, list[Any]] = {}
     specs, keys = [_given(name) for name in given], {key for _, key in differ}
+    others = dict.fromkeys(key for spec in specs for key in spec if key not in keys)
     for (part, key), values in differ.items():
-        others = dict.fromkeys(other for spec in specs for other in spec if other not in keys)
-        same = (other for other in others if all(s.get(other, v) == v for s, v in zip(specs, values, strict=True)))
-        key = next(same, key)
+        key = _source(values, specs, others) or key
         if not all(isinstance(value, (int, float)) for value in values):
             values = [format_value(value) for value in values]
         named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
     return pd.DataFrame(named)
+
+
+def _source(values: Sequence[Any], specs: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str | None:
+    """The first of ``keys`` whose values in ``specs`` are ``values``, wherever a spec has it."""
+    rows = list(zip(specs, values, strict=True))
+    return next((key for key in keys if all(spec.get(key, value) == value for spec, value in rows)), None)
 
 
 def _parameters(method: str) -> dict[tuple[str, str], Any]:
