@@ -1,0 +1,35 @@
+"""A wheel has its scripts without comments, which would be in every page that a review or an analysis writes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path(__file__).parent / "src"
+
+
+def without_comments(script: str) -> str:
+    """``script`` without lines that are comments, and without comments behind code whose strings end on the line."""
+    kept = []
+    for line in script.split("\n"):
+        code = re.sub(r"\s+// [^\"'`]*$", "", line)
+        if not line.lstrip().startswith("// "):
+            kept.append(line if any(code.count(quote) % 2 for quote in "\"'`") else code)
+    return "\n".join(kept)
+
+
+class WithoutComments(BuildHookInterface):
+    """Puts scripts without comments in place of those of the source; an editable install has the source."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel" or version != "standard":
+            return
+        self.folder = tempfile.TemporaryDirectory()  # until the build ends
+        for number, path in enumerate(sorted(SOURCE.rglob("*.js"))):
+            copy = Path(self.folder.name, str(number))
+            copy.write_text(without_comments(path.read_text("utf-8")), "utf-8")
+            build_data["force_include"][str(copy)] = path.relative_to(SOURCE).as_posix()
