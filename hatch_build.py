@@ -1,4 +1,4 @@
-"""A wheel has its scripts without comments, which would be in every page that a review or an analysis writes."""
+"""A wheel has its scripts without comments, which every page written from them would carry, and so its CUDA sources."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def without_comments(script: str) -> str:
 
 
 class WithoutComments(BuildHookInterface):
-    """Puts scripts without comments in place of those of the source; an editable install has the source."""
+    """Puts files without comments in place of those of the source; an editable install has the source."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel" or version != "standard":
             return
         self.folder = tempfile.TemporaryDirectory()  # until the build ends
-        for number, path in enumerate(sorted(SOURCE.rglob("*.js"))):
+        paths = [path for path in SOURCE.rglob("*") if path.suffix in (".js", ".cu")]
+        for number, path in enumerate(paths):
             copy = Path(self.folder.name, str(number))
             copy.write_text(without_comments(path.read_text("utf-8")), "utf-8")
             build_data["force_include"][str(copy)] = path.relative_to(SOURCE).as_posix()

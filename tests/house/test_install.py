@@ -73,7 +73,7 @@ def test_scripts_of_the_wheel_lack_comments_and_nothing_else(built: tuple[Path, 
     literal = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`|/(?:\\.|[^/\\ ])+/""")
     removed = 0
     with zipfile.ZipFile(built[0]) as parts:
-        for name in (name for name in parts.namelist() if name.endswith(".js")):
+        for name in (name for name in parts.namelist() if name.endswith((".js", ".cu"))):
             packed = iter(parts.read(name).decode().split("\n"))
             for line in (ROOT / "src" / name).read_text("utf-8").split("\n"):
                 if line.lstrip().startswith("// "):
