@@ -185,7 +185,6 @@ class MethodContext:
 
 
 def _adding(fields: frozenset[str]) -> list[str]:
-    """The names of strategies that fill one of ``fields``."""
     return [name for name in STRATEGIES if fields & getattr(STRATEGIES[name], "adds", frozenset())]
 
 
