@@ -148,7 +148,6 @@ def demo(
 
 
 def _write_table(task: Task, labels: torch.Tensor, path: Path) -> Path:
-    """Write pixels and labels of the training digits."""
     import pandas as pd
 
     assert isinstance(task.train.x, torch.Tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ ISSUE_27 = ["sop", "sop+", "pes", "pes-semi", "promix"]
 
 
 def test_every_method_says_when_to_use_it_in_names_that_exist() -> None:
-    for name in METHODS:
-        when = (METHODS[name].__doc__ or "").split("\n\n")[1]
+    whens = tomllib.loads((Path(__file__).parents[2] / "docs" / "when.toml").read_text("utf-8"))
+    assert whens.keys() == set(METHODS)
+    for name, when in whens.items():
         assert re.match("Use it .*[.]$", when), name
-        for word in re.findall("``(.*?)``", when):
+        for word in re.findall("`(.*?)`", when):
             with suppress(ValueError):
                 word = parse_call(word)[0]
             bare, _, paper = word.partition("@")

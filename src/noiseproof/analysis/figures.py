@@ -206,7 +206,6 @@ def collect(
 
 
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
-    """The figures of these names and this stage."""
     makers = figure_makers()
     if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
         names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)

@@ -153,7 +153,6 @@ def _is_new(decision: Decision, earlier: Audit) -> bool:
 
 
 def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]) -> list[str]:
-    """Sentences on the decisions, and on what they change."""
     counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
     notes = [
         f"Audited again with {counted(len(decisions), 'decision')}, {counted(counts['kept'], 'label')} kept and "

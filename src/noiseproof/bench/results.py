@@ -264,7 +264,6 @@ def once(experiments: Iterable[Experiment]) -> list[Experiment]:
 
 
 def _asked(experiment: Experiment) -> set[str]:
-    """What is kept or measured of a run."""
     flags = {name for name in ("samples", "weights") if getattr(experiment, name)}
     return flags | set(experiment.measures.split())
 

@@ -280,7 +280,6 @@ class Pruned(Interrupted):
 
 
 def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
-    """Let Optuna choose the points."""
     if engine.get("engine", "local") != "local":
         raise ValueError(
             f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point follows from the results "

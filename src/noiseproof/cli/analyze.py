@@ -185,7 +185,6 @@ def analyze_fit(
 def _prepare(
     data: str | None, model: str | None, noise: str, classes: int | None, seed: int, data_dir: str | None
 ) -> tuple[Task | None, Settings, int]:
-    """The task of a dataset, the settings of a model, and the number of classes."""
     from noiseproof.data import get_dataset
     from noiseproof.train import Settings, prepare
 

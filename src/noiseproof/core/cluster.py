@@ -162,7 +162,6 @@ def map_jobs(
 def _work(
     function: Callable[..., Outcome], threads: int, fixed: int | None, jobs: Sequence[Any], *shared: Any
 ) -> list[Outcome]:
-    """A task of Ray."""
     import torch
 
     torch.set_num_threads(threads)

@@ -229,7 +229,6 @@ def _value(word: str) -> float | str | None:
 
 
 def _alike(classes: Sequence[str], normalise: Callable[[str], str]) -> list[list[str]]:
-    """Groups of classes that are the same after ``normalise``."""
     groups: dict[str, list[str]] = {}
     for c in classes:
         groups.setdefault(normalise(c), []).append(c)

@@ -297,7 +297,6 @@ class Loss(nn.Module):
         return loss.view(places) if self.reduction == "none" else loss
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
-        """Check shapes, without reading values."""
         check_logits_and_target(logits, target, self.implied)
         num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
@@ -330,7 +329,6 @@ class Loss(nn.Module):
         return (self._weighed(target) * value).sum(1)
 
     def _weighed(self, target: Tensor) -> Tensor:
-        """A real-valued target times the class weights."""
         return target if self.weight is None else target * self.weight
 
     def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
@@ -390,7 +388,6 @@ class Loss(nn.Module):
             part.set_step(seed, generator)
 
     def _parts(self) -> list[Loss]:
-        """The losses inside this one, at any depth."""
         return [part for part in self.modules() if isinstance(part, Loss) and part is not self]
 
     @property

@@ -71,7 +71,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.flatnonzero(np.asarray(self.num_categories, np.int64))
 
     def _prepared(self, x: NDArray[np.float32]) -> Any:
-        """Rows as the library takes them."""
         if self.kind == "catboost" and len(self.categorical):
             import pandas as pd
 

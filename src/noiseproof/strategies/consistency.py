@@ -1,7 +1,5 @@
 """Regularisers of predictions: the same for two augmentations of a row, and every class as often (SOP+)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Label correction: targets move from the given label to the model's own prediction (SLN paper, section 3.3)."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

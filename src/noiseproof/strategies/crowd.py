@@ -1,7 +1,5 @@
 """Confusions of each annotator as parameters, through which the model learns from their labels."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

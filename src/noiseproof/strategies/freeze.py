@@ -1,7 +1,5 @@
 """Fine-tuning of a pretrained backbone: its head alone, or its head first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from noiseproof.core.checks import check_count

@@ -1,7 +1,5 @@
 """A Gaussian process in place of a trained model (LN paper, section 6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, cast
 

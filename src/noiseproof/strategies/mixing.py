@@ -1,7 +1,5 @@
 """Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels it does not trust."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

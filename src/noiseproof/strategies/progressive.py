@@ -3,8 +3,6 @@
 Then the labels that the model agrees with are trusted; the other rows are left out, or go without their labels.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

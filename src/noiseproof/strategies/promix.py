@@ -1,7 +1,5 @@
 """ProMix: two networks that train on as many labels as they can trust, and on labels that both of them guess."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

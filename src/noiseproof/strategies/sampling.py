@@ -1,7 +1,5 @@
 """The rows of an epoch, where they are not every row once."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 
 from torch import Tensor

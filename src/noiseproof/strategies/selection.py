@@ -7,8 +7,6 @@ of a step are ranked over all processes, so the selection does not depend on the
 the batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from typing import ClassVar, Literal, get_args

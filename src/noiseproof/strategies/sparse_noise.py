@@ -1,7 +1,5 @@
 """Label noise as parameters of each sample, which explain wrong labels in place of the model (SOP)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Forward and backward correction with a transition matrix that is estimated during training."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

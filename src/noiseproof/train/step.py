@@ -37,7 +37,6 @@ class Stepper:
         return min(AT_ONCE, self.pause_every - self.run.step % self.pause_every)
 
     def __call__(self, batch: Batch) -> None:
-        """Make a whole step."""
         self.begin(batch.count)
         steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
         step = next((step for step in steps if step is not None), None)

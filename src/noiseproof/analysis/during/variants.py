@@ -28,7 +28,6 @@ TARGETS = {  # by whether label correction inverts ω; None: no correction
 
 
 def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
-    """The parameters of a run's strategies, by name."""
     calls = (parse_call(part) for part in str(run.config["method"]).split(" × ")[1:])
     return {name: params for name, params in calls if name not in HEADS}
 

@@ -140,7 +140,6 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the parameters by their gradients, and clear these."""
         gradients = [p.grad for p in self.params if p.grad is not None]
         adam(
             self.params, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
