@@ -136,11 +136,7 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     rows = [_parameters(method) for method in methods]
     columns = {(part, key): [row[part, key] for row in rows] for part, key in rows[0]}
     given = [str(name) for name in names] or [str(method) for method in methods]
-    differ = {
-        at: values
-        for at, values in columns.items()
-        if len(set(map(str, values))) > 1 and len(set(zip(given, map(str, values), strict=True))) == len(set(given))
-    }
+    differ = {at: values for at, values in columns.items() if _differs(values, given)}
     named: dict[str, list[Any]] = {}
     specs, keys = [_given(name) for name in given], {key for _, key in differ}
     others = dict.fromkeys(key for spec in specs for key in spec if key not in keys)
@@ -150,6 +146,12 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
             values = [format_value(value) for value in values]
         named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
     return pd.DataFrame(named)
+
+
+def _differs(values: Sequence[Any], names: Sequence[str]) -> bool:
+    """Whether ``values`` differ, but not between runs of one name."""
+    written = [str(value) for value in values]
+    return len(set(written)) > 1 and len(set(zip(names, written, strict=True))) == len(set(names))
 
 
 def _source(values: Sequence[Any], specs: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str | None:
