@@ -51,11 +51,6 @@ class Paper:
         """Authors, title, venue and year."""
         return "{authors}: {title} ({venue} {year})".format_map(self.content)
 
-    @property
-    def notes(self) -> list[str]:
-        """Misprints, gaps in the text and what fills them."""
-        return list(self.content["notes"])
-
     @cached_property
     def loss_presets(self) -> tuple[Preset, ...]:
         """Settings of losses, which can also be chosen by the number of classes of the dataset."""
