@@ -131,8 +131,11 @@ def test_what_no_parameter_can_mend_is_said_first(digits: Task, line: str) -> No
 
 @pytest.mark.parametrize(
     "line",
-    ["ce + -0.5*mae", "ce + -1*nce", "ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup", "ln & exchanged-memory"],
-)
+    [
+        "ce + -0.5*mae", "ce + -1*nce", "ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup",
+        "ln & exchanged-memory:reweigh=true",
+    ],
+)  # fmt: skip
 def test_parts_that_can_be_together_are_not_refused(line: str) -> None:
     build(line)
 
@@ -307,7 +310,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "het": ("het:tau=1,samples=100", "gaussian-scale", {}),
     "het-tau": ("het:tau=10,samples=100", "gaussian-scale", {}),
     "het-tau-full": ("het:tau=10,samples=100,covariance=full", "gaussian-factors:rank=4", {}),
-    "nal": ("nal:lam=1", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
+    "nal": ("nal:lam=1,warmup=15", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
     "selc": ("ce", "linear", {"estimated-targets": {"start": 75, "every": 1, "alpha": 0.9}}),
     "elr": ("elr:lam=3", "linear", {"target-memory": {"beta": 0.7}}),
     "elr+": (
@@ -370,7 +373,7 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
     "nce+aul": ("10*nce + 0.015*aul:a=6,q=3", "linear", {}),
     "gce+": ("gce:q=0.7", "linear", {}),
     "sln": ("ce", "linear", {"sln": {"sigma": 0.1}}),
-    "nal": ("nal:lam=10", "attention", {"estimated-targets": {}}),
+    "nal": ("nal:lam=10,warmup=15", "attention", {"estimated-targets": {}}),
     "elr": ("elr:lam=7", "linear", {"target-memory": {"beta": 0.9}}),
     "elr+": (
         "elr:lam=7,clip=1e-4",
@@ -1034,7 +1037,8 @@ def test_listing_knows_parameters() -> None:
     for name in METHODS:
         assert METHODS[name].__doc__
         assert "setting" not in METHODS.parameters(name)
-    assert METHODS.parameters("tgce") == {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto", "lasts": None}
+    tgce = {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto", "lasts": None, "spare": True}
+    assert METHODS.parameters("tgce") == tgce
     assert METHODS.parameters("agce") == {"a": 0.6, "q": 0.6}
     assert METHODS.parameters("ce") == {}
 

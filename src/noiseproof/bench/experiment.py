@@ -45,8 +45,8 @@ MEASURES = ("sample-weights", "annotators")  # see ``bench.results.measure``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
-    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2, "promix": 6, "sop+": 2,
-    "peer": 3, "cr": 3, "forward": 2, "backward": 3, "pes": 4, "pes-semi": 3,
+    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 3, "promix": 6, "sop+": 2,
+    "peer": 4, "cr": 4, "tgce": 3, "selc": 2, "forward": 2, "backward": 3, "pes": 4, "pes-semi": 3,
     "co-teaching": 4, "sigua": 4, "dividemix": 3,
     "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
 }  # fmt: skip

@@ -292,15 +292,19 @@ class Prune(Strategy):
     Each model decides for itself, by a pass over the whole set at the start of every ``every``-th epoch from ``start``
     on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at most its value at p_y = k. Pruned rows have
     weight zero, which is the gradient of the constant L_q(k) that the paper assigns to them; they still count in the
-    mean of a step. If no sample reaches k, none is pruned. A decision holds for ``lasts`` epochs, by default until the
+    mean of a step. If no sample reaches k, none is pruned; with ``spare``, none of a class of which no sample does, as
+    it could not come back (the paper prunes these). A decision holds for ``lasts`` epochs, by default until the
     next one; with 1, one epoch in ``every`` is pruned, as the SLN paper (B.1) reads to the letter.
     """
 
     capturable = True
     remembers = ("keep",)
 
-    def __init__(self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None) -> None:
+    def __init__(
+        self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None, spare: bool = True
+    ) -> None:
         self.start = check_count("start", start, 0)
+        self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
         self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
@@ -327,7 +331,9 @@ class Prune(Strategy):
             return torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)
 
         keep = per_row(run, label_probs) >= self.k
-        keep |= ~keep.any(0)
+        groups = run.data.given if self.spare else torch.zeros_like(run.data.given)
+        reached = torch.zeros(run.num_classes, keep.shape[1], dtype=torch.int64, device=keep.device)
+        keep |= reached.index_add(0, groups, keep.long())[groups] == 0
         if self.keep is None:
             self.keep = keep
         else:  # in place: a CUDA graph holds its address

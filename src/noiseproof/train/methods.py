@@ -224,7 +224,7 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
 
     >>> hundred = MethodContext.of_classes(100)
     >>> print(method_loss("nal", hundred), method_loss("het:tau=5", hundred).tau)
-    nal:lam=10.0,beta=0.0,floor=0.0 5.0
+    nal:lam=10.0,beta=0.0,floor=0.0,warmup=5 5.0
     """
     first = split_outside_brackets(spec, "&")[0].strip()
     name = _first_word(first)
@@ -620,8 +620,9 @@ define("noise-theta", "Cross entropy with noise on the gradient in the weights."
        sigma=0.1)
 
 define("tgce", "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120 epochs).",
-       "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts}",
-       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None)
+       "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts},spare={spare}",
+       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None,
+       spare=True)
 _TRANSITION = "estimate-transition:warmup={warmup},percentile={percentile},restart={restart},right={right}"
 _ESTIMATE: dict[str, Any] = {"warmup": epoch(0.2), "percentile": by_classes(97.0, None),
                              "restart": lambda s: s.epochs >= 10, "right": 100.0}
@@ -663,10 +664,10 @@ define("gp", "A Gaussian process, solved at once from up to 5000 samples, in pla
 # the rate falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40
 # of 120.
 define("nal", "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the training.",
-       "nal:lam={lam},beta={beta},floor={floor}",
+       "nal:lam={lam},beta={beta},floor={floor},warmup={warmup}",
        "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
        lam=lambda s: min(10, max(0.5, s.num_classes / 10)), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
-       delta=0.0, beta=0.0, floor=0.0)
+       delta=0.0, beta=0.0, floor=0.0, warmup=epoch(0.05))
 define("selc", "Cross entropy against targets that follow the model from a quarter of the training on.",
        "ce", "estimated-targets:start={start},alpha={alpha}",
        start=epoch(0.25), alpha=0.9)
