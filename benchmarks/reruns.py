@@ -4,8 +4,9 @@
     python benchmarks/reruns.py                     only docs/results.md
 
 Every run in the folders RESULTS that belongs to a cell of a table, or to a file of benchmarks/sweeps that a diagnosis
-names, goes into src/noiseproof/papers/reruns/PAPER.json; values that are there already stay. A new file of experiments
-first needs an entry in ``diagnoses`` there, without rows; what they found is written by hand once they have run.
+names, goes into src/noiseproof/papers/reruns/PAPER.json, values of the latter into a file of the same name beside it;
+what is there already stays. A new file of experiments first needs an entry in ``diagnoses``, without finding and seeds;
+what they found is written by hand once they have run, and ``cells`` names those whose data and method they have.
 """
 
 from __future__ import annotations
@@ -50,17 +51,15 @@ def add_results(content: Json, paper: str, results: Mapping[str, Json], note: st
     rows = {row["key"]: row for row in content["rows"]}
     grown = []
     for key, runs in by_first_seed(results).items():
-        if of_sweep := sweep_rows(content, key, runs):
-            for row in of_sweep:
-                extend(row, [TEST], runs, content["made_by"], note)
-            grown.append(f"{runs[min(runs)]['experiment']['method']}, experiment of a diagnosis")
+        for one in content["diagnoses"]:
+            if key in sweep_keys(one["sweep"]):
+                add_to_sweep(one, key, runs, note)
+                grown.append(f"{runs[min(runs)]['experiment']['method']}, experiment of {one['sweep']}")
         if key not in cells_of(paper):
             continue
         table, cell, reported = cells_of(paper)[key]
         if key not in rows:
-            names = {"table": table.id, "block": cell.block, "row": cell.row, "column": cell.column}
-            precision = runs[min(runs)]["experiment"]["precision"]
-            rows[key] = names | {"precision": precision, "key": key}
+            rows[key] = {"precision": runs[min(runs)]["experiment"]["precision"], "key": key}
             content["rows"].append(rows[key])
         extend(rows[key], reported, runs, content["made_by"], note)
         grown.append(f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds")
@@ -89,22 +88,23 @@ def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
     return cells
 
 
-def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
-    """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment.
+def add_to_sweep(diagnosis: Json, key: str, runs: Mapping[int, Json], note: str) -> None:
+    """Add runs of a diagnosis to the file beside its experiments, and their seeds to its entry.
 
-    A row has what tells it from others; all else, such as the model, is in that file, by its key.
+    A row has what tells it from others; all else, such as the model, is in the file of experiments, by its key.
     """
-    found = []
-    for one in content["diagnoses"]:
-        row = next((row for row in one["rows"] if row["key"] == key), None)
-        if row is None and key in sweep_keys(one["sweep"]):
-            run = runs[min(runs)]["experiment"]
-            row = {name: run[name] for name in ("dataset", "noise", "method")}
-            row |= {name: run["settings"][name] for name in ("optimizer", "schedule")}
-            row |= {name: run[name] for name in ("rows", "precision") if run[name]} | {"key": key}
-            one["rows"].append(row)
-        found += [] if row is None else [row]
-    return found
+    path = (ROOT / diagnosis["sweep"]).with_suffix(".json")
+    content = json.loads(path.read_text("utf-8")) if path.exists() else {"made_by": [], "rows": []}
+    row = next((row for row in content["rows"] if row["key"] == key), None)
+    if row is None:
+        run = runs[min(runs)]["experiment"]
+        row = {name: run[name] for name in ("dataset", "noise", "method")}
+        row |= {name: run["settings"][name] for name in ("optimizer", "schedule")}
+        row |= {name: run[name] for name in ("rows", "precision") if run[name]} | {"key": key}
+        content["rows"].append(row)
+    extend(row, [TEST], runs, content["made_by"], note)
+    write(path, content)
+    diagnosis["seeds"][key] = row["seeds"]
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from noiseproof.train.methods import METHODS, Method, MethodContext
 CLASSES = 10
 EXAMPLE = MethodContext(CLASSES, epochs=100, steps=10_000, seen=5_000_000, shares=(1 / CLASSES,) * CLASSES)
 NOISES = {"none": "clean", "symmetric:rate=0.2": "20 % wrong", "symmetric:rate=0.4": "40 % wrong"}  # else: by people
+WHEN = Path(__file__).with_name("when.toml")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "defaults.json"
 SOURCE = (
     "Accuracy on clean test labels at default settings, less that of `ce` with the same data, noise and seed: mean "
@@ -96,8 +98,8 @@ def head(name: str, method: Method) -> list[str]:
 
 
 def when(name: str) -> list[str]:
-    """When to use it: the second paragraph of its docstring. What it says of results is from the evidence below it."""
-    text = paragraph(METHODS[name], 1)
+    """When to use it. What it says of results is from the evidence below it."""
+    text = tomllib.loads(WHEN.read_text("utf-8"))[name]
     linked = re.sub("`([^` ]+)`", lambda at: f"[{at[0]}]({file_name(at[1])}.md)" if at[1] in METHODS else at[0], text)
     return ["## When to use it\n", f"{linked}\n"]
 
@@ -114,9 +116,9 @@ def formula(method: Method) -> list[str]:
     return [*lines, ""]
 
 
-def paragraph(documented: object, number: int = 0) -> str:
-    """One paragraph of a docstring."""
-    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[number].replace("``", "`").split())
+def paragraph(documented: object) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].replace("``", "`").split())
 
 
 def draw_weights(name: str, loss: Loss, path: Path) -> bool:

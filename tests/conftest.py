@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +29,14 @@ os.environ["LT_ACCELERATOR"] = "cpu"
 # The same examples on every run, and no verdict from a clock.
 settings.register_profile("noiseproof", derandomize=True, deadline=None)
 settings.load_profile("noiseproof")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What did not run here, and why."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture

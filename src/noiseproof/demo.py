@@ -1,7 +1,5 @@
 """The demo on bundled data: what wrong labels do, which ones they are, and the gain from correcting them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -150,7 +148,6 @@ def demo(
 
 
 def _write_table(task: Task, labels: torch.Tensor, path: Path) -> Path:
-    """Write pixels and labels of the training digits."""
     import pandas as pd
 
     assert isinstance(task.train.x, torch.Tensor)

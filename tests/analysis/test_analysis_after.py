@@ -284,6 +284,10 @@ def test_which_parameters_vary() -> None:
     assert list(varied("nal:floor=0 × targets:floor=2", "nal:floor=1 × targets:floor=3")) == ["floor", "targets floor"]
     assert varied("ce × sln:max_norm=none", "ce × sln:max_norm=2") == {"max_norm": ["none", "2"]}
     of_data = ["cr:beta=1,prior=[0.5,0.5]", "cr:beta=1,prior=[0.4,0.6]", "cr:beta=2,prior=[0.5,0.5]"]
+    sums = ["nce + mae:scale=1", "2.0*nce + mae:scale=1"]
+    assert list(cost.varied(sums, ["nce+mae:alpha=1", "nce+mae:alpha=2"])) == ["alpha"]
+    assert list(cost.varied(sums, ["nce+mae", "nce+mae:alpha=2,beta=1"])) == ["alpha"]
+    assert list(cost.varied(sums, ["nce + mae:scale=1", "2*nce + mae:scale=1"])) == ["factor"]
     table = cost.varied(of_data, ["cr", "cr", "cr:beta=2"])  # the prior follows from the labels of each seed
     assert table.to_dict("list") == {"beta": [1, 1, 2]}
     assert varied("ce:t=none × sln:t=none", "ce:t=2 × sln:t=2") == {"t": ["none", "2"]}

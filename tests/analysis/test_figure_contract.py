@@ -106,6 +106,19 @@ def test_a_function_without_data_says_what_it_needs() -> None:
     assert made(table)({}) == MissingFigure("mine", "Mine", "", "a run")
 
 
+def test_every_run_is_named_with_what_it_lacks(runs: dict[str, RunFolder]) -> None:
+    first, second = list(runs)[:2]
+
+    def fail(run: RunFolder) -> str:
+        raise ValueError("Expected more.")
+
+    with pytest.raises(Needs) as raised:
+        each({name: runs[name] for name in (first, second)}, fail, needs="a run")
+    missing = made(lambda subject: None).missing(raised.value)
+    assert (missing.what, missing.lacking) == ("a run", ((first, "Expected more."), (second, "Expected more.")))
+    assert missing.needs == f"a run. Without {first}: Expected more. Without {second}: Expected more."
+
+
 def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:
     def name(run: RunFolder) -> str:
         if run.name == "ce":

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -780,20 +781,27 @@ def test_two_drivers_share_one_folder(
     assert {pid for _, pid in writers} <= {str(driver.pid) for driver in drivers}
 
 
-def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:
+@contextmanager
+def one_worker_killed(folder: Path) -> Iterator[None]:
+    """While the body runs the sweep, a process that holds one of its runs is killed."""
     killed: list[int] = []
 
     def kill_one() -> None:
-        wait_for(lambda: is_mid_sweep(tmp_path))
-        holders = [found for e in SWEEP if (found := holder(tmp_path, e.key))]
+        wait_for(lambda: is_mid_sweep(folder))
+        holders = [found for e in SWEEP if (found := holder(folder, e.key))]
         killed.append(holders[0]["pid"])
         os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    results = run_all(SWEEP, tmp_path, engine="processes", workers=2)
+    yield
     killer.join()
     assert killed and killed[0] != os.getpid()
+
+
+def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:
+    with one_worker_killed(tmp_path):
+        results = run_all(SWEEP, tmp_path, engine="processes", workers=2)
     assert without_times(results) == expected
 
 
@@ -896,20 +904,11 @@ def ray() -> Iterator[Any]:
 def test_ray_gives_the_same_results_though_a_worker_is_killed(
     ray: Any, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    killed: list[int] = []
-
-    def kill_one() -> None:
-        wait_for(lambda: is_mid_sweep(tmp_path))
-        holders = [found for e in SWEEP if (found := holder(tmp_path, e.key))]
-        killed.append(holders[0]["pid"])
-        os.kill(killed[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
     told: list[str] = []
-    results = run_all(SWEEP, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key))
-    killer.join()
-    assert killed and killed[0] != os.getpid()
+    with one_worker_killed(tmp_path):
+        results = run_all(
+            SWEEP, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key)
+        )
     assert without_times(results) == expected
     assert sorted(told) == sorted(expected)
 

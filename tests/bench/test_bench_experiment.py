@@ -112,7 +112,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = sorted(str(tuple(preset)) for preset in (*loss_presets(), *method_presets()))
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "1a8edf361940701b"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6c31242c28e59add"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +125,12 @@ def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.M
     assert replace(ONE, method="gce & momentum:alpha=0.9").version == RESULT_VERSION
     for revised in ("ce & momentum", "ce&momentum & mixup", "ce + het", "ce & sigua:forget=0.2 & noise-theta"):
         assert replace(ONE, method=revised).version == RESULT_VERSION + 1
+    for inside in ("0.5*het:tau=2 + mae", "remargin:loss=(ce + het),shift=1", "remargin:loss=het,shift=1"):
+        assert replace(ONE, method=inside).version == RESULT_VERSION + 1
+    for other in ("het:tau=2", "het-tau & momentum:alpha=0.9"):
+        assert replace(ONE, method=other).version == REVISED["het"]
+    assert replace(ONE, method="gce+@bias & momentum").version == REVISED["gce+"] + 1
+    assert replace(ONE, method="ce & momentum & (((").version == RESULT_VERSION  # refused later
     now = keys()
     monkeypatch.delitem(get_paper("bias").revisions, "nfl+mae")
     before = keys()
@@ -357,6 +363,19 @@ def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(GRID + GRID.partition("\n")[2])
     assert load_experiments(path) == load_experiments(str(path)) == load_experiments(GRID)
+
+
+def test_grids_are_named_only_where_a_list_is_refused() -> None:
+    head = '[[experiment]]\ndataset = "digits"\nmethod = '
+    for refused, names_grids in (
+        ("ln:covariance=[full,diagonal]", True),
+        ("remargin:loss=(gce:q=[0.1,0.2]),shift=1", True),
+        ("remargin:loss=mae,shift=[1,2],every=0", False),
+        ("remargin:loss=(gce:q=7),shift=[1,2],every=3", False),
+    ):
+        with pytest.raises(BadExperiment) as error:
+            load_experiments(f'{head}"{refused}"\n')
+        assert ("For a grid" in str(error.value)) == names_grids
 
 
 def test_a_protocol_is_a_papers_settings_and_preparation() -> None:

@@ -30,6 +30,7 @@ from noiseproof.bench.reruns import (
 )
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.cli import app
+from noiseproof.core.grammar import parse_line
 from noiseproof.papers import PAPERS
 from noiseproof.train import Settings
 
@@ -47,11 +48,10 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
     """A preset that is revised, or a typing error in a key, would leave a row without a cell."""
     count = 0
     for paper, row in every_row():
-        table = load_table(row["table"])
-        (cell,) = (c for c in table.cells if (c.block, c.row, c.column) == (row["block"], row["row"], row["column"]))
+        table, cell, _ = script.cells_of(paper)[row["key"]]
         assert table.paper == paper
         assert row_key(replace(cell.experiment(0), precision=row["precision"])) == row["key"]
-        assert len(set(row["seeds"])) == len(row["seeds"]) == len(row[cell.metric])
+        assert len(set(row["seeds"])) == len(row["seeds"]) == len(row["test_accuracy"])
         assert all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"]) and row["made_by"]
         count += 1
     assert count >= 152
@@ -121,14 +121,23 @@ def test_counts_by_hand() -> None:
     assert gce.z == pytest.approx((79.01 - 79.27) / (0.54 * math.sqrt(1 + 1 / 5)))
 
 
-def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
+def every_diagnosis() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The paper of each, its entry in the package, and the values beside its experiments."""
     for paper in PAPERS:
         for one in load_reruns(paper).diagnoses:
-            for id, *words in one["cells"]:
-                assert load_table(id).paper == paper and load_table(id).only(*words).cells
-            keys = {row_key(run) for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
-            assert {row["key"] for row in one["rows"]} <= keys
-            assert bool(one["finding"]) == bool(one["rows"])  # said once it has run
+            yield paper, one, json.loads((ROOT / one["sweep"]).with_suffix(".json").read_text("utf-8"))
+
+
+def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
+    for paper, one, values in every_diagnosis():
+        for id, *words in one["cells"]:
+            assert load_table(id).paper == paper and load_table(id).only(*words).cells
+        keys = {row_key(run) for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+        assert one["seeds"].keys() <= keys
+        assert one["seeds"] == {row["key"]: row["seeds"] for row in values["rows"]}
+        assert bool(one["finding"]) == bool(one["seeds"])  # said once it has run
+        for row in values["rows"]:
+            assert row["made_by"] and all(values["made_by"][number]["commit"] for number in row["made_by"])
 
 
 def test_a_large_difference_is_diagnosed_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,22 +153,34 @@ def test_a_large_difference_is_diagnosed_or_listed(monkeypatch: pytest.MonkeyPat
     assert listed == "|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %, 40 %, 60 %."
 
 
+def parts_of(method: str) -> list[str]:
+    """The names of its losses and strategies; ``tgce`` is a name for two of them."""
+    names = [name.partition("@")[0] for part in parse_line(method) for name, _ in part]
+    return ["gce", "prune"] if names == ["tgce"] else names
+
+
 def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
-    """Rows of the file that names a cell, but of other methods or data, say nothing about it."""
+    """Experiments with other methods or data say nothing about a cell."""
+    assert parts_of("nfl+mae@bias") == parts_of("nfl:gamma=0.5 + 20*mae:scale=2") == ["nfl", "mae"]
+    assert parts_of("gce+@bias") == ["gce+"]
+    for _, one, values in every_diagnosis():
+        run = [(row["dataset"], parts_of(row["method"])) for row in values["rows"]]
+        for cell in (cell for id, *words in one["cells"] for cell in load_table(id).only(*words).cells):
+            assert (cell.fields["dataset"], parts_of(cell.fields["method"])) in run, (one["sweep"], cell.row)
     table2 = load_table("bias-table2").only("cifar10")
-    assert find_diagnosis(table2, table2.only("NF-MAE").cells[0])  # nfl:gamma=0.5 + 20*mae:scale=2
+    assert find_diagnosis(table2, table2.only("NF-MAE").cells[0])
     assert find_diagnosis(table2, table2.only("NCE-MAE").cells[0]) is None
 
 
 def test_rows_of_a_diagnosis_can_be_told_apart() -> None:
-    for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
+    for _, one, values in every_diagnosis():
         rows = [
             tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("key", "seeds", "made_by", "test_accuracy")))
-            for row in one["rows"]
+            for row in values["rows"]
         ]
         assert len(set(rows)) == len(rows), one["sweep"]
         runs = {row_key(run): run for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
-        for row in one["rows"]:
+        for row in values["rows"]:
             run = runs[row["key"]]
             assert (row["dataset"], row["schedule"]) == (run.dataset, run.settings.schedule)
 
@@ -214,7 +235,7 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     row = content["rows"][0]
     accuracy = 100 * done[first.experiment(0).key]["last"]["test_accuracy"]
     assert (row["seeds"], row["test_accuracy"]) == ([0], [pytest.approx(accuracy, abs=1e-4)])
-    assert (row["row"], row["precision"], row["key"]) == (first.row, "32", first.experiment(0).key[:8])
+    assert (row["precision"], row["key"]) == ("32", first.experiment(0).key[:8])
     (session,) = content["made_by"]
     assert session["note"] == "a test" and session["cpu"] and len(session["commit"].partition("-")[0]) == 7
     more = run_all([first.experiment(seed) for seed in (2, 1, 0)], tmp_path)
@@ -226,6 +247,19 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     path = tmp_path / "nal.json"
     script.write(path, content)
     assert json.loads(path.read_text("utf-8")) == content
+
+
+def test_results_of_a_diagnosis_go_beside_its_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    (tmp_path / "why.toml").write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\n')
+    (run,) = load_experiments(tmp_path / "why.toml")
+    diagnosis = {"cells": [], "sweep": "why.toml", "finding": "", "seeds": {}}
+    content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": [diagnosis]}
+    for seed in (1, 0):
+        script.add_results(content, "nal", run_all([replace(run, seed=seed)], tmp_path / "mine"))
+    assert diagnosis["seeds"] == {row_key(run): [0, 1]} and content["rows"] == content["made_by"] == []
+    (row,) = json.loads((tmp_path / "why.json").read_text("utf-8"))["rows"]
+    assert (row["dataset"], row["method"], row["seeds"], len(row["test_accuracy"])) == ("digits", "ce", [0, 1], 2)
 
 
 # A sweep of one's own

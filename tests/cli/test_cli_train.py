@@ -560,6 +560,12 @@ def test_chens_noise_comes_from_a_model_trained_on_clean_labels(tmp_path: Path) 
     assert [row["test_loss"] for row in logged] == [row["test_loss"] for row in record(tmp_path)]  # of the run alone
 
 
+def test_what_is_refused_costs_no_training_before_chens_noise() -> None:
+    answer = run(*CHEN, "--out", "none", "--method", "gce & dividemix:warmup=1")
+    assert answer.exit_code == 2 and "the loss `ce` for dividemix" in answer.stderr
+    assert "training on clean labels" not in answer.stderr
+
+
 def test_the_training_before_chens_noise_is_resumed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     average = instance._Average.end_epoch
     sent: list[int] = []

@@ -27,10 +27,9 @@ from noiseproof.train import METHODS, Method, Result, Settings, get_method, prep
 from noiseproof.train.step import forward_backward
 
 PLAIN, NORMALISED = "mlp:hidden=[16]", "bn-mlp"
-DRAW_FOR_THEMSELVES = {"peer", "het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for
+DRAW_FOR_THEMSELVES = {"het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for
 # Parameters with which the second of two epochs has something to do.
 BUSY = {
-    "cr": "cr:warmup=0",  # in its warm-up each process has the shares of its own rows, as peer has
     "sln-mo": "sln-mo:alpha=0.9",
     "sln-mo-lc": "sln-mo-lc:alpha=0.9,start=1",
     "elr+": "elr+:alpha=0.9,reweigh=true",
@@ -45,6 +44,7 @@ BUSY = {
 MORE = [
     "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",
     "ce & mixup",
+    "(peer:loss=gce) & sln:sigma=0.2 & small-loss:forget=0.4,ramp=1",
     "backward & sigua-bc",
     "gce & class-balanced:per_class=9",
     "ce & crowd-layer",

@@ -218,6 +218,22 @@ def test_the_best_attention(lam: float) -> None:
     assert bool((slope[~inside] < 0).all()) and bool(inside.any())
 
 
+@pytest.mark.parametrize("wrap", ["nal:lam=0.5,warmup=2", "0.5*ce + 0.5*nal:lam=0.5,warmup=2"])
+def test_before_its_epoch_nal_is_cross_entropy_whatever_the_attention(wrap: str) -> None:
+    loss, whole = (get_loss(spec, reduction="none") for spec in (wrap, wrap.replace(",warmup=2", "")))
+    for target in (LABELS, SOFT):
+        for epoch in (0, 1, 2, 1, 5):
+            z, a = LOGITS.clone().requires_grad_(), HINT.clone().requires_grad_()
+            out = Output(z, attention=a)
+            loss.set_epoch(epoch)
+            is_early = epoch < 2
+            want = F.cross_entropy(z, target, reduction="none") if is_early else whole(out, target)
+            torch.testing.assert_close(loss.train()(out, target), want, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(loss.eval()(out, target), whole(out, target))
+            (slope,) = torch.autograd.grad(loss.train()(out, target).sum(), a)
+            assert bool((slope == 0).all()) == is_early
+
+
 def test_full_attention_is_cross_entropy_and_none_has_no_gradient() -> None:
     for target in (LABELS, SOFT):
         z = LOGITS.clone().requires_grad_()

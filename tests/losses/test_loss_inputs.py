@@ -145,7 +145,7 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("gls", "r", (1.5,)),
     ("ls", "alpha", (-0.1, 1.1)),
     ("cr", "beta", (-1,)),
-    *[(name, "warmup", (-1, 1.5)) for name in ("peer", "cr")],
+    *[(name, "warmup", (-1, 1.5)) for name in ("peer", "cr", "nal")],
     ("cr", "prior", ([0.5, 0.6], [1.5, -0.5], [[0.5, 0.5]], [math.nan, 1.0], "uniform", {"a": 1})),
     ("bitempered", "t1", (-0.1, 2, 3)),
     ("bitempered", "t2", (0, -1)),

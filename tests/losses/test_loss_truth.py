@@ -501,7 +501,7 @@ def test_peer_in_expectation() -> None:
 
 @pytest.mark.parametrize("spec", ["peer:loss=mae", "peer:generator=0", "cr:beta=0.5", "cr:loss=mae", "ce + peer"])
 def test_the_prior_of_random_labels_waits(spec: str) -> None:
-    """Before its epoch, training has the shares of the batch in its place."""
+    """Before its epoch, training has the shares of all labels in its place, or of the batch where these are unknown."""
     logits, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3 // 2
 
     def with_prior(shares: Tensor, more: str = "") -> Loss:
@@ -517,6 +517,11 @@ def test_the_prior_of_random_labels_waits(spec: str) -> None:
             want = by_batch if before else by_prior
             torch.testing.assert_close(waits.train()(logits, target), want.train()(logits, target))
             torch.testing.assert_close(waits.eval()(logits, target), by_prior.eval()(logits, target))
+    waits.train().set_shares(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))  # as a run does, for every batch
+    by_all = with_prior(torch.tensor([0.5, 0.3, 0.2]))
+    for loss in (by_all, waits):
+        loss.set_step(5)
+    torch.testing.assert_close(waits(logits, y), by_all(logits, y))
     assert waits.state_dict().keys() == by_prior.state_dict().keys()
 
 
@@ -663,6 +668,12 @@ def test_research_code_agrees_where_it_does_not_clamp(name: str) -> None:
         results.append((losses, *torch.autograd.grad(losses.sum(), z)))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["peer", "cr"])
+def test_a_warmup_without_a_prior_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a `prior` to wait for beside `warmup`"):
+        get_loss(f"{name}:warmup=2")
 
 
 def test_a_batch_without_labels_leaves_no_nan_beside_a_warmup() -> None:

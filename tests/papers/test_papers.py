@@ -18,7 +18,7 @@ from noiseproof.papers import (
     pop_qualifiers,
 )
 
-KEYS = {"authors", "title", "venue", "year", "notes", "preset", "protocol", "augmentation", "table"}
+KEYS = {"authors", "title", "venue", "year", "preset", "protocol", "augmentation", "table"}
 MAY = {"grids", "grids_on", "revisions"}
 
 

@@ -66,6 +66,34 @@ def test_estimated_targets_follow_the_recursion(task: Task, every: int, delta: f
     np.testing.assert_allclose(strategy.table[:, 0].numpy(), table, rtol=1e-13)
 
 
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_class_that_is_not_predicted_yet_keeps_its_labels(task: Task, models: int) -> None:
+    run = make_run(task, models=models, epoch=2)
+    strategy = EstimatedTargets(start=2)
+    strategy.setup(run)
+    assert run.normalise is not None
+    z = [model.plain(run.normalise(task.train.x).double()).logits.detach() for model in run.models]
+    strategy.start_epoch(run)
+    revised = strategy.revise(make_batch(run), [Output(each) for each in z], run)
+    moved = (revised.target.reshape(models, -1, K).numpy() != one_hot(task)).any(2)
+    for m, each in enumerate(z):
+        predicted = np.isin(task.train.given.numpy(), each.argmax(1).numpy())
+        assert 0 < predicted.sum() < len(predicted)
+        np.testing.assert_array_equal(moved[m], predicted)
+    untrained = EstimatedTargets(start=0)
+    run.epoch = 0
+    untrained.setup(run)
+    untrained.start_epoch(run)
+    assert not untrained.keeps.any()
+
+
+@pytest.mark.parametrize("line", ["ce & target-memory", "gce & exchanged-memory"])
+def test_a_memory_that_no_loss_reads_is_refused(task: Task, line: str) -> None:
+    with pytest.raises(ValueError, match=r"a loss that reads the memory of .*Use \(elr\)"):
+        get_method(line, task, Settings())
+    assert get_method("gce & exchanged-memory:reweigh=true", task, Settings())
+
+
 def test_nal_updates_in_the_epochs_of_the_released_code(task: Task) -> None:
     """Epochs counted from 1, at least 60 and divisible by 10, are 59, 69, … counted from 0."""
     run, strategy = make_run(task), EstimatedTargets(start=59, every=10)

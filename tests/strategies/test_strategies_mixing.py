@@ -462,7 +462,7 @@ def test_dividemix_divides_and_learns(task: Task) -> None:
     "line",
     [
         "ce & sln:sigma=5", "ce & sln:until=2", "ce & label-correction:start=0", "ce & small-loss:forget=0.4",
-        "ce & noise-f", "ce & mixup", "ce & target-memory", "ce & gp",
+        "ce & noise-f", "ce & mixup", "ce & exchanged-memory:reweigh=true", "ce & gp",
     ],
 )  # fmt: skip
 def test_dividemix_refuses_what_its_steps_would_pass_by(task: Task, line: str) -> None:

@@ -330,7 +330,7 @@ def predicted(run: Run) -> np.ndarray:
 @pytest.mark.parametrize("models", [1, 2])
 def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
     run = make_run(task, "gce", models=models)
-    strategy = Prune(start=2, every=3, k=0.1)
+    strategy = Prune(start=2, every=3, k=0.1, spare=False)
     p = predicted(run)
     want = p >= 0.1
     assert 0.1 < want.mean() < 0.9
@@ -364,12 +364,28 @@ def test_prune_is_refreshed_every_few_epochs(task: Task) -> None:
 )
 def test_prune_for_as_long_as_a_decision_lasts(task: Task, lasts: int | None, pruned: list[int]) -> None:
     run = make_run(task, models=1)
-    strategy = Prune(start=2, every=3, k=0.1, lasts=lasts)
+    strategy = Prune(start=2, every=3, k=0.1, lasts=lasts, spare=False)
     want = predicted(run) >= 0.1
     for run.epoch in range(10):
         strategy.start_epoch(run)
         keep = np.ones_like(want) if strategy.keep is None else strategy.keep.numpy()
         np.testing.assert_array_equal(keep, want if run.epoch in pruned else np.ones_like(want))
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_prune_spares_a_class_of_which_no_sample_reaches_k(task: Task, models: int) -> None:
+    run = make_run(task, models=models)
+    strategy = Prune(start=0, k=0.1)
+    strategy.start_epoch(run)
+    want = predicted(run) >= 0.1
+    spared = 0
+    for rows in (np.flatnonzero(run.data.given.numpy() == k) for k in range(10)):
+        for m in range(models):
+            if not want[rows, m].any():
+                want[rows, m] = True
+                spared += 1
+    assert strategy.keep is not None and spared
+    np.testing.assert_array_equal(strategy.keep, want)
 
 
 def test_prune_nothing_where_no_sample_reaches_k(task: Task) -> None:
@@ -473,4 +489,4 @@ def test_wrong_company_is_refused(task: Task) -> None:
         fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
     settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
     with pytest.raises(ValueError, match="adam for `beta1_from`"):
-        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=1),)), settings)
+        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=0),)), settings)

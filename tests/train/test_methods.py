@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ ISSUE_27 = ["sop", "sop+", "pes", "pes-semi", "promix"]
 
 
 def test_every_method_says_when_to_use_it_in_names_that_exist() -> None:
-    for name in METHODS:
-        when = (METHODS[name].__doc__ or "").split("\n\n")[1]
+    whens = tomllib.loads((Path(__file__).parents[2] / "docs" / "when.toml").read_text("utf-8"))
+    assert whens.keys() == set(METHODS)
+    for name, when in whens.items():
         assert re.match("Use it .*[.]$", when), name
-        for word in re.findall("``(.*?)``", when):
+        for word in re.findall("`(.*?)`", when):
             with suppress(ValueError):
                 word = parse_call(word)[0]
             bare, _, paper = word.partition("@")
@@ -129,8 +131,11 @@ def test_what_no_parameter_can_mend_is_said_first(digits: Task, line: str) -> No
 
 @pytest.mark.parametrize(
     "line",
-    ["ce + -0.5*mae", "ce + -1*nce", "ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup", "ln & exchanged-memory"],
-)
+    [
+        "ce + -0.5*mae", "ce + -1*nce", "ln & sln:sigma=0", "ln & sln:until=0", "bitemp & mixup",
+        "ln & exchanged-memory:reweigh=true",
+    ],
+)  # fmt: skip
 def test_parts_that_can_be_together_are_not_refused(line: str) -> None:
     build(line)
 
@@ -305,7 +310,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "het": ("het:tau=1,samples=100", "gaussian-scale", {}),
     "het-tau": ("het:tau=10,samples=100", "gaussian-scale", {}),
     "het-tau-full": ("het:tau=10,samples=100,covariance=full", "gaussian-factors:rank=4", {}),
-    "nal": ("nal:lam=1", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
+    "nal": ("nal:lam=1,warmup=15", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
     "selc": ("ce", "linear", {"estimated-targets": {"start": 75, "every": 1, "alpha": 0.9}}),
     "elr": ("elr:lam=3", "linear", {"target-memory": {"beta": 0.7}}),
     "elr+": (
@@ -368,7 +373,7 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
     "nce+aul": ("10*nce + 0.015*aul:a=6,q=3", "linear", {}),
     "gce+": ("gce:q=0.7", "linear", {}),
     "sln": ("ce", "linear", {"sln": {"sigma": 0.1}}),
-    "nal": ("nal:lam=10", "attention", {"estimated-targets": {}}),
+    "nal": ("nal:lam=10,warmup=15", "attention", {"estimated-targets": {}}),
     "elr": ("elr:lam=7", "linear", {"target-memory": {"beta": 0.9}}),
     "elr+": (
         "elr:lam=7,clip=1e-4",
@@ -900,7 +905,8 @@ def test_every_setting_of_the_papers_builds() -> None:
     classes = {**CLASSES, "webvision": 50, "cifar10n": 10, "cifar100n": 100}
     for name, paper, holds, _ in method_presets():
         said = ",".join(f"{key}={held}" for key, held in holds.items())
-        method = build(f"{name}@{paper}:{said}", holds.get("num_classes", classes.get(holds.get("dataset", ""), 10)))
+        K = holds.get("num_classes", classes.get(holds.get("dataset", ""), 10))
+        method = build(f"{name}@{paper}:{said}", K, epochs=600)  # as many as any of them trains for
         assert isinstance(method, Method)
 
 
@@ -1031,7 +1037,8 @@ def test_listing_knows_parameters() -> None:
     for name in METHODS:
         assert METHODS[name].__doc__
         assert "setting" not in METHODS.parameters(name)
-    assert METHODS.parameters("tgce") == {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto", "lasts": None}
+    tgce = {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto", "lasts": None, "spare": True}
+    assert METHODS.parameters("tgce") == tgce
     assert METHODS.parameters("agce") == {"a": 0.6, "q": 0.6}
     assert METHODS.parameters("ce") == {}
 

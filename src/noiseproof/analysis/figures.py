@@ -4,9 +4,7 @@ A figure is a tidy table, a description of how its columns are drawn, and one se
 that returns the table in a module of ``before``, ``during`` or ``after``, decorated with :func:`figure`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -22,6 +20,7 @@ from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Progress
 
 T = TypeVar("T")
+Lack = tuple[str, str]  # a run, and why it has not the data of a figure
 Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
@@ -78,12 +77,22 @@ class MissingFigure:
     name: str
     title: str
     paper: str
-    needs: str  # what records it: "noiseproof train --samples"
+    what: str  # records it: "noiseproof train --samples"
     stage: str = ""
+    lacking: tuple[Lack, ...] = ()
+
+    @property
+    def needs(self) -> str:
+        """What records it, and what each run lacks."""
+        return f"{self.what}.{_without(self.lacking)}" if self.lacking else self.what
 
 
 class Needs(Exception):
-    """Raised by a figure's function when its data was not recorded; the message says what records it."""
+    """Raised by a figure's function when its data was not recorded: ``what`` records it, and what runs lack."""
+
+    def __init__(self, what: str, lacking: tuple[Lack, ...] = ()) -> None:
+        super().__init__(what)
+        self.what, self.lacking = what, lacking
 
 
 class Subjects(dict[str, T]):
@@ -110,16 +119,17 @@ class FigureMaker(Generic[T]):
         try:
             made = self.make(subject)
         except Needs as needs:
-            return self.missing(str(needs))
+            return self.missing(needs)
         if made is None:
             return None
         data, changes = made if isinstance(made, tuple) else (made, {})
         drawn = Figure(**self.fields | changes, data=data)
         return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
 
-    def missing(self, needs: str) -> MissingFigure:
+    def missing(self, needs: Needs) -> MissingFigure:
         """The figure without its data."""
-        return MissingFigure(**{key: self.fields[key] for key in ("name", "title", "paper", "stage")}, needs=needs)
+        about = {key: self.fields[key] for key in ("name", "title", "paper", "stage")}
+        return MissingFigure(**about, what=needs.what, lacking=needs.lacking)
 
 
 def figure(
@@ -196,7 +206,6 @@ def collect(
 
 
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
-    """The figures of these names and this stage."""
     makers = figure_makers()
     if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
         names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
@@ -219,7 +228,7 @@ def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> list
             subjects[maker.subject] = needs
     subject = subjects[maker.subject]
     if isinstance(subject, Needs):
-        return [maker.missing(str(subject))]
+        return [maker.missing(subject)]
     made = map(maker, subject if isinstance(subject, list) else [subject])
     return [one for one in made if one is not None]
 
@@ -245,15 +254,20 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
 
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
-    made, note = {}, ""
+    made: dict[str, T] = {}
+    lacking: list[Lack] = []
     for name, run in runs.items():
         try:
             made[name] = make(run)
         except (ValueError, OSError) as error:
-            note += f" Without {name}: {error}"
+            lacking.append((name, str(error)))
     if needs and not made:
-        raise Needs(f"{needs}.{note}" if note else needs)
-    return Subjects(made, note)
+        raise Needs(needs, tuple(lacking))
+    return Subjects(made, _without(lacking))
+
+
+def _without(lacking: Iterable[Lack]) -> str:
+    return "".join(f" Without {run}: {why}" for run, why in lacking)
 
 
 def stack(tables: Mapping[Any, pd.DataFrame], column: str = "method", *, needs: str = "") -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """Folders of runs: their records, samples and labels, and, rebuilt from them, their tasks and models."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """An audit that replaces another: decisions train its models and rank all other labels anew, or are carried over."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -155,7 +153,6 @@ def _is_new(decision: Decision, earlier: Audit) -> bool:
 
 
 def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]) -> list[str]:
-    """Sentences on the decisions, and on what they change."""
     counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
     notes = [
         f"Audited again with {counted(len(decisions), 'decision')}, {counted(counts['kept'], 'label')} kept and "

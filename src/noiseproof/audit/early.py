@@ -1,7 +1,5 @@
 """Refusals that need only the options and the header of a table: they come before anything heavy is imported."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

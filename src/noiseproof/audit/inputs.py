@@ -1,7 +1,5 @@
 """``read_rows``: tables, texts, pictures, arrays or the predictions of another model, as rows to audit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

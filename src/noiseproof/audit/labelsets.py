@@ -1,7 +1,5 @@
 """Which labels of rows with several of them are wrong: each label is a question, judged as one label of two classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Data in memory: of other libraries as what the sources read, and back with corrected labels in the same kind."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

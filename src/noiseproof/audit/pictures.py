@@ -1,7 +1,5 @@
 """Pictures as the review page and exports show them; and rows of numbers that are a picture."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence

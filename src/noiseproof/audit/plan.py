@@ -1,7 +1,5 @@
 """Which labels change, how many that is expected to mend and to spoil, when it is refused; where reviewers differ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Estimates of how long runs will take."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

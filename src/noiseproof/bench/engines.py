@@ -5,8 +5,6 @@ is one, writes the result and releases the lock. So any number of workers and dr
 each other, and a new driver continues where a killed one stopped.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging
@@ -389,7 +387,6 @@ def _train(
 
 
 def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: Announce) -> None:
-    """Remove runs with a result from ``waiting`` and announce them."""
     for key in list(waiting):
         if is_complete(folder, waiting[key]) and (result := read_result(folder, key)) is not None:
             announce(waiting.pop(key), result)
@@ -489,7 +486,6 @@ class _Worker:
             self.process.stdin.close()
 
     def stop(self) -> None:
-        """Wait for its end."""
         assert self.process.stdout is not None
         self.request_stop()
         while self.process.poll() is None:

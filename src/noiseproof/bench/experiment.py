@@ -22,7 +22,7 @@ from torch import Tensor
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
-from noiseproof.core.grammar import canonical_number, parse_call
+from noiseproof.core.grammar import canonical_number, names_in, parse_call, parse_line
 from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
@@ -45,15 +45,12 @@ MEASURES = ("sample-weights", "annotators")  # see ``bench.results.measure``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
-    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2, "promix": 6, "sop+": 2,
-    "peer": 3, "cr": 3, "forward": 2, "backward": 3, "pes": 4, "pes-semi": 3,
+    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 3, "promix": 6, "sop+": 2,
+    "peer": 4, "cr": 4, "tgce": 3, "selc": 2, "forward": 2, "backward": 3, "pes": 4, "pes-semi": 3,
     "co-teaching": 4, "sigua": 4, "dividemix": 3,
     "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
 }  # fmt: skip
-SELECTIONS = "(small-loss|co-teaching|sigua)"
-REVISED_LINE = re.compile(  # momentum by the length of the run; noise on gradients beside selection; the loss het
-    rf"\(het\b|\bhet\b[^&]*\+|\+[^&]*\bhet\b|&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
-)
+SELECTIONS = {"small-loss", "co-teaching", "sigua", "sigua-bc", "sln-co-teaching", "sln-sigua"}
 
 
 class BadExperiment(ValueError):
@@ -163,7 +160,7 @@ class Experiment:
         """The version of its results."""
         name, _, paper = re.split("[:&]", self.method, maxsplit=1)[0].strip().partition("@")
         preset = get_paper(paper).revisions.get(name) if paper in PAPERS else None
-        return (preset or REVISED.get(name, RESULT_VERSION)) + bool(REVISED_LINE.search(self.method))
+        return (preset or REVISED.get(name, RESULT_VERSION)) + _has_revised_part(self.method)
 
     @property
     def bare(self) -> Experiment:
@@ -240,6 +237,19 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
 def _clips(method: str) -> bool:
     """Whether a method clips by default: ``ln``, ``sln`` and their variants, but not the SLN paper's own."""
     return any(re.fullmatch(r"ln(-\w+)*(@\w+)?|sln(-\w+)*", name) for name in re.split(r"[^\w@-]+", method))
+
+
+def _has_revised_part(method: str) -> bool:
+    """Momentum by the length of the run; noise on gradients beside selection; the loss het, unless it is the method."""
+    try:
+        loss, *strategies = parse_line(method)
+    except ValueError:  # refused later
+        return False
+    names = {name.partition("@")[0] for part in (loss, *strategies) for name, _ in part}
+    has_het = "het" in names_in(method) and [name for name, _ in loss] != ["het"]
+    return (
+        has_het or [("momentum", {})] in strategies or bool(names & {"noise-f", "noise-theta"} and names & SELECTIONS)
+    )
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:
@@ -350,9 +360,8 @@ def _blame(experiment: Experiment, field: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' * (
-            field == "method" and "=[" in experiment.method
-        )
+        refuses_list = field == "method" and re.search(r", got '?\[", str(error))
+        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' if refuses_list else ""
         raise BadExperiment(f"{error}{grid}", experiment, field) from error
 
 

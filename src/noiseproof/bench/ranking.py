@@ -1,7 +1,5 @@
 """A ranking of methods, or of a sweep, over seeds, with tests of the differences and a recommendation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,6 +241,5 @@ def _metric(done: Iterable[Json]) -> str:
 
 
 def _accuracies(runs: Iterable[Experiment], results: Mapping[str, Json], metric: str) -> dict[tuple[int, int], float]:
-    """The accuracy of each run that has ended, by its seeds; NaN where it failed."""
     ended = {(run.seed, run.seed_of_noise): results[run.key]["last"] or {} for run in runs if run.key in results}
     return {seeds: math.nan if (value := last.get(metric)) is None else value for seeds, last in ended.items()}

@@ -2,14 +2,14 @@
 
 papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session), ``rows`` (a cell's
 values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, as a table
-and words of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run has
-its ``key`` (``row_key``), so that tables which share runs share rows, and a preset that is revised has none.
+and words of --only; a file of experiments; what they found; the seeds of their runs, whose values are in a file of
+the same name in benchmarks/sweeps). A row belongs to every cell whose run has its ``key`` (``row_key``), so that
+tables which share runs share rows, and a preset that is revised has none.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -86,8 +86,9 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     What a run keeps or measures on request does not come with it.
     """
     files = [load_reruns(paper) for paper in PAPERS]
-    parts = (chain(file.rows.values(), *(one["rows"] for one in file.diagnoses)) for file in files)
-    done = {(row["key"], seed) for row in chain.from_iterable(parts) for seed in row["seeds"]}
+    done = {(key, seed) for file in files for key, row in file.rows.items() for seed in row["seeds"]}
+    sweeps = (one["seeds"].items() for file in files for one in file.diagnoses)
+    done |= {(key, seed) for key, seeds in chain.from_iterable(sweeps) for seed in seeds}
 
     def is_left(run: Experiment) -> bool:
         return any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done
@@ -117,18 +118,12 @@ def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[s
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
-    """What an experiment with the data and method of ``cell`` says about why it differs; None if there is none."""
-    wanted = cell.fields["dataset"], _names(cell.fields["method"])
+    """What an experiment on ``cell`` says about why it differs; None if there is none, or it has not run."""
     for one in load_reruns(table.paper).diagnoses:
-        named = any(id == table.id and cell in load_table(id).only(*words).cells for id, *words in one["cells"])
-        if named and any((row["dataset"], _names(row["method"])) == wanted for row in one["rows"]):
+        named = (load_table(id).only(*words).cells for id, *words in one["cells"] if id == table.id)
+        if one["finding"] and any(cell in cells for cells in named):
             return one
     return None
-
-
-def _names(method: str) -> list[str]:
-    """The losses and strategies of a method, without paper, weights and parameters."""
-    return re.findall(r"(?:^|[+&])\s*(?:[\d.]+\*)?([^\s:@+&]+)", method)
 
 
 def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:

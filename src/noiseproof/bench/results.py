@@ -5,8 +5,6 @@ results/locks/KEY           held by the process that trains it
 results/runs/KEY/           its record, and checkpoints while it is not finished
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import json
@@ -266,7 +264,6 @@ def once(experiments: Iterable[Experiment]) -> list[Experiment]:
 
 
 def _asked(experiment: Experiment) -> set[str]:
-    """What is kept or measured of a run."""
     flags = {name for name in ("samples", "weights") if getattr(experiment, name)}
     return flags | set(experiment.measures.split())
 

@@ -3,8 +3,6 @@
 With Optuna, TPE chooses the points, also from ranges, and poor runs are stopped early.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import re
@@ -282,7 +280,6 @@ class Pruned(Interrupted):
 
 
 def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
-    """Let Optuna choose the points."""
     if engine.get("engine", "local") != "local":
         raise ValueError(
             f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point follows from the results "

@@ -396,7 +396,6 @@ def _your_texts(one: Comparison) -> list[str]:
 
 
 def _texts(one: Comparison) -> tuple[str, str, str]:
-    """Mean, z and seeds of runs."""
     mean = _number(one.mean or 0.0, one.spread, one.cell.published.digits)
     return mean, "" if one.z is None else f"{one.z:+.2f}", f"{one.seeds}/{one.wanted}"
 

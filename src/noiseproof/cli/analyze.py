@@ -185,7 +185,6 @@ def analyze_fit(
 def _prepare(
     data: str | None, model: str | None, noise: str, classes: int | None, seed: int, data_dir: str | None
 ) -> tuple[Task | None, Settings, int]:
-    """The task of a dataset, the settings of a model, and the number of classes."""
     from noiseproof.data import get_dataset
     from noiseproof.train import Settings, prepare
 
@@ -294,17 +293,13 @@ def analyze_page(
     with count_progress() as progress:
         figures = collect(opened, only=names, progress=progress)
     written = save(figures, path, title=page_title(opened), runs=runs_table(opened))
-    missing = {figure.name: figure.needs for figure in figures if isinstance(figure, MissingFigure)}
+    missing = [figure for figure in figures if isinstance(figure, MissingFigure)]
     if as_json:
-        return show_json(
-            {"files": written, "figures": [f.name for f in figures if f.name not in missing], "missing": missing}
-        )
-    lacking: dict[str, str] = {}  # the run of each reason, which several figures give
-    for name, needs in missing.items():
-        what, *without = needs.split(" Without ")
-        say(f"not drawn: {name}, needs {what}")
-        lacking |= {why: run for run, _, why in (one.partition(": ") for one in without)}
-    for why, run in lacking.items():
+        drawn = [figure.name for figure in figures if not isinstance(figure, MissingFigure)]
+        return show_json({"files": written, "figures": drawn, "missing": {one.name: one.needs for one in missing}})
+    for one in missing:
+        say(f"not drawn: {one.name}, needs {one.what}")
+    for run, why in dict.fromkeys(lack for one in missing for lack in one.lacking):  # several figures lack the same
         say(f"without {run}: {why}")
     for file in written:
         echo(file)

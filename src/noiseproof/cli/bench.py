@@ -245,7 +245,6 @@ def _experiments(
     check_runs: bool = True,
     left: bool = False,
 ) -> list[Experiment]:
-    """The experiments of a file, or of a table of the papers."""
     import difflib
 
     from noiseproof.bench import check, load_experiments
@@ -371,7 +370,6 @@ def bench_table(
 
 
 def _show_counts(as_json: bool) -> None:
-    """Tables of the papers, and how many of their cells were rerun."""
     from functools import reduce
     from operator import add
 
@@ -398,7 +396,6 @@ def _show_counts(as_json: bool) -> None:
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
-    """Rank what a sweep compares, for each kind of data."""
     from noiseproof.bench import read_results
     from noiseproof.bench.ranking import data_of, summarise_sweep
     from noiseproof.bench.tables import FORMATS

@@ -1,7 +1,5 @@
 """Commands that list what is registered: losses, noises, models, features, methods, strategies."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, cast
 
 import typer

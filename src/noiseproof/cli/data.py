@@ -193,7 +193,6 @@ def _show_transition(classes: Sequence[str], labels: NoisyLabels) -> None:
 
 
 def _parts(data: Dataset) -> list[dict[str, Any]]:
-    """Return size, shape and type of each part of a dataset."""
     return [
         {"part": part, "rows": len(split), "shape": list(split.x[0].shape), "dtype": str(split.x[0].dtype)[6:]}
         for part in ("train", "validation", "test", "trusted")

@@ -1,7 +1,5 @@
 """`noiseproof doctor`: what this installation has, and what it lacks."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys
@@ -71,7 +69,6 @@ def _packages() -> list[dict[str, Any]]:
 
 
 def _extras() -> list[dict[str, Any]]:
-    """Each extra, with the packages of it that are installed and those that are not."""
     extras: dict[str, dict[str, Any]] = {}
     for name, _, extra in _requirements():
         if extra and extra not in NOT_FOR_USERS:
@@ -110,7 +107,6 @@ def _is_wanted(version: str, wanted: str) -> bool:
 
 
 def _devices() -> list[dict[str, str]]:
-    """The devices that torch can train on."""
     import torch
 
     from noiseproof.core.tensors import has_kernels

@@ -1,7 +1,5 @@
 """The command itself."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Options that several commands share, as annotated types, and values that the shell completes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -173,7 +173,6 @@ def _hosts(host: str, allowed: list[str]) -> list[str]:
 
 
 def _links(people: Sequence[Person], host: str, port: int) -> dict[str, str]:
-    """Return the link of each person, by name; of a single one by an empty name."""
     from noiseproof.review.guard import bracketed
 
     names = [person.name for person in people] if len(people) > 1 else [""]

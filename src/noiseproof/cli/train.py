@@ -9,8 +9,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,8 +123,9 @@ def train(
     fabric.launch()
     resumes = f" The same command resumes from {folder}." if folder and not dry_run else ""
     with fixed_threads(threads), training_exits(then=resumes):
-        predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
-        task = _task(data, noise, seed, validation, protocol, predictions, foreign, data_dir)
+        make_task = partial(_task, data, noise, seed, validation, protocol, foreign, data_dir)
+        predictions = _predictions(data, noise, method, settings, seed, fabric, folder, dry_run, make_task)
+        task = make_task(predictions)
         if dry_run:
             return _show_estimate(task, method, settings, fabric, as_json)
         result = _train(task, run, settings, fabric, loggers, folder, resume, samples)
@@ -208,8 +210,8 @@ def _loggers(names: Sequence[str], folder: Path | None) -> list[Logger]:
 
 
 def _task(
-    data: Dataset, noise: str, seed: int, validation: float, paper: str | None, predictions: Tensor | None,
-    foreign: str | None, data_dir: str | None,
+    data: Dataset, noise: str, seed: int, validation: float, paper: str | None, foreign: str | None,
+    data_dir: str | None, predictions: Tensor | None,
 ) -> Task:  # fmt: skip
     from noiseproof.bench.experiment import foreign_images
     from noiseproof.train import prepare
@@ -260,19 +262,23 @@ def _show_result(
 
 
 def _predictions(
-    data: Dataset, noise: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, dry_run: bool
-) -> Tensor | None:
+    data: Dataset, noise: str, method: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None,
+    dry_run: bool, make_task: Callable[[Tensor], Task],
+) -> Tensor | None:  # fmt: skip
     """Return predictions of a model trained on clean labels, for noise that needs them; 1/K in a dry run."""
     import torch
 
     from noiseproof.noise import get_noise
+    from noiseproof.train import get_method
     from noiseproof.train.instance import averaged_predictions
 
     if get_noise(noise).needs != "predictions":
         return None
+    uniform = torch.full((len(data.train), data.num_classes), 1 / data.num_classes)
     if dry_run:
         say(f"not estimated: a training on clean labels, for the predictions that {noise} needs")
-        return torch.full((len(data.train), data.num_classes), 1 / data.num_classes)
+        return uniform
+    get_method(method, make_task(uniform), settings)  # what would be refused is not worth a training
     say(f"training on clean labels first, for the predictions that {noise} needs")
     with training_progress(settings.epochs, fabric.is_global_zero) as progress:
         return averaged_predictions(

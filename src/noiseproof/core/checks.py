@@ -1,7 +1,5 @@
 """Checks of arguments, with errors that name what was expected, what came, and the remedy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from numbers import Real

@@ -3,8 +3,6 @@
 Threads are chosen by the size of a computation: where operations take microseconds, they only wait for each other.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +162,6 @@ def map_jobs(
 def _work(
     function: Callable[..., Outcome], threads: int, fixed: int | None, jobs: Sequence[Any], *shared: Any
 ) -> list[Outcome]:
-    """A task of Ray."""
     import torch
 
     torch.set_num_threads(threads)

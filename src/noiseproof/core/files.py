@@ -214,7 +214,6 @@ def check_files(folder: Path, *names: str) -> None:
 
 
 def _checksums(folder: Path) -> dict[str, str] | None:
-    """The checksums of files in ``folder`` by name; None if none were written."""
     path = folder / CHECKSUMS
     try:
         sums = json.loads(path.read_bytes())

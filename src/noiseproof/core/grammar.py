@@ -1,14 +1,14 @@
 """The grammar of specs, one for everything that has a name: losses, noise models, backbones, datasets, methods.
 
 A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``/``none``, JSON lists or maps,
-plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``.
+plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``. A *line*
+is a sum, and calls joined to it by ``&``.
 """
-
-from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -99,6 +99,33 @@ def parse_sum(text: str) -> list[tuple[float, str]]:
         scaled = _SCALED.fullmatch(part)
         terms.append((float(scaled[1]), scaled[2].strip()) if scaled else (1.0, part.strip()))
     return terms
+
+
+def parse_line(text: str) -> list[list[tuple[str, dict[str, Any]]]]:
+    """Read ``2*a:x=1 + b & c`` into the calls of each part; a plus may also end a name.
+
+    >>> parse_line("nce + 10*mae & momentum:alpha=0.9"), parse_line("gce+@bias")
+    ([[('nce', {}), ('mae', {})], [('momentum', {'alpha': 0.9})]], [[('gce+@bias', {})]])
+    """
+    parts = []
+    for part in split_outside_brackets(text, "&"):
+        ends_a_name = any(term.strip()[:1] in ("", ":", "@") for term in split_outside_brackets(part, "+"))
+        parts.append([parse_call(term) for _, term in ([(1.0, part)] if ends_a_name else parse_sum(part))])
+    return parts
+
+
+def names_in(text: str) -> set[str]:
+    """The names of all calls in a line, also of those inside others.
+
+    >>> sorted(names_in("remargin:loss=(nce + 2*mae),shift=1 & momentum"))
+    ['mae', 'momentum', 'nce', 'remargin']
+    """
+    calls = [call for part in parse_line(text) for call in part]
+    names = {name for name, _ in calls}
+    for inner in (value for _, params in calls for value in params.values() if isinstance(value, str)):
+        with suppress(ValueError):  # a word of another kind
+            names |= names_in(inner)
+    return names
 
 
 def format_value(value: Any) -> str:

@@ -1,7 +1,5 @@
 """What is imported when it is used, not before: public names of packages, and modules of higher layers."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping

@@ -3,8 +3,6 @@
 Each can be raised by an environment variable, which the refusal names.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from zipfile import ZipFile

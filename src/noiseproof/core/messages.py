@@ -1,7 +1,5 @@
 """Words for messages, short representations of objects, how long work reports how far it is, and how to add extras."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

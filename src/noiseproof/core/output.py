@@ -1,7 +1,5 @@
 """What a head returns and a loss takes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the like; named objects."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

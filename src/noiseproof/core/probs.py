@@ -1,7 +1,5 @@
 """Class probabilities (N, K): checked, and compared with labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Registries: names to factories, for everything that has a name."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

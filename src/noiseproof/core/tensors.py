@@ -1,7 +1,5 @@
 """Tensors and their devices: what may be done with them here and now, streams, and where Triton kernels can run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache

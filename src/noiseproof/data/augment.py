@@ -9,8 +9,6 @@ No tensor is read by the host and no constant is copied to the device, so ``appl
 ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

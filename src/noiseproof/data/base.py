@@ -173,6 +173,13 @@ class NoisyData:
         return self.given if self.soft is None else self.soft
 
     @property
+    def shares(self) -> Tensor:
+        """The share of each class in the labels to train on, (K,) float64; with several labels a row, of the rows."""
+        labels = self.labels.cpu()
+        counts = torch.bincount(labels, minlength=self.num_classes) if labels.dim() == 1 else labels.double().sum(0)
+        return counts.double() / len(self)
+
+    @property
     def is_flipped(self) -> Tensor | None:
         """Whether the given label differs from the clean one, bool like ``given``; None if the truth is unknown."""
         return None if self.clean is None else self.given != self.clean

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100, with human labels or their own: python or binary files, in a folder or an archive."""
 
-from __future__ import annotations
-
 import tarfile
 import zipfile
 import zlib

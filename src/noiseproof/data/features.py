@@ -1,7 +1,5 @@
 """Features of texts and pictures by name: a registry with one class for each way to compute them, and their cache."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Downloads from the official sources: resumed after an interruption, verified by checksum, extracted safely."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

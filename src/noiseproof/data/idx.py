@@ -1,7 +1,5 @@
 """MNIST and Fashion-MNIST from their idx files, compressed or not."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

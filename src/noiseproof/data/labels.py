@@ -1,7 +1,5 @@
 """Labels of users (words, numbers with gaps, dates) as classes 0 … K−1, with notes on what is unusual."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -231,7 +229,6 @@ def _value(word: str) -> float | str | None:
 
 
 def _alike(classes: Sequence[str], normalise: Callable[[str], str]) -> list[list[str]]:
-    """Groups of classes that are the same after ``normalise``."""
     groups: dict[str, list[str]] = {}
     for c in classes:
         groups.setdefault(normalise(c), []).append(c)

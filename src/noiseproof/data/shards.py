@@ -1,7 +1,5 @@
 """WebDataset shards: tar files of ``KEY.jpg`` and ``KEY.cls``, read sequentially and split over a cluster."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The registry of datasets, and where the official files of each are found or downloaded from."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """Datasets without files: the two synthetic ones of the LN paper, and the digits of scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

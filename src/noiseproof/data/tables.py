@@ -217,7 +217,6 @@ def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Colu
 
 
 def _words(frame: Frame, column: str) -> Any:
-    """The cells of a column as words, "" where missing."""
     import pandas as pd
 
     cells = frame[column]

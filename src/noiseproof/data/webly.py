@@ -2,8 +2,6 @@
 them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The choice of ``auto`` among methods, by their accuracy on held-out rows with the given labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

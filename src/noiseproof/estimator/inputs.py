@@ -1,7 +1,5 @@
 """What users pass to ``fit``: texts, pictures and sparse matrices as features (N, F), labels, seeds."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from abc import ABC, abstractmethod

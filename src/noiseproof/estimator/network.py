@@ -380,7 +380,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return keep, weights
 
     def _with_class_weight(self, codes: NDArray[np.int64], soft: Tensor | None, sample_weight: Any) -> Any:
-        """The weights of the rows times those of their classes."""
         if self.class_weight is None:
             return sample_weight
         if self.multilabel_ or soft is not None:
@@ -733,7 +732,6 @@ def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
 
 
 def _has_categories(X: Any) -> bool:
-    """Whether X is a DataFrame with a column that is not numeric."""
     if not (hasattr(X, "columns") and hasattr(X, "iloc")):
         return False
     from pandas.api import types

@@ -225,7 +225,6 @@ class _Repaired:
         return cross_fit(inner, x, self.labels, num_classes, folds, sample_weight=self.weight, fitted=self.keep)
 
     def fit(self, inner: Any, x: Any) -> Any:
-        """A clone of the estimator, fitted to the rows that are kept."""
         rows = np.flatnonzero(self.keep)
         options = {} if self.weight is None else {weight_name(inner): self.weight[rows]}
         return clone(inner).fit(x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options)

@@ -1,7 +1,5 @@
 """The head of noise attention learning: logits, and the trust in the label."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor, nn

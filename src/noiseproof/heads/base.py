@@ -1,7 +1,5 @@
 """The base class of heads: features in, ``Output`` out, and the initialisation of layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 

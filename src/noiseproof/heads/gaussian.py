@@ -1,7 +1,5 @@
 """Heads of the Gaussian likelihoods: logits, and the covariance of the noise on them."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """The usual head: one linear layer."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output

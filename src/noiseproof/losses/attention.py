@@ -1,7 +1,5 @@
 """Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 
@@ -9,12 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 
+FULL = 1e4  # the attention of which τ is 1 for any logits
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
 
 
@@ -29,6 +28,8 @@ class NoiseAttention(Loss):
         lam: λ, what turning away from a label costs.
         beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts as 1e-4.
         floor: raise every entry of the target to this, without renormalising; the released code does so with 1e-4.
+        warmup: training before this epoch (counted from 0, by ``set_epoch``) is with τ = 1, cross entropy: attention
+            turns away from classes that are not learned yet, and they are not learned then.
 
     >>> loss = NoiseAttention(lam=0.5)
     >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))  # τ = 0.88
@@ -42,15 +43,26 @@ class NoiseAttention(Loss):
     linear = False
     takes = "probabilities"
 
-    def __init__(self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, warmup: int | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
+        self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
+        self.register_buffer("_attends", torch.ones((), dtype=torch.bool), persistent=False)  # a tensor for CUDA graphs
+        self._attends: Tensor
         self.lam = check_number("lam", lam, "[0, inf)", 0)
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
 
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self._attends.fill_(epoch >= (self.warmup or 0))
+
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits = out.logits
         attention = field_of(out, "attention", logits.shape[:1], remedy="Use a head that gives it: `attention`.")
+        if self.warmup and self.training:
+            attention = torch.where(self._attends, attention, FULL)
         hard = target.dim() == 1
         label = countable(target, self.ignore_index) if hard else target
         if hard and self.floor == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -297,7 +297,6 @@ class Loss(nn.Module):
         return loss.view(places) if self.reduction == "none" else loss
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
-        """Check shapes, without reading values."""
         check_logits_and_target(logits, target, self.implied)
         num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
@@ -330,7 +329,6 @@ class Loss(nn.Module):
         return (self._weighed(target) * value).sum(1)
 
     def _weighed(self, target: Tensor) -> Tensor:
-        """A real-valued target times the class weights."""
         return target if self.weight is None else target * self.weight
 
     def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
@@ -376,13 +374,20 @@ class Loss(nn.Module):
         for part in self._parts():
             part.set_epoch(epoch)
 
+    def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Take ``shares`` (K,) as those of all labels to train on; the training loop calls it once, before all steps.
+
+        ``total`` is the sum over the processes that share the rows of a step, where there are several.
+        """
+        for part in self._parts():
+            part.set_shares(shares, total)
+
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
         """Draw what this loss draws in the next step from ``seed``, or from a generator; most draw nothing."""
         for part in self._parts():
             part.set_step(seed, generator)
 
     def _parts(self) -> list[Loss]:
-        """The losses inside this one, at any depth."""
         return [part for part in self.modules() if isinstance(part, Loss) and part is not self]
 
     @property

@@ -1,7 +1,5 @@
 """The bi-tempered logistic loss (Amid et al. 2019): a tempered logarithm of a tempered softmax."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al. 2017)."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from typing import Any, ClassVar

@@ -1,7 +1,6 @@
 """Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer loss."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -204,15 +203,9 @@ class LabelSmoothing(Smoothed):
         self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
 
 
-def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
-    """Share of each class in the labels of a batch, (K,), in float32 at least: bfloat16 cannot count beyond 256."""
-    dtype = wide(dtype)
-    if target.dim() == 2:
-        return target.to(dtype).mean(0)
-    counted = target != ignore_index
-    counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
-    counts = counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype))
-    return counts / counted.sum().clamp(min=1)
+def _counted(target: Tensor, ignore_index: int) -> Tensor:
+    """Whether each row counts, (B,): not those without a label."""
+    return target != ignore_index if target.dim() == 1 else (target != 0).any(1)
 
 
 def _check_prior(prior: Tensor | None) -> Tensor | None:
@@ -226,9 +219,9 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
 class PriorLoss(Loss):
     """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
 
-    With a ``warmup``, training uses the shares of the batch before this epoch (counted from 0, by ``set_epoch``). Early
-    in training, a prior above the true share of a class rewards never predicting it, and a bounded loss has no gradient
-    that leads back. Of several processes, each has the shares of its own rows.
+    With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares of all labels, as
+    the training loop gives them by ``set_shares``; without that call, those of the batch. Early in training, a prior
+    above the true share of a class rewards never predicting it, and a bounded loss has no gradient that leads back.
     """
 
     prior: Tensor | None
@@ -237,8 +230,13 @@ class PriorLoss(Loss):
     def _set_prior(self, prior: Tensor | None, warmup: int | None) -> None:
         self.register_buffer("prior", _check_prior(prior))
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
+        if self.warmup and prior is None:
+            raise ValueError("Expected a `prior` to wait for beside `warmup`, got none. Leave `warmup` out.")
         self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
+        self.register_buffer("_first", None, persistent=False)
+        self._sum: Callable[[Tensor], Tensor] | None = None
         self._moved: Tensor
+        self._first: Tensor | None
 
     @property
     def _waits(self) -> bool:
@@ -248,17 +246,39 @@ class PriorLoss(Loss):
         super().set_epoch(epoch)
         self._moved.fill_(epoch >= (self.warmup or 0))
 
+    def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().set_shares(shares, total)
+        self._first, self._sum = shares.to(self._moved.device), total
+
+    def _mean(self, values: Tensor, counted: Tensor) -> Tensor:
+        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over those of this one."""
+        totals = torch.cat([values.reshape(-1), counted.sum()[None].to(values.dtype)])
+        totals = totals if self._sum is None else self._sum(totals)
+        return (totals[:-1] / totals[-1].clamp(min=1)).view(values.shape)
+
+    def _batch_shares(self, target: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+        """The share of each class in the labels of a step, (K,)."""
+        counted = _counted(target, self.ignore_index)
+        if target.dim() == 2:
+            return self._mean(target.to(dtype).sum(0), counted)
+        counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
+        return self._mean(counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype)), counted)
+
     def _shares(self, target: Tensor, like: Tensor) -> Tensor:
-        """The shares of random labels, for the classes of the logits ``like``."""
+        """The shares of random labels, for the classes of the logits ``like``.
+
+        In float32 at least: bfloat16 cannot count beyond 256.
+        """
         num_classes, dtype = like.shape[1] + self.implied, wide(like.dtype)
         if self.prior is None:
-            return _label_shares(target, num_classes, self.ignore_index, dtype)
+            return self._batch_shares(target, num_classes, dtype)
         if self.prior.shape[0] != num_classes:
             raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
         prior = self.prior.to(dtype)
         if not (self._waits and self.training):
             return prior
-        return _label_shares(target, num_classes, self.ignore_index, dtype).lerp(prior, self._moved.to(dtype))
+        first = self._batch_shares(target, num_classes, dtype) if self._first is None else self._first.to(dtype)
+        return first.lerp(prior, self._moved.to(dtype))
 
 
 @register("cr")
@@ -266,9 +286,9 @@ class CR(PriorLoss, CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
-    labels; without it, and in training before the epoch ``warmup``, that of the batch. The loss has no lower bound, and
-    training may go after it without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it
-    has one.
+    labels; without it, that of the batch, and before the epoch ``warmup`` of a run that of all its labels. The loss has
+    no lower bound, and training may go after it without end; with a bounded ``loss`` in the place of nll, such as
+    ``phuber:tau=1e3``, it has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
@@ -366,12 +386,12 @@ class Peer(PriorLoss):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits, hard = out.logits, target.dim() == 1
-        counted = target != self.ignore_index if hard else torch.ones_like(target[:, 0], dtype=torch.bool)
+        counted = _counted(target, self.ignore_index)
         if self.generator is None:
             shares = self._shares(target, logits)
             # The mean over rows m comes from the shares, the mean over rows n is taken here.
             each = self.loss.expected(out, shares)
-            peer = torch.where(counted, each, 0).sum() / counted.sum()
+            peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
             rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)

@@ -3,8 +3,6 @@
 In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of alternating runs).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref

@@ -1,7 +1,5 @@
 """The loss Het (LN paper, section 4)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

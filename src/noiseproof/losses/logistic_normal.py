@@ -4,8 +4,6 @@ The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the 
 All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D matrix is built.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

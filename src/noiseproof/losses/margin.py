@@ -3,8 +3,6 @@
 Every one works in nll = −log p and keeps its gradient where p underflows; ``y.miss`` is 1 − p.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Losses of rows with several labels: K questions with the answer yes or no, each a margin loss of its own."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -15,8 +15,6 @@ best value for the margin, the noise of Het where its head starts. Margins are t
 temperature τ: weights have the factor 1/τ².
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

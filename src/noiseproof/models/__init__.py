@@ -1,7 +1,5 @@
 """The backbones of the five papers: inputs to features; a head comes on top."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -60,7 +58,6 @@ def get_model(
 
 
 def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
-    """The parameters of the model ``name`` that follow from the shape of an input."""
     known = MODELS.parameters(name) if name not in WITH_WEIGHTS else {"in_channels"}
     if "in_features" in known:
         return {"in_features": prod(shape)}
@@ -79,7 +76,6 @@ def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
 
 @torch.no_grad()
 def _try(model: Backbone, spec: str, shape: Sequence[int]) -> None:
-    """Run ``model`` on one input of zeros."""
     try:
         model.eval()(torch.zeros(1, *shape, device="cpu"))
     except RuntimeError as error:

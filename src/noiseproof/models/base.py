@@ -1,7 +1,5 @@
 """What every backbone shares: the registry, the contract, the papers' initialisations, and the spread of the logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A backbone with a head on top: what is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Self
 

@@ -1,7 +1,5 @@
 """The small convolutional networks of MNIST and CIFAR-10, and VGG."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -3,8 +3,6 @@
 The kernels are provided by ``noiseproof.accelerate``, which this package does not import.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Multilayer perceptrons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 The former are read from the package's folder, never a hub.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

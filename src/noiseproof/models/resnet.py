@@ -1,7 +1,5 @@
 """Residual networks: torchvision's, and their relatives for small images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost where installed."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, Self
@@ -73,7 +71,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.flatnonzero(np.asarray(self.num_categories, np.int64))
 
     def _prepared(self, x: NDArray[np.float32]) -> Any:
-        """Rows as the library takes them."""
         if self.kind == "catboost" and len(self.categorical):
             import pandas as pd
 

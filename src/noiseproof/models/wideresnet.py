@@ -1,7 +1,5 @@
 """Wide residual networks for small images."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor, nn

@@ -1,26 +1,10 @@
 """Noise that depends on the class only: symmetric, asymmetric, any matrix.
 
-Published rates follow different conventions. Model and ``count`` of each source:
-
-    source                        symmetric              asymmetric                  CIFAR-100, asymmetric
-    APL, ALFs, curriculum, CIFAR  symmetric, equal       per-class                   asymmetric-blocks, draws
-    Patrini                       symmetric, draws       draws                       asymmetric-blocks, draws
-    Co-teaching                   symmetric, draws       –                           pairflip
-    LN on CIFAR                   symmetric-all, draws   draws                       asymmetric-next
-    LN on MNIST                   symmetric-all, total   per-class                   –
-    SLN                           symmetric, draws       draws                       asymmetric-next
-    bias                          symmetric-all, draws   –                           –
-    NAL, DivideMix                symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
-    ELR                           symmetric-all, total   per-class                   asymmetric-blocks, draws
-
-Asymmetric noise is ``asymmetric-mnist`` on MNIST and ``asymmetric-cifar10`` on CIFAR-10. ALFs on MNIST draws from the
-matrix, as Patrini. The labels of the SLN paper are in files (``file:path=…``) and look like draws; the bias paper does
-not say whether it draws or counts. The transition matrix is that of a single label, whatever the ``count``.
+Published rates follow different conventions: docs/noise.md has the model and ``count`` of each source. The transition
+matrix is that of a single label, whatever the ``count``.
 
 Order of draws: one number per row to select it, then, if symmetric, one number per row for its new class.
 """
-
-from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

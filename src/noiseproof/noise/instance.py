@@ -1,7 +1,5 @@
 """Instance-dependent noise: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

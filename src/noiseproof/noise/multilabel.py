@@ -3,8 +3,6 @@
 Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for each row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

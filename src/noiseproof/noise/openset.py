@@ -1,7 +1,5 @@
 """Open-set noise: images that show none of the classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torch import Generator, Tensor

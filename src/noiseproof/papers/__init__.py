@@ -3,8 +3,6 @@
 docs/bench.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,11 +50,6 @@ class Paper:
     def citation(self) -> str:
         """Authors, title, venue and year."""
         return "{authors}: {title} ({venue} {year})".format_map(self.content)
-
-    @property
-    def notes(self) -> list[str]:
-        """Misprints, gaps in the text and what fills them."""
-        return list(self.content["notes"])
 
     @cached_property
     def loss_presets(self) -> tuple[Preset, ...]:

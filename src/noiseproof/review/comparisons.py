@@ -1,7 +1,5 @@
 """What separates two classes at a row: columns, words, and the nearest and typical rows of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -37,7 +35,6 @@ class ColumnRanking:
         self.between = lru_cache(maxsize=1024)(self._between)
 
     def _between(self, given: int, suggested: int) -> list[dict[str, Any]]:
-        """Return the columns that separate two classes, best first, with percentiles or shares of both."""
         sides = [self._rows(given), self._rows(suggested)]
         if not min(map(len, sides)):
             return []

@@ -1,7 +1,5 @@
 """Connections of the review server: a request arrives whole in time, and nobody can keep others out."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """A row as a reviewer sees it: a few words of it, votes, and what to compare it with."""
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter

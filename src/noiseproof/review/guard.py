@@ -1,7 +1,5 @@
 """Who is let in: one link for each reviewer, with a token of their own, and no request from another site."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Measuring and proposing: questions asked one after the other, and what the answers say about all labels."""
 
-from __future__ import annotations
-
 import shlex
 import threading
 from collections.abc import Sequence

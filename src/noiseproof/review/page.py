@@ -1,7 +1,5 @@
 """The review page: one HTML page, the same whether it is opened as a file or served, and what it shows of all rows."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The map: rows of an audit in the plane, by their features or, without any, by predictions."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib

@@ -3,8 +3,6 @@
 These strategies have no name in the registry: they are built from rows, and leave the training unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -79,8 +80,19 @@ _TARGETS: dict[Targets, tuple[str, str]] = {  # how errors call them, and the re
 }
 
 
-def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is known of a run before anything is built; a ``Run`` has the same fields."""
+
+    loss: Loss
+    strategies: Sequence[Strategy]
+    num_classes: int
+    epochs: float = math.inf  # if unknown
+
+
+def check_together(plan: Plan) -> None:
     """Refuse a loss and strategies that cannot be trained together, before anything is built."""
+    loss, strategies = plan.loss, plan.strategies
     for position, strategy in enumerate(strategies):
         for other in strategies[:position]:
             if strategy.name and strategy.name == other.name:
@@ -96,6 +108,20 @@ def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
                 f"it out, or use {', '.join(works)}."
             )
         check_targets(loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out")
+    for part in loss.modules():
+        check_reached(part, "warmup", plan)
+    for strategy in strategies:
+        strategy.check(plan)
+
+
+def check_reached(part: object, parameter: str, plan: Plan | Run) -> None:
+    """Refuse a ``parameter`` of ``part`` that names an epoch after the last one, from which nothing would happen."""
+    epoch = getattr(part, parameter, None)
+    if epoch and epoch >= plan.epochs:
+        raise ValueError(
+            f"Expected `{parameter}` below the {plan.epochs} epochs of the run (counted from 0), got {epoch}. "
+            f"Lower `{parameter}`, or train longer."
+        )
 
 
 def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
@@ -131,8 +157,11 @@ class Strategy:
     multilabel: ClassVar[bool] = False  # whether it works where rows have several labels
     perturbs: ClassVar[bool] = False  # whether it adds noise of size ``sigma`` to targets or gradients
 
+    def check(self, plan: Plan) -> None:
+        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a line is read."""
+
     def setup(self, run: Run) -> None:
-        """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""
+        """Before the first epoch, and before a checkpoint is loaded: check data and models, and allocate tables."""
 
     def bind(self, run: Run) -> None:
         """Refer to the models of ``run``; a copy of a strategy that ``joins`` is bound to those of S stacked runs.
@@ -209,18 +238,13 @@ class Strategy:
         """Whether the class overrides any of these hooks."""
         return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
 
-    def check_reached(self, parameter: str, run: Run) -> None:
+    def check_reached(self, parameter: str, plan: Plan | Run) -> None:
         """Refuse a ``parameter`` that names an epoch after the last one."""
-        epoch = getattr(self, parameter)
-        if epoch >= run.epochs:
-            raise ValueError(
-                f"Expected `{parameter}` below the {run.epochs} epochs of the run (counted from 0), got {epoch}. "
-                f"Lower `{parameter}`, or train longer."
-            )
+        check_reached(self, parameter, plan)
 
-    def check_sole_step(self, epoch: float, run: Run) -> None:
+    def check_sole_step(self, epoch: float, plan: Plan | Run) -> None:
         """Refuse other strategies whose hooks its own ``step``, from ``epoch`` on, would skip."""
-        for other in run.strategies:
+        for other in plan.strategies:
             hooks = "targets", "outputs", "revise", "weights", "penalties", "step"
             skipped = other.overrides(*hooks) and not other.observes
             if other is not self and skipped and other.ends > epoch:
@@ -230,20 +254,20 @@ class Strategy:
                     + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
                 )
 
-    def check_unmixed(self, why: str, run: Run) -> None:
+    def check_unmixed(self, why: str, plan: Plan | Run) -> None:
         """Refuse a strategy that mixes inputs."""
-        for other in run.strategies:
+        for other in plan.strategies:
             if other.mixes:
                 raise ValueError(
                     f"Expected inputs of single rows for {self.name}, {why}, got `{other}`, which mixes them. Leave "
                     "one out."
                 )
 
-    def check_cross_entropy(self, run: Run) -> None:
+    def check_cross_entropy(self, plan: Plan | Run) -> None:
         """Refuse any other loss than cross entropy, which the strategy's own loss would replace."""
-        if type(run.loss) is not CE or run.loss.weight is not None:
+        if type(plan.loss) is not CE or plan.loss.weight is not None:
             raise ValueError(
-                f"Expected the loss `ce` for {self.name}, whose own loss takes its place, got `{run.loss}`. Use ce "
+                f"Expected the loss `ce` for {self.name}, whose own loss takes its place, got `{plan.loss}`. Use ce "
                 "without class weights, or another method."
             )
 

@@ -1,13 +1,11 @@
 """Regularisers of predictions: the same for two augmentations of a row, and every class as often (SOP+)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
 from noiseproof.strategies.mixing import imbalance, second_view
 from noiseproof.strategies.run import Run
 
@@ -29,9 +27,9 @@ class Consistency(Strategy):
         self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)", 0)
         self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)", 0)
 
-    def setup(self, run: Run) -> None:
-        check_scores(run.loss, self.name)
-        self.check_unmixed("which compares two views of each", run)
+    def check(self, plan: Plan) -> None:
+        check_scores(plan.loss, self.name)
+        self.check_unmixed("which compares two views of each", plan)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]

@@ -1,7 +1,5 @@
 """Label correction: targets move from the given label to the model's own prediction (SLN paper, section 3.3)."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch
@@ -9,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import log_probs, sweep
 
@@ -43,9 +41,9 @@ class LabelCorrection(Strategy):
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
         self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: the other part of the target
 
-    def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
-        check_scores(run.loss, self.name)
+    def check(self, plan: Plan) -> None:
+        self.check_reached("start", plan)
+        check_scores(plan.loss, self.name)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

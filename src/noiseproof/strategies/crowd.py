@@ -1,7 +1,5 @@
 """Confusions of each annotator as parameters, through which the model learns from their labels."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, register
 from noiseproof.strategies.run import Run
 
 Kind = Literal["matrix", "transition"]
@@ -37,10 +35,12 @@ class CrowdLayer(Strategy):
         self.kind = check_word("kind", kind, get_args(Kind))
         self.lr = check_number("lr", lr, "[0, inf)", 0)
 
+    def check(self, plan: Plan) -> None:
+        if plan.loss.needs != {"logits"}:
+            raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{plan.loss}`.")
+        self.check_unmixed("whose labels have one annotator each", plan)
+
     def setup(self, run: Run) -> None:
-        if run.loss.needs != {"logits"}:
-            raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{run.loss}`.")
-        self.check_unmixed("whose labels have one annotator each", run)
         annotator = run.data.annotator
         self._annotator = torch.zeros(run.num_rows, dtype=torch.int64) if annotator is None else annotator
         self._annotator = self._annotator.to(run.device)

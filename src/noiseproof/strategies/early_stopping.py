@@ -1,7 +1,5 @@
 """Early stopping by the accuracy on held-out noisy labels."""
 
-from __future__ import annotations
-
 import math
 
 from noiseproof.core.checks import check_count

@@ -1,12 +1,10 @@
 """Fine-tuning of a pretrained backbone: its head alone, or its head first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.base import Plan, Strategy, register
 from noiseproof.strategies.run import Run
 
 
@@ -26,9 +24,10 @@ class Freeze(Strategy):
         self.until = None if until is None else check_count("until", until, 1)
         self.is_frozen = True
 
+    def check(self, plan: Plan) -> None:
+        self.check_reached("until", plan)
+
     def setup(self, run: Run) -> None:
-        if self.until is not None:
-            self.check_reached("until", run)
         if run.processes.world_size > 1 or run.is_sharded:
             raise ValueError("Expected one process to freeze a backbone, got several. Train on one device.")
         self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]

@@ -1,7 +1,5 @@
 """A Gaussian process in place of a trained model (LN paper, section 6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import Batch, Step, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
 from noiseproof.strategies.run import Run
 
 
@@ -47,9 +45,11 @@ class GaussianProcess(Strategy):
         self.t, self.dummy, self.steps, self.max_samples = t, dummy, steps, max_samples
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
+    def check(self, plan: Plan) -> None:
+        self.check_cross_entropy(plan)
+        self.check_sole_step(0, plan)
+
     def setup(self, run: Run) -> None:
-        self.check_cross_entropy(run)
-        self.check_sole_step(0, run)
         if run.num_rows > self.max_samples:
             raise ValueError(
                 f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Use fewer rows, or raise "

@@ -1,7 +1,5 @@
 """Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
@@ -11,16 +9,16 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
 from noiseproof.strategies.run import Run
-from noiseproof.strategies.sweeps import evaluating
+from noiseproof.strategies.sweeps import evaluating, per_row
 
 
 class _Memory(Strategy):
     """A distribution for each sample and model; every process holds the full table and writes all rows of a step."""
 
     capturable = True  # the table is written in place
-    remembers = ("table",)
+    remembers: ClassVar[tuple[str, ...]] = ("table",)
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
@@ -33,7 +31,8 @@ class EstimatedTargets(_Memory):
 
     z are the scores of the step itself, with augmentation and dropout, and the loss of the step already uses the new t.
     Updates happen in the epoch ``start`` (counted from 0) and in every ``every``-th epoch after it, for samples whose
-    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets.
+    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets. A
+    class that it predicts for no row by then keeps its labels, since it could not come back.
     NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
     every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
 
@@ -43,6 +42,8 @@ class EstimatedTargets(_Memory):
     """
 
     makes = "probabilities"
+    remembers = ("table", "keeps")
+    keeps: Tensor  # (N, M): rows of classes that were not predicted at ``start``
 
     def __init__(self, start: int, every: int = 1, alpha: float = 0.9, delta: float = 0.0, floor: float = 0.0) -> None:
         self.start = check_count("start", start, 0)
@@ -51,17 +52,26 @@ class EstimatedTargets(_Memory):
         self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
 
-    def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
-        check_scores(run.loss, self.name)
-        if self.delta and not all("attention" in getattr(model.plain.head, "gives", ()) for model in run.models):
+    def check(self, plan: Plan) -> None:
+        self.check_reached("start", plan)
+        check_scores(plan.loss, self.name)
+        if self.delta and "attention" not in plan.loss.needs:
             raise ValueError(
-                "Expected a head that gives `attention` to compare with `delta`, got none. "
-                "Use the head `attention`, or delta=0 to update every sample."
+                f"Expected a loss with attention to compare with `delta`, such as (nal), got `{plan.loss}`. "
+                "Use delta=0 to update every sample."
             )
+
+    def setup(self, run: Run) -> None:
         given = run.data.labels
         given = F.one_hot(given, run.num_classes) if given.dim() == 1 else given
         self.table = given.to(run.device, run.dtype)[:, None].repeat(1, len(run.models), 1)
+        self.keeps = torch.zeros(self.table.shape[:2], dtype=torch.bool, device=run.device)
+
+    def start_epoch(self, run: Run) -> None:
+        if run.epoch == self.start > 0:  # an untrained model says nothing of a class
+            best = per_row(run, lambda rows, outs: torch.stack([run.loss.scores(out).argmax(1) for out in outs], 1))
+            unknown = torch.ones(run.num_classes, best.shape[1], dtype=torch.bool, device=best.device)
+            self.keeps.copy_(unknown.scatter(0, best, False)[run.data.given])
 
     def phase(self, run: Run) -> tuple[bool, bool]:
         """Whether targets follow the model in this epoch, and whether they are updated."""
@@ -79,6 +89,7 @@ class EstimatedTargets(_Memory):
                 taus = [cast(Tensor, out.attention).detach().sigmoid() for out in outs]
                 trusted = torch.stack(taus, 1) > self.delta  # (b, M)
                 after = torch.where(trusted[..., None], after, before)
+            after = torch.where(self.keeps[batch.rows][..., None], before, after)
             self._write(after, batch, run)
             if self.floor:
                 self.table.clamp_(min=self.floor)
@@ -103,8 +114,12 @@ class TargetMemory(_Memory):
         self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
         self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
 
+    def check(self, plan: Plan) -> None:
+        check_scores(plan.loss, self.name)
+        if self.makes == "classes" and "memory" not in plan.loss.needs:
+            raise ValueError(f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use (elr).")
+
     def setup(self, run: Run) -> None:
-        check_scores(run.loss, self.name)
         self.table = torch.zeros(run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:

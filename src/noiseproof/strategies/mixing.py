@@ -1,7 +1,5 @@
 """Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels it does not trust."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace
@@ -16,7 +14,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import Batch, Step, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import evaluating, per_row
 
@@ -291,10 +289,10 @@ class DivideMix(Strategy):
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
-    def setup(self, run: Run) -> None:
-        self.check_cross_entropy(run)
-        self.check_reached("warmup", run)
-        self.check_sole_step(self.warmup, run)
+    def check(self, plan: Plan) -> None:
+        self.check_cross_entropy(plan)
+        self.check_reached("warmup", plan)
+        self.check_sole_step(self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step

@@ -1,7 +1,5 @@
 """The momentum model: an average of the trained model's weights over its past (SLN paper, section 4.1)."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights' gradients."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

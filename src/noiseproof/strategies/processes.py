@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -13,6 +13,20 @@ from noiseproof.strategies.batch import Batch
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        values = values.clone()
+        torch.distributed.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Sum.apply(grad)  # type: ignore[no-untyped-call]
 
 
 class Processes:
@@ -56,8 +70,7 @@ class Processes:
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.world_size > 1:
-            values = values.clone()
-            torch.distributed.all_reduce(values)
+            values = _Sum.apply(values)  # type: ignore[no-untyped-call]
         return values
 
     def max(self, values: Tensor) -> Tensor:

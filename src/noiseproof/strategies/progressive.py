@@ -3,8 +3,6 @@
 Then the labels that the model agrees with are trusted; the other rows are left out, or go without their labels.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 
@@ -15,7 +13,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Batch, Step, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Step, Strategy, check_scores, register
 from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.selection import check_sole_selection
@@ -67,21 +65,22 @@ class ProgressiveStopping(Strategy):
         self.balance = check_flag("balance", balance)
         self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
 
-    def setup(self, run: Run) -> None:
+    def check(self, plan: Plan) -> None:
         total = self.ends_of_stages[-1]
-        if self.start is not None:
-            self.check_reached("start", run)
-        if run.epochs < total < math.inf:
+        self.check_reached("start", plan)
+        if plan.epochs < total < math.inf:
             raise ValueError(
-                f"Expected at most {run.epochs} epochs for `start`, `block_epochs` and `head_epochs`, got {total}. "
+                f"Expected at most {plan.epochs} epochs for `start`, `block_epochs` and `head_epochs`, got {total}. "
                 "Lower them, or train longer."
             )
+        if any(other.name == "freeze" for other in plan.strategies):
+            raise ValueError(f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one out.")
+        check_sole_selection(self, "layers that are drawn anew would learn from only the rows that it keeps", plan)
+        check_scores(plan.loss, self.name)
+
+    def setup(self, run: Run) -> None:
         if run.is_sharded:
             raise ValueError("Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP.")
-        if any(other.name == "freeze" for other in run.strategies):
-            raise ValueError(f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one out.")
-        check_sole_selection(self, "layers that are drawn anew would learn from only the rows that it keeps", run)
-        check_scores(run.loss, self.name)
         self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]
         assert len(self._classifiers) == len(run.models)
         self.chosen = torch.ones(run.num_rows, dtype=torch.bool, device=run.device)
@@ -227,10 +226,10 @@ class ProgressiveMixMatch(ProgressiveStopping):
         self.first_step = 0  # of this epoch
         self._num_steps = 1  # of this epoch; set by ``rows``
 
-    def setup(self, run: Run) -> None:
-        self.check_cross_entropy(run)
-        super().setup(run)
-        self.check_sole_step(self.ends_of_stages[-1], run)
+    def check(self, plan: Plan) -> None:
+        self.check_cross_entropy(plan)
+        super().check(plan)
+        self.check_sole_step(self.ends_of_stages[-1], plan)
 
     def start_epoch(self, run: Run) -> None:
         super().start_epoch(run)

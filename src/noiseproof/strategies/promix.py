@@ -1,7 +1,5 @@
 """ProMix: two networks that train on as many labels as they can trust, and on labels that both of them guess."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 
@@ -10,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import Batch, Step, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.selection import quantiles
@@ -91,10 +89,11 @@ class ProMix(Strategy):
         self.equal = check_flag("equal", equal)
         self.agreed = check_flag("agreed", agreed)
 
-    def setup(self, run: Run) -> None:
-        self.check_cross_entropy(run)
-        self.check_reached("warmup", run)
-        self.check_sole_step(self.warmup, run)
+    def check(self, plan: Plan) -> None:
+        self.check_cross_entropy(plan)
+        self.check_reached("warmup", plan)
+        self.check_reached("guess_from", plan)
+        self.check_sole_step(self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch >= self.warmup:

@@ -1,7 +1,5 @@
 """Random numbers of a run, keyed by seed, purpose and occasion."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Weights and targets from a table of the training rows; built from tensors, so without a name in the registry."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from noiseproof.core.output import Output

@@ -146,6 +146,19 @@ class Run:
             out: Output = model(x)
         return Output._make(v if v is None else v.to(self.dtype) for v in out)
 
+    def losses(self, out: Output, target: Tensor, batch: Batch) -> Tensor:
+        """The loss of each row of ``batch`` (b,); rows that only fill up a share are not the others' peers."""
+        if batch.counts is not None and not self.loss.independent_rows:
+            fills = batch.counts == 0
+            ignored = (fills, self.loss.ignore_index) if target.dim() == 1 else (fills[:, None], 0)
+            target = target.masked_fill(*ignored)
+        losses: Tensor = self.loss(out, target)
+        return losses
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes, with a gradient, in a step, which all of them make at once."""
+        return self.processes.sum(values) if self.random.is_in_step else values
+
     def backward(self, losses: Tensor, batch: Batch) -> None:
         """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
         self.fabric.backward(self.mean(losses, batch))

@@ -1,13 +1,11 @@
 """The rows of an epoch, where they are not every row once."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 
 from torch import Tensor
 
 from noiseproof.data.base import ClassBalanced
-from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.base import Plan, Strategy, register
 from noiseproof.strategies.run import Run
 
 
@@ -23,10 +21,12 @@ class ClassBalancedEpochs(Strategy):
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
         self.per_class, self.total = per_class, total
 
-    def setup(self, run: Run) -> None:
-        for other in takewhile(lambda other: other is not self, run.strategies):
+    def check(self, plan: Plan) -> None:
+        for other in takewhile(lambda other: other is not self, plan.strategies):
             if other.overrides("rows"):
                 raise ValueError(f"Expected class-balanced before `{other}`, whose rows it replaces. Name it first.")
+
+    def setup(self, run: Run) -> None:
         seed = run.random.seed_for("class-balanced")
         self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
 

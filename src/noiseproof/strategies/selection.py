@@ -7,8 +7,6 @@ of a step are ranked over all processes, so the selection does not depend on the
 the batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from typing import ClassVar, Literal, get_args
@@ -21,7 +19,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses.correction import Backward
-from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import per_row
 
@@ -43,8 +41,11 @@ class Selection(Strategy):
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
         self.start = check_count("start", start, 0)
 
+    def check(self, plan: Plan) -> None:
+        self.check_reached("start", plan)
+        check_noise(self, self.start, plan)
+
     def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
         self.max_norm = check_noise(self, self.start, run)
 
     def forgotten(self, T: int) -> float:
@@ -67,14 +68,14 @@ class Selection(Strategy):
         raise NotImplementedError
 
 
-def check_noise(selection: Strategy, start: int, run: Run) -> float | None:
+def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | None:
     """The largest norm of a gradient beside noise in the epochs of a ``selection``; None where it is not limited.
 
     Rows of small loss have next to no gradient of their own, so nothing would hold against the noise: it is refused if
     it is larger than a label, σ√K > 1.
     """
-    largest, max_norm = 1 / math.sqrt(run.num_classes), None
-    for other in run.strategies:
+    largest, max_norm = 1 / math.sqrt(plan.num_classes), None
+    for other in plan.strategies:
         sigma = other.parameters["sigma"] if other.perturbs and other.ends > start else 0
         max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
         if sigma > largest:
@@ -90,9 +91,9 @@ def check_noise(selection: Strategy, start: int, run: Run) -> float | None:
     return max_norm
 
 
-def check_sole_selection(strategy: Strategy, why: str, run: Run) -> None:
+def check_sole_selection(strategy: Strategy, why: str, plan: Plan) -> None:
     """Refuse a selection by loss beside ``strategy``."""
-    for other in run.strategies:
+    for other in plan.strategies:
         if isinstance(other, (Selection, SiguaBackward, Prune)):
             raise ValueError(f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
 
@@ -102,7 +103,7 @@ def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> 
     """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
     if batch.target is batch.label:
         return losses
-    return torch.stack([run.loss(out, batch.label) for out in outs])
+    return torch.stack([run.losses(out, batch.label, batch) for out in outs])
 
 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
@@ -192,6 +193,10 @@ class CoTeaching(Selection):
         self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
         self.beta1 = check_number("beta1", beta1, "[0, 1)", 0, 1)
 
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        self.check_reached("beta1_from", plan)
+
     def setup(self, run: Run) -> None:
         super().setup(run)
         for model in run.models if self.beta1_from is not None else []:
@@ -257,12 +262,12 @@ class SiguaBackward(Strategy):
         self.scale = check_number("scale", scale, "[0, inf)", 0)
         self.warmup = check_count("warmup", warmup, 0)
 
-    def setup(self, run: Run) -> None:
-        self.check_reached("warmup", run)
-        if not isinstance(run.loss, Backward):  # the sign of a sum says nothing of the corrected term
-            raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
+    def check(self, plan: Plan) -> None:
+        self.check_reached("warmup", plan)
+        if not isinstance(plan.loss, Backward):  # the sign of a sum says nothing of the corrected term
+            raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{plan.loss}`. Use sigua for others.")
         hooks = "targets", "outputs", "revise", "weights", "penalties"
-        for other in run.strategies:
+        for other in plan.strategies:
             changes = (other.overrides(*hooks) and not other.observes) or other.perturbs
             if other is not self and changes and other.ends > self.warmup:
                 raise ValueError(
@@ -287,23 +292,27 @@ class Prune(Strategy):
     Each model decides for itself, by a pass over the whole set at the start of every ``every``-th epoch from ``start``
     on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at most its value at p_y = k. Pruned rows have
     weight zero, which is the gradient of the constant L_q(k) that the paper assigns to them; they still count in the
-    mean of a step. If no sample reaches k, none is pruned. A decision holds for ``lasts`` epochs, by default until the
+    mean of a step. If no sample reaches k, none is pruned; with ``spare``, none of a class of which no sample does, as
+    it could not come back (the paper prunes these). A decision holds for ``lasts`` epochs, by default until the
     next one; with 1, one epoch in ``every`` is pruned, as the SLN paper (B.1) reads to the letter.
     """
 
     capturable = True
     remembers = ("keep",)
 
-    def __init__(self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None) -> None:
+    def __init__(
+        self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None, spare: bool = True
+    ) -> None:
         self.start = check_count("start", start, 0)
+        self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
         self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
         self.keep: Tensor | None = None  # (N, M)
 
-    def setup(self, run: Run) -> None:
-        self.check_reached("start", run)
-        for other in run.strategies:
+    def check(self, plan: Plan) -> None:
+        self.check_reached("start", plan)
+        for other in plan.strategies:
             if other.makes == "real" and other.ends > self.start:
                 raise ValueError(
                     f"Expected no noise on targets from the `start` of prune on, got `{other}`: it keeps the "
@@ -322,7 +331,9 @@ class Prune(Strategy):
             return torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)
 
         keep = per_row(run, label_probs) >= self.k
-        keep |= ~keep.any(0)
+        groups = run.data.given if self.spare else torch.zeros_like(run.data.given)
+        reached = torch.zeros(run.num_classes, keep.shape[1], dtype=torch.int64, device=keep.device)
+        keep |= reached.index_add(0, groups, keep.long())[groups] == 0
         if self.keep is None:
             self.keep = keep
         else:  # in place: a CUDA graph holds its address

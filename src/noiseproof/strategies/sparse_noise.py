@@ -1,7 +1,5 @@
 """Label noise as parameters of each sample, which explain wrong labels in place of the model (SOP)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Strategy, register
 from noiseproof.strategies.run import Run
 
 
@@ -34,10 +32,12 @@ class SparseNoise(Strategy):
         self.lr_v = check_number("lr_v", lr_v, "[0, inf)", 0)
         self.std = check_number("std", std, "(0, 1]", 0, 1)
 
+    def check(self, plan: Plan) -> None:
+        if "noise" not in plan.loss.needs:
+            raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop).")
+        self.check_unmixed("whose noise belongs to one label", plan)
+
     def setup(self, run: Run) -> None:
-        if "noise" not in run.loss.needs:
-            raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{run.loss}`. Use (sop).")
-        self.check_unmixed("whose noise belongs to one label", run)
         generator = run.random.generator(self.name, device="cpu")
         self.u, self.v = (
             (self.std * torch.randn(run.num_rows, len(run.models), width, generator=generator)).to(

@@ -1,7 +1,5 @@
 """Passes over a whole data set without gradients: outputs, values of each row, predictions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

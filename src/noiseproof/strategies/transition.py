@@ -1,14 +1,12 @@
 """Forward and backward correction with a transition matrix that is estimated during training."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.losses.coupled import CR, Peer
-from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.base import Plan, Strategy, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import predict_log_probs
 
@@ -43,17 +41,19 @@ class EstimateTransition(Strategy):
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
         self._initial: list[dict[str, Tensor]] = []  # weights of each model
 
-    def setup(self, run: Run) -> None:
-        self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
-        if not self._losses:
-            raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{run.loss}`.")
-        for part in run.loss.modules():
+    def check(self, plan: Plan) -> None:
+        if not any(isinstance(part, Corrected) for part in plan.loss.modules()):
+            raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{plan.loss}`.")
+        for part in plan.loss.modules():
             if isinstance(part, (CR, Peer)):
                 raise ValueError(
                     f"Expected a loss whose predictions are probabilities of the given labels to estimate T from, got "
                     f"`{part}`, which makes them more certain. Give T to `forward` or `backward`, or leave it out."
                 )
-        self.check_reached("warmup", run)
+        self.check_reached("warmup", plan)
+
+    def setup(self, run: Run) -> None:
+        self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:
             if run.is_sharded:

@@ -1,7 +1,5 @@
 """The choice of a method from the number of classes, the number of rows and an estimate of the noise."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -4,8 +4,6 @@
 ``noiseproof/__init__.py`` names the module, and the first training loads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Protocol

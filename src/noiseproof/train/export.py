@@ -92,7 +92,6 @@ class Predictor(nn.Module):
 
 
 def _with_logits_only(model: nn.Module) -> nn.Module:
-    """The same backbone with a linear head, where the head has one among its layers."""
     if not isinstance(model, Classifier) or not model.head.has_linear_logits:
         return model
     layer: nn.Linear = model.head.logits  # type: ignore[assignment]

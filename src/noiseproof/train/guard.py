@@ -3,8 +3,6 @@
 A run whose loss or weights are not finite ends with the step, the likely cause and a way back.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import threading

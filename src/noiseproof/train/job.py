@@ -23,16 +23,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from noiseproof.core.checks import check_seed
 from noiseproof.core.files import check_files, write_checked
 from noiseproof.core.files import checksum as file_checksum
-from noiseproof.core.output import Output
 from noiseproof.core.plugins import plugin_digests
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import Inputs
 from noiseproof.data.images import ImageFiles
-from noiseproof.heads import Head
-from noiseproof.losses import Loss
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Run
-from noiseproof.strategies.base import check_targets
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import Metrics, Record
 from noiseproof.train.settings import Settings
@@ -76,16 +72,12 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     task, settings = job.task, job.settings
     # Strategies have state: a method that is used twice starts afresh.
     method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
-    method.check()
+    method.check(task.train.num_classes, settings.epochs)
+    method.check_labels(task.train)
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
-    if loss.multilabel != task.train.multilabel:
-        expected = "several labels" if task.train.multilabel else "one label"
-        raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{loss}`.")
     if loss.multilabel and job.samples:
         raise ValueError("Expected one label a row to record margins of samples, got several. Leave `samples` out.")
-    if task.train.soft is not None:
-        check_targets(loss, "probabilities", "soft labels (N, K)", "Give single labels")
     run = Run(
         fabric=fabric,
         data=replace(task.train.to(fabric.device), clean=None),
@@ -105,9 +97,8 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         plain = build_classifier(
             model, head, input_shape=input_shape, num_outputs=num_outputs, generator=generator, starts=loss.starts
         )
-        if not m:
-            _check_shapes(loss, plain.head, backbone_features=plain.backbone.num_features, adds=method.adds)
         run.add(plain, make_optimizer)
+    loss.set_shares(run.data.shares, run.total if run.processes.world_size > 1 else None)
     run.batch_size, run.strategies = settings.batch_rows(run.num_rows), method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
@@ -123,18 +114,6 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
             f"alone, got {run.batch_size} of {run.num_rows}. Raise the batch size, or choose a model without it."
         )
     return method, run, record
-
-
-def _check_shapes(loss: Loss, head: Head, *, backbone_features: int, adds: frozenset[str]) -> None:
-    """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
-    if missing := loss.needs - head.gives - adds:
-        raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{loss}`, got {head}.")
-    with torch.no_grad():
-        out: Output = copy.deepcopy(head).eval()(torch.zeros(2, backbone_features))
-        zeros = torch.zeros_like(out.logits)
-        fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
-        out = out._replace(**{name: fields[name] for name in adds})
-        copy.deepcopy(loss).cpu().eval()(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:

@@ -1,7 +1,5 @@
 """Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from here."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from argparse import Namespace

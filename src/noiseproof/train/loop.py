@@ -199,7 +199,6 @@ def _set_epoch(run: Run, schedule: Factor, call_hooks: bool) -> None:
 
 
 def _rows_of_epoch(run: Run) -> Tensor:
-    """The rows that the epoch trains on, in their order."""
     rows = shuffled(run.num_rows, run.random.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
     for strategy in run.strategies:
         rows = call_hook(strategy, "rows", rows, run)
@@ -220,7 +219,6 @@ def _split(rows: Tensor, run: Run, drop_last: bool) -> tuple[Tensor, ...]:
 
 
 def _end_epoch(run: Run, metrics: Metrics) -> None:
-    """Log the metrics of the epoch and call its last hooks."""
     run.fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
     for strategy in run.strategies:
         strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)

@@ -7,6 +7,7 @@ in ratio.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -17,10 +18,11 @@ from typing import Any, Literal
 import torch
 
 from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
-from noiseproof.core.output import FROM_STRATEGIES
+from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
-from noiseproof.heads import HEADS
+from noiseproof.data import NoisyData
+from noiseproof.heads import HEADS, get_head
 from noiseproof.heads.base import gives, head_for
 from noiseproof.losses import (
     LOSSES,
@@ -39,7 +41,7 @@ from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.losses.sums import check_factors
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
-from noiseproof.strategies.base import check_together
+from noiseproof.strategies.base import Plan, check_targets, check_together
 from noiseproof.strategies.momentum import default_alpha
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
@@ -59,8 +61,8 @@ class Method:
         if self.head == "auto":
             object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
 
-    def check(self) -> None:
-        """Refuse parts that cannot be trained together."""
+    def check(self, num_classes: int, epochs: float = math.inf) -> None:
+        """Refuse parts that cannot be trained together, or not in so many ``epochs``."""
         given = gives(self.head)
         if given is not None and (missing := self.loss.needs - given - self.adds):
             needed = ", ".join(sorted(missing))
@@ -76,7 +78,29 @@ class Method:
                 f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
             )
         check_factors(self.loss)
-        check_together(self.loss, self.strategies)
+        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
+        self._check_shapes(num_classes)
+
+    def _check_shapes(self, num_classes: int) -> None:
+        """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
+        head = get_head(self.head, 2, self.loss.num_outputs(num_classes)).eval()
+        if missing := self.loss.needs - head.gives - self.adds:
+            raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got {head}.")
+        loss = copy.deepcopy(self.loss).cpu().eval()
+        with torch.no_grad():
+            out: Output = head(torch.zeros(2, 2))
+            zeros = torch.zeros_like(out.logits)
+            fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
+            out = out._replace(**{name: fields[name] for name in self.adds})
+            loss(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
+
+    def check_labels(self, data: NoisyData) -> None:
+        """Refuse labels of a kind that the loss does not take."""
+        if self.loss.multilabel != data.multilabel:
+            expected = "several labels" if data.multilabel else "one label"
+            raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`.")
+        if data.soft is not None:
+            check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
 
     @property
     def models(self) -> int:
@@ -110,8 +134,6 @@ class MethodContext:
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
-        labels = task.train.labels.cpu()
-        counts = torch.bincount(labels, minlength=K) if labels.dim() == 1 else labels.sum(0)
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -125,7 +147,7 @@ class MethodContext:
             epochs=settings.epochs,
             steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
             seen=settings.epochs * rows,
-            shares=tuple((counts.double() / rows).tolist()),
+            shares=tuple(task.train.shares.tolist()),
             dataset=dataset,
             noise=noise,
             rate=rate,
@@ -163,7 +185,6 @@ class MethodContext:
 
 
 def _adding(fields: frozenset[str]) -> list[str]:
-    """The names of strategies that fill one of ``fields``."""
     return [name for name in STRATEGIES if fields & getattr(STRATEGIES[name], "adds", frozenset())]
 
 
@@ -193,7 +214,8 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     method = _assembled(spec, MethodContext.of(task, settings))
     if task.train.multilabel and not method.loss.multilabel:
         method = replace(method, loss=MultiLabel(method.loss))
-    method.check()
+    method.check(task.train.num_classes, settings.epochs)
+    method.check_labels(task.train)
     return method
 
 
@@ -202,14 +224,14 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
 
     >>> hundred = MethodContext.of_classes(100)
     >>> print(method_loss("nal", hundred), method_loss("het:tau=5", hundred).tau)
-    nal:lam=10.0,beta=0.0,floor=0.0 5.0
+    nal:lam=10.0,beta=0.0,floor=0.0,warmup=5 5.0
     """
     first = split_outside_brackets(spec, "&")[0].strip()
     name = _first_word(first)
     if _is_named(first) and name in LOSSES and not parse_call(first)[1].keys() <= METHODS.parameters(name).keys():
         return get_loss(first)
     method = _assembled(spec, context)
-    method.check()
+    method.check(context.num_classes)
     return method.loss
 
 
@@ -303,7 +325,6 @@ Finish = Callable[[Loss, MethodContext, Mapping[str, Any]], Loss]
 def define(
     name: str,
     summary: str,
-    when: str,
     loss: str,
     /,
     *strategies: str,
@@ -313,9 +334,8 @@ def define(
 ) -> None:
     """Add a method made of specs, in which ``{q}`` stands for its parameter q and ``{K}`` for the number of classes.
 
-    ``summary`` says what it does and ``when`` when to use it: the two paragraphs of its docstring. ``defaults`` are
-    values, or functions of the context, which users see as ``auto``. ``finish`` changes the loss, by context and
-    parameters, where a spec cannot express it.
+    ``summary`` is its docstring. ``defaults`` are values, or functions of the context, which users see as ``auto``.
+    ``finish`` changes the loss, by context and parameters, where a spec cannot express it.
     """
     shown = {key: "auto" if callable(default) else default for key, default in defaults.items()}
 
@@ -326,13 +346,18 @@ def define(
             given = {"until": given["start"], **given}
         values = {**shown, **given, "K": context.num_classes}
         values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
+        if "start" in values and values["start"] is None and given.keys() - {"start"}:
+            raise ValueError(
+                f"Expected a `start` beside parameters of {name}, which in {context.epochs} epochs has none, so that "
+                f"they would change nothing, got {', '.join(given)}. Give it as well, or train longer."
+            )
         written = {key: format_value(value) for key, value in values.items()}
         plain_loss = get_loss(loss.format_map(written))
         finished = finish(plain_loss, context, values) if finish else plain_loss
         parts = [get_strategy(strategy.format_map(written)) for strategy in strategies]
         return Method(finished, head.format_map(written), tuple(parts))
 
-    recipe.__doc__ = f"{summary}\n\n{when}"
+    recipe.__doc__ = summary
     recipe.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)]
         + [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value) for key, value in shown.items()]
@@ -517,206 +542,121 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
 # The methods. ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
 # fmt: off
 
-PLAIN = {
-    "ce": "Use it where the labels are clean, and to compare any other method with: given enough epochs it fits wrong "
-        "labels too.",
-    "ls": "Use it where a small change is all you want: it costs nothing on clean labels, and gains little under "
-        "noise.",
-    "gls": "Use it to try negative smoothing (``r`` < 0), which its authors advise for many wrong labels; at its "
-        "default it is ``ls``.",
-    "gce": "Use it for about ten classes or fewer, none of them rare, with labels that are wrong at random. In short "
-        "trainings with 100 classes it hardly learns: see ``elr`` or ``agce-scale``.",
-    "mae": "Use it for a few classes of about equal size and long trainings. It ignores rare classes, and hardly "
-        "learns many: see ``mae*``, ``mae-shift`` and ``mae-scale``.",
-    "sce": "Use it where ``gce`` learns too slowly: its term of cross entropy always learns, at the price of a smaller "
-        "gain under noise.",
-    "nce": "Use it as a term beside one that learns faster, as in ``nce+mae``: alone it learns slowly, and gained "
-        "less.",
-    "agce": "Use it for about ten classes or fewer, with ``a`` and ``q`` tuned or a paper's (``agce@curriculum``); for "
-        "more classes see ``agce-scale``.",
-    "aul": "Use it as ``agce``, which gained more at its default; ``a`` and ``q`` want tuning.",
-    "ael": "Use it to compare asymmetric losses; ``agce`` and ``aul`` gained more at their defaults.",
-    "tce": "Use it as ``gce``, whose gain it has for about ten classes or fewer; more terms (``t``) bring it closer to "
-        "cross entropy.",
-    "focal": "Use it on clean labels of which most are easy. Under noise it looks at the hard ones, the wrong among "
-        "them, and falls behind cross entropy.",
-    "mse": "Use it for about ten classes or fewer where labels may well be clean: it is closer to cross entropy than "
-        "``gce``, on clean labels and in its gain.",
-    "phuber": "Use it to bound the effect of a single label, with ``tau`` tuned; at its default it gained little, and "
-        "learned 100 classes slowly.",
-    "bitemp": "Use it for about ten classes or fewer where a loss on clean labels must be avoided; at the default of "
-        "``t1`` and ``t2`` its gain under noise is small.",
-}
-for _name, _when in PLAIN.items():
+PLAIN = (
+    "ce", "ls", "gls", "gce", "mae", "sce", "nce", "agce", "aul", "ael", "tce", "focal", "mse", "phuber", "bitemp",
+)
+for _name in PLAIN:
     _loss = {"bitemp": "bitempered"}.get(_name, _name)
     _own = {key: value for key, value in LOSSES.parameters(_loss).items() if key not in OPTIONS}
     _call = _loss + ":" * bool(_own) + ",".join(f"{key}={{{key}}}" for key in _own)
-    define(_name, (inspect.getdoc(LOSSES[_loss]) or "").partition("\n\n")[0], _when, _call, **_own)
+    define(_name, (inspect.getdoc(LOSSES[_loss]) or "").partition("\n\n")[0], _call, **_own)
 
 # Cross entropy up to 6.9, then bounded by 7.9. The released code of peer loss bounds it at 11.5, with which 50 and 150
 # classes learned less.
 BOUNDED = "phuber:tau=1e3"
 define("peer", "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half equally.",
-       "Use it when the rate of wrong labels is unknown and classes are of about equal size; it ignores a rare class.",
        "peer:loss={loss},prior={prior},warmup={warmup}",
        loss=BOUNDED, prior=_half_balanced, warmup=epoch(0.1))
 define("cr", "Confidence regulariser, with the bounded cross entropy and the prior of peer.",
-       "Use it as ``peer``, whose expectation it computes for each row; they were equally good.",
        "cr:beta={beta},prior={prior},loss={loss},warmup={warmup}",
        beta=1.0, prior=_half_balanced, loss=BOUNDED, warmup=epoch(0.1))
 
 define("nce+mae", "α·NCE + β·MAE; α is K/10, which is 1 and 10 where Ma et al. (2020) have it so.",
-       "Use it for about ten classes or fewer, none of them rare: there it gains as much as ``mae``. It hardly learns "
-       "100 classes in short trainings.",
        "{alpha}*nce + {beta}*mae",
        alpha=lambda s: s.num_classes / 10, beta=1.0)
 _NFL_MAE: dict[str, Any] = {"alpha": lambda s: s.num_classes / 10, "beta": 1.0, "gamma": 0.5}
 define("nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.",
-       "Use it as ``nce+mae``: in our runs they were equally good.",
        "{alpha}*nfl:gamma={gamma} + {beta}*mae", **_NFL_MAE)
 _NCE_AGCE: dict[str, Any] = {"alpha": by_classes(1, 10), "beta": by_classes(4, 0.1),
                              "a": by_classes(6, 1.8), "q": by_classes(1.5, 3)}
 define("nce+agce", "α·NCE + β·AGCE(a, q) as in Zhou et al. (2021), the bias paper: 1, 4, 6, 1.5, or 10, 0.1, 1.8, 3.",
-       "Use it for long trainings on pictures of ten classes, for which its parameters were tuned "
-       "(``nce+agce@bias``); elsewhere tune them, or take ``nce+mae``.",
        "{alpha}*nce + {beta}*agce:a={a},q={q}", **_NCE_AGCE)
 define("nce+aul", "α·NCE + β·AUL(a, q) as Zhou et al. (2021) have it: 1, 4, 6.3, 1.5, or 10, 0.015, 6, 3.",
-       "Use it as ``nce+agce``, with which it shares strengths and limits.",
        "{alpha}*nce + {beta}*aul:a={a},q={q}",
        alpha=by_classes(1, 10), beta=by_classes(4, 0.015), a=by_classes(6.3, 6), q=by_classes(1.5, 3))
 
 define("mae*", "MAE with the logit bias ε(K) that makes the label's first mean probability C (bias paper, Eq. 4).",
-       "Use it in place of ``mae`` for ten classes or more: with 100 classes it learns nearly as much as cross "
-       "entropy, where ``mae`` hardly learns.",
        "mae:scale={scale}", finish=_biased,
        shift="auto", C=0.15, scale=2.0)
 define("mae**", "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper, appendix 2).",
-       "Use it for long trainings with many classes, as the bias paper does on WebVision; in short ones ``mae*`` "
-       "learned more.",
        "mae:scale={scale}", finish=_cycled,
        every=lambda s: s.every(1 / 18), C=0.15, scale=2.0)
 define("gce**", "GCE with the logit bias of mae**.",
-       "Use it for long trainings with many classes where ``gce`` does not start to learn, as the bias paper does on "
-       "WebVision.",
        "gce:q={q}", finish=_cycled,
        q=0.7, every=lambda s: s.every(1 / 18), C=0.15)
 define("nfl+mae**", "nfl+mae with the logit bias of mae**.",
-       "Use it for long trainings with many classes where ``nfl+mae`` does not start to learn, as the bias paper does "
-       "on WebVision.",
        "{alpha}*nfl:gamma={gamma} + {beta}*mae", finish=_cycled,
        **_NFL_MAE, every=lambda s: s.every(1 / 18), C=0.15)
 define("gce+", "GCE whose q gives more than ``like`` classes the first error that ``q`` gives these.",
-       "Use it in place of ``gce`` for more than 100 classes; up to 100 both are the same.",
        "gce:q={q}", finish=_calibrated,
        q=0.7, like=100)
 define("nce+agce+", "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (bias paper, §3.3).",
-       "Use it in place of ``nce+agce`` where the number of classes is far from 10 and from 100, for which that was "
-       "tuned.",
        "{alpha}*nce + {beta}*agce:a={a},q={q}", finish=_calibrated_sum,
        **_NCE_AGCE, free="nce.factor")
-_MOVED = {
-    "mae-shift": "Use it in place of ``mae`` for tens or hundreds of classes; up to ten it is ``mae`` at another "
-        "scale, and ignores rare classes as well.",
-    "mae-scale": "Use it in place of ``mae`` for up to about 100 classes; with 200, ``mae-shift`` learned more.",
-    "agce-shift": "Use it for many classes that ``gce`` and ``mae`` do not start to learn; ``agce-scale`` learned a "
-        "little more.",
-    "agce-scale": "Use it for many classes that ``gce`` and ``mae`` do not start to learn: with 100 and 200 clean "
-        "classes it is as good as cross entropy.",
-}
 for _by in ("shift", "scale"):
     define(f"mae-{_by}", f"MAE whose mean margin starts at −τ by {_by} (curriculum paper); τ is that of 10 classes.",
-           _MOVED[f"mae-{_by}"],
            "mae", finish=_moved(_by),
            tau="auto")
     define(f"agce-{_by}", f"AGCE as the curriculum paper tuned it, moved as by mae-{_by}.",
-           _MOVED[f"agce-{_by}"],
            "agce:a={a},q={q}", finish=_moved(_by),
            tau="auto", a=0.1, q=0.1)
 
 define("sln", "Cross entropy with stochastic label noise.",
-       "Use it for long trainings of large networks on pictures, with ``sigma`` tuned or the paper's (``sln@sln``); "
-       "in short ones on small data it lost where labels were clean.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}",
        sigma=_sigma, until=_noise_end, max_norm=_noise_norm)
 define("sln-mo", "SLN, and the momentum model predicts.",
-       "Use it in place of ``sln``: the average over steps costs next to nothing, and smooths out the noise that "
-       "``sln`` adds.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
        sigma=_sigma, until=_noise_end, alpha=momentum(0.999), max_norm=_noise_norm)
 define("sln-mo-lc", "SLN-MO, with label correction in the last sixth of the training, after the noise.",
-       "Use it where labels are mistaken for those of similar classes, and the training is long enough for a "
-       "correction at its end.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}", "momentum:alpha={alpha}",
        "label-correction:start={start},soft={soft},invert={invert},against={against}",
        sigma=_sigma, until=_noise_end, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False,
        against="current", max_norm=_noise_norm)
 define("noise-f", "Cross entropy with noise on the gradient in the logits.",
-       "Use it to see that noise on labels does what noise elsewhere does not (SLN paper): it gained nothing over "
-       "cross entropy.",
        "ce", "noise-f:sigma={sigma}",
        sigma=0.1)
 define("noise-theta", "Cross entropy with noise on the gradient in the weights.",
-       "Use it to see that noise on labels does what noise elsewhere does not (SLN paper): it gained nothing over "
-       "cross entropy.",
        "ce", "noise-theta:sigma={sigma}",
        sigma=0.1)
 
 define("tgce", "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120 epochs).",
-       "Use it in place of ``gce`` where a third of the training is enough to tell most wrong labels; it gained more "
-       "under noise, and shares its trouble with many and rare classes.",
-       "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts}",
-       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None)
+       "gce:q={q}", "prune:start={start},every={every},k={k},lasts={lasts},spare={spare}",
+       q=0.7, k=0.5, start=epoch(1 / 3), every=lambda s: min(10, s.every(1 / 12)), lasts=None,
+       spare=True)
 _TRANSITION = "estimate-transition:warmup={warmup},percentile={percentile},restart={restart},right={right}"
 _ESTIMATE: dict[str, Any] = {"warmup": epoch(0.2), "percentile": by_classes(97.0, None),
                              "restart": lambda s: s.epochs >= 10, "right": 100.0}
 define("forward", "Forward correction, its T estimated after a fifth of the training, which then starts anew.",
-       "Use it where mistakes depend on the class alone, best with a T that you know (the loss ``forward:T=…``). For "
-       "classes of few rows T is close to the identity, and it is close to cross entropy.",
        "forward:T={K}", _TRANSITION, **_ESTIMATE)
 define("backward", "Backward correction, T as of forward but closer to the identity, bounded as in the released code.",
-       "Use it to compare with ``forward``, which was as good or better in every column of our runs.",
        "backward:T={K},clip={clip}", _TRANSITION,
        **{**_ESTIMATE, "warmup": _backward_start, "right": _right_rows}, clip=1e-7)
 
 define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
-       "Use it where labels are mistaken for those of similar classes, with ``lam`` tuned or the paper's (``ln@ln``): "
-       "on MNIST with such labels it beats ``gce``. At its default it risks little.",
        "ln:lam={lam},tau={tau},t={t},dummy={dummy},predict={predict},start={start}", head="gaussian-root",
        tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes", start=root_start)
 define("ln-nodummy", "LN without the dummy class (LN paper, Table 3).",
-       "Use it to see what the dummy class does for ``ln``, which gained more where labels are wrong at random.",
        "ln:lam={lam},tau={tau},t={t},dummy=false,start={start}", head="gaussian-root",
        tau=0.5, lam=1.0, t=0.01, start=root_start)
 define("ln-identity", "LN with Σ = I (LN paper, Table 3).",
-       "Use it to see what the covariance does for ``ln``, which gained more where labels are wrong at random.",
        "ln:tau={tau},t={t},covariance=identity,start={start}",
        tau=0.5, t=0.01, start=0.1)
 define("ln-isotropic", "LN with one standard deviation a sample (LN paper, Table 3).",
-       "Use it to see what the shape of the covariance does for ``ln``, which gained more where labels are wrong at "
-       "random.",
        "ln:lam={lam},tau={tau},t={t},covariance=isotropic,start={start}", head="gaussian-scale:isotropic=true",
        tau=0.5, lam=1.0, t=0.01, start=0.1)
 define("ln-diagonal", "LN with a standard deviation for each logit (LN paper, Table 3).",
-       "Use it to see what the correlations do for ``ln``, which gained more where labels are wrong at random.",
        "ln:lam={lam},tau={tau},t={t},covariance=diagonal,start={start}", head="gaussian-scale",
        tau=0.5, lam=1.0, t=0.01, start=0.1)
 define("het", "Heteroscedastic classifier with diagonal noise on the logits, at temperature 1.",
-       "Use it for a variance of each logit, not against wrong labels: it is as accurate as cross entropy, at twice "
-       "the time.",
        "het:samples={samples}", head="gaussian-scale",
        samples=100)
 define("het-tau", "Het at temperature τ: 10 or 20 in most of the LN paper's rows.",
-       "Use it for about ten classes or fewer: the temperature adds the robustness that ``het`` lacks, and with 100 "
-       "classes hardly anything is learned in short trainings.",
        "het:tau={tau},samples={samples}", head="gaussian-scale",
        tau=10.0, samples=100)
 define("het-tau-full", "Het-τ with ``rank`` factors of the covariance beside its diagonal.",
-       "Use it as ``het-tau`` where classes are confused in groups; in our runs the covariance gained nothing more.",
        "het:tau={tau},samples={samples},covariance=full", head="gaussian-factors:rank={rank}",
        tau=10.0, rank=4, samples=100)
 define("gp", "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper, section 6).",
-       "Use it for up to 5000 rows of numbers or of features: it had the highest mean gain of all in every column, "
-       "and costs nothing on clean labels.",
        "ce", "gp:length_scale={length_scale},signal={signal},noise={noise},t={t},dummy={dummy}",
        length_scale=None, signal=None, noise=None, t=0.01, dummy=True)
 
@@ -724,37 +664,26 @@ define("gp", "A Gaussian process, solved at once from up to 5000 samples, in pla
 # the rate falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40
 # of 120.
 define("nal", "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the training.",
-       "Use it for labels that are wrong at random; where they are mistaken for those of similar classes, it fell "
-       "behind cross entropy on digits.",
-       "nal:lam={lam},beta={beta},floor={floor}",
+       "nal:lam={lam},beta={beta},floor={floor},warmup={warmup}",
        "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
        lam=lambda s: min(10, max(0.5, s.num_classes / 10)), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
-       delta=0.0, beta=0.0, floor=0.0)
+       delta=0.0, beta=0.0, floor=0.0, warmup=epoch(0.05))
 define("selc", "Cross entropy against targets that follow the model from a quarter of the training on.",
-       "Use it where nothing may be lost: it was never far behind cross entropy, and its gain is small.",
        "ce", "estimated-targets:start={start},alpha={alpha}",
        start=epoch(0.25), alpha=0.9)
 _LAM, _BETA = by_classes(3.0, 7.0), by_classes(0.7, 0.9)
 define("elr", "Early-learning regularisation.",
-       "Use it first, when you know nothing of the noise: it costs next to nothing on clean labels and in time, gains "
-       "under noise, and learns many classes.",
        "elr:lam={lam}", "target-memory:beta={beta}",
        lam=_LAM, beta=_BETA)
 define("elr+", "ELR with two models, each held to what the other's momentum model (α = 0.997) said, and mixup.",
-       "Use it where ``elr`` is worth two to three times as long: it gains more under noise with few classes and on "
-       "labels by people, and loses more on clean ones.",
        "elr:lam={lam},clip=1e-4",
        "exchanged-memory:beta={beta},reweigh={reweigh}", "mixup:alpha={mixup}", "momentum:alpha={alpha}",
        lam=_LAM, beta=_BETA, mixup=1.0, alpha=momentum(0.997), reweigh=by_classes(False, True))
 # Ten times the SOP paper's rates of u and v, which are for 50 000 images: networks memorise few rows sooner.
 _RATES: dict[str, Any] = {"lr_u": by_classes(100.0, 10.0), "lr_v": 100.0}
 define("sop", "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from the model.",
-       "Use it as ``elr``: it lost next to nothing on clean labels, and gained about as much where labels were wrong "
-       "at random. Its rates suit small data; for 50 000 pictures take the paper's (``sop@sop``).",
        "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}", **_RATES)
 define("sop+", "SOP, with predictions that agree for two augmentations of a row, and have every class as often.",
-       "Use it in place of ``sop`` on pictures that are augmented; without augmentation it only evens out the classes, "
-       "and is close to ``sop``. For 50 000 pictures take the paper's rates (``sop+@sop``).",
        "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}", "consistency:lambda_c={lambda_c},lambda_b={lambda_b}",
        **_RATES, lambda_c=0.9, lambda_b=0.1)
 _PES: dict[str, Any] = {
@@ -763,14 +692,10 @@ _PES: dict[str, Any] = {
     "lr": _renewed_rate, "released": False, "balance": False,
 }
 define("pes", "Progressive early stopping: later layers train anew, for few epochs, then on the labels they predict.",
-       "Use it on pictures with labels by people, where it gained more than ``elr`` at the cost of cross entropy. With "
-       "fewer than 10 epochs, 200 steps or 800 rows of a class nothing is trained anew.",
        "ce", "progressive-stopping:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
        "released={released},balance={balance}",
        **_PES)
 define("pes-semi", "PES, whose rows with labels that it does not predict train without them, by MixMatch.",
-       "Use it in place of ``pes`` for many classes with many wrong labels; on augmented pictures also with a "
-       "``lambda_u`` above 0, the weight of rows without labels (``pes-semi@pes``).",
        "ce", "progressive-mixmatch:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
        "released={released},balance={balance},lambda_u={lambda_u},ramp={ramp},alpha={alpha},late_alpha={late_alpha}",
        **_PES, lambda_u=0.0, ramp=16.0, alpha=4.0, late_alpha=0.75)
@@ -781,42 +706,30 @@ _FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": _selection_ramp
 _FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noise_norm}
 _FIRST_SLN = "sln:sigma={sigma},until={start},max_norm={max_norm}"
 define("co-teaching", "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or 0.2.",
-       "Use it for few classes where you know about how many labels are wrong (``forget``), of similar classes too; "
-       "where labels are clean it leaves out right ones.",
        "ce", "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, start=_selection_start)
 define("sln-co-teaching", "SLN for the first half of the training, then Co-teaching.",
-       "Use it in place of ``co-teaching`` on labels by people, and where 40 % of the labels of many classes are "
-       "wrong; elsewhere ``co-teaching`` gained more.",
        "ce", _FIRST_SLN, "co-teaching:forget={forget},ramp={ramp},start={start}", **_FORGET, **_FIRST)
 define("sigua", "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
-       "Use it as ``co-teaching`` with one model, at the cost of cross entropy.",
        "ce", "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, start=_selection_start)
 define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
-       "Use it in place of ``sigua`` on labels by people, and where 40 % of the labels of many classes are wrong; "
-       "elsewhere ``sigua`` gained more.",
        "ce", _FIRST_SLN, "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, **_FIRST)
 # Without the term for equal classes, and with MixMatch's α of 0.75: mixtures halfway between rows (α = 4) blur what
 # classes that curve around each other have learned.
 _DIVIDEMIX: dict[str, Any] = {"lambda_u": 0.0, "ramp": 16.0, "balance": False, "agreed": True, "alpha": 0.75}
 define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
-       "Use it where many labels are wrong, at random or by similar classes, and five times the time can be spent. It "
-       "loses on clean labels of classes that overlap.",
        "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp},balance={balance},"
        "agreed={agreed},alpha={alpha}",
        warmup=lambda s: max(_until_learned(s), min(30 if s.many else 10, s.epoch(0.3))), penalty=False,
        **_DIVIDEMIX)
 define("promix", "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
-       "Use it on pictures, or with many classes, of which many labels are wrong, with time for two models.",
        "ce", "promix:warmup={warmup},rho={rho},tau={tau},ramp={ramp},guess_from={guess_from},equal={equal},"
        "agreed={agreed}",
        warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)), rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
        tau=by_classes(0.99, 0.95),
        ramp=lambda s: min(50, s.every(1 / 12)), guess_from=epoch(7 / 12), equal=False, agreed=True)
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",
-       "Use it to compare with the SLN paper's Table 4: ``dividemix`` with its own warm-up was better in our runs, "
-       "but for labels by people.",
        "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp},balance={balance},agreed={agreed},"
        "alpha={alpha}",
        **_FIRST, **_DIVIDEMIX)

@@ -1,7 +1,5 @@
 """How each paper trains on each dataset: model, epochs, batches, optimiser, schedule."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from noiseproof.data.augment import SAME_IMAGES
@@ -19,7 +17,7 @@ def protocol(paper: str, dataset: str) -> Settings:
     """The settings with which ``paper`` trains on ``dataset``, its model among them.
 
     CIFAR-10N and CIFAR-100N are trained on as CIFAR-10 and CIFAR-100. What is not part of a run's settings, such as
-    how an epoch samples Clothing1M, is in ``get_paper(paper).notes``.
+    how an epoch samples Clothing1M, is in docs/bench.md.
 
     >>> settings = protocol("sln", "cifar10")
     >>> settings.model, settings.epochs, settings.schedule

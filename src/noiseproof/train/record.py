@@ -3,8 +3,6 @@
 The record is the only part of a run that sees clean labels, and it does not influence the run.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Optimisers and learning rate schedules of the papers; a schedule is a pure function of the epoch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """One training step, in parts that an executor can run for one model or for a stack of models of several runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +37,6 @@ class Stepper:
         return min(AT_ONCE, self.pause_every - self.run.step % self.pause_every)
 
     def __call__(self, batch: Batch) -> None:
-        """Make a whole step."""
         self.begin(batch.count)
         steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
         step = next((step for step in steps if step is not None), None)
@@ -98,7 +95,7 @@ def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequenc
     for strategy in strategies:
         batch = call_hook(strategy, "revise", batch, outs, run)
     targets = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
-    each = [run.loss(out, target) for out, target in zip(outs, targets, strict=True)]
+    each = [run.losses(out, target, batch) for out, target in zip(outs, targets, strict=True)]
     losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
     for strategy in strategies:

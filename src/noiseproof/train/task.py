@@ -1,7 +1,5 @@
 """What a run trains and is evaluated on: noisy training rows, validation and test rows, and their preprocessing."""
 
-from __future__ import annotations
-
 import math
 import os
 import zlib

@@ -1,7 +1,5 @@
 """How far predicted probabilities can be trusted: reliability, calibration error, the labels of several annotators."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,16 +1,14 @@
 """What runs cost, and what their hyperparameters change."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
 from noiseproof.analysis.runs import RunFolder, Runs, told_apart
-from noiseproof.core.grammar import format_value, parse_call, parse_sum
+from noiseproof.core.grammar import format_value, parse_call, parse_line, parse_sum
 
 
 def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -129,7 +127,8 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
 def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     """The parameters in which methods of the same parts, as run.json has them, differ, one column each.
 
-    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out.
+    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out. A column is
+    called as the parameter in ``names`` that it follows from, where one has its values.
 
     >>> varied(["ce × sln:sigma=0.1,max_norm=2", "ce × sln:sigma=0.5,max_norm=2"]).to_dict("list")
     {'sigma': [0.1, 0.5]}
@@ -137,17 +136,28 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     rows = [_parameters(method) for method in methods]
     columns = {(part, key): [row[part, key] for row in rows] for part, key in rows[0]}
     given = [str(name) for name in names] or [str(method) for method in methods]
-    differ = {
-        at: values
-        for at, values in columns.items()
-        if len(set(map(str, values))) > 1 and len(set(zip(given, map(str, values), strict=True))) == len(set(given))
-    }
+    differ = {at: values for at, values in columns.items() if _differs(values, given)}
     named: dict[str, list[Any]] = {}
+    specs, keys = [_given(name) for name in given], {key for _, key in differ}
+    others = dict.fromkeys(key for spec in specs for key in spec if key not in keys)
     for (part, key), values in differ.items():
+        key = _source(values, specs, others) or key
         if not all(isinstance(value, (int, float)) for value in values):
             values = [format_value(value) for value in values]
         named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
     return pd.DataFrame(named)
+
+
+def _differs(values: Sequence[Any], names: Sequence[str]) -> bool:
+    """Whether ``values`` differ, but not between runs of one name."""
+    written = [str(value) for value in values]
+    return len(set(written)) > 1 and len(set(zip(names, written, strict=True))) == len(set(names))
+
+
+def _source(values: Sequence[Any], specs: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str | None:
+    """The first of ``keys`` whose values in ``specs`` are ``values``, wherever a spec has it."""
+    rows = list(zip(specs, values, strict=True))
+    return next((key for key in keys if all(spec.get(key, value) == value for spec, value in rows)), None)
 
 
 def _parameters(method: str) -> dict[tuple[str, str], Any]:
@@ -158,6 +168,13 @@ def _parameters(method: str) -> dict[tuple[str, str], Any]:
     except ValueError:  # of parts that are not registered
         return {(method, ""): None}
     return {(name, key): value for factor, name, given in calls for key, value in {"factor": factor, **given}.items()}
+
+
+def _given(spec: str) -> dict[str, Any]:
+    try:
+        return {key: value for part in parse_line(spec) for _, given in part for key, value in given.items()}
+    except ValueError:  # of parts that are not registered
+        return {}
 
 
 def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:

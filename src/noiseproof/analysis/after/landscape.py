@@ -5,8 +5,6 @@ has the norm of the model's filter, so that models whose weights differ in scale
 gradients, by sample, is that of SLN paper, Propositions 1 and 3.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

@@ -3,8 +3,6 @@
 Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

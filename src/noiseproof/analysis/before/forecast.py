@@ -1,7 +1,5 @@
 """Whether a loss learns a given number of classes (``losses.verdict``), by its terms, and what to use instead."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace

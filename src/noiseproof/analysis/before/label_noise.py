@@ -4,8 +4,6 @@ With labels y + σ_y·z and cross entropy, the gradients of one sample get norma
 logits by Proposition 2, in the weights by Proposition 3; noise on the gradient in the logits that of Proposition 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The Logistic-Normal likelihood (LN paper): attenuation of large residuals, and its density on the simplex."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

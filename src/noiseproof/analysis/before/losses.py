@@ -3,8 +3,6 @@
 Logits are independent N(0, σ²), or those of a model (``untrained.initial_logits``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

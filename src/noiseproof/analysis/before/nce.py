@@ -1,7 +1,5 @@
 """Normalised cross entropy taken apart: a weighted cross entropy and a regulariser (curriculum paper, section 4.1)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

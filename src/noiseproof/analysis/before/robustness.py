@@ -1,7 +1,5 @@
 """Which robustness theorem covers a loss, tested numerically."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -151,7 +151,6 @@ def _record_steps(task: Task, method: Method, settings: Settings, steps: int, se
 
 
 def _first_and_last(recorded: _StepRecorder) -> list[tuple[float, float]]:
-    """The mean of each metric over the first and the last tenth of the steps."""
     tenth = max(1, len(recorded.metrics) // 10)
     columns = torch.stack(recorded.metrics).cpu().double().T  # (3, steps)
     return [(float(column[:tenth].mean()), float(column[-tenth:].mean())) for column in columns]

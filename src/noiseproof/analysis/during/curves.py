@@ -1,7 +1,5 @@
 """Curves by epoch, averaged over runs that differ only in their seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pandas as pd

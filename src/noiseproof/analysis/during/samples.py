@@ -1,7 +1,5 @@
 """Recorded samples: margins, attention and weights of right and wrong labels, and residuals of LN."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs that differ in one thing: where SGD noise is added, how labels are corrected, the schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,6 @@ TARGETS = {  # by whether label correction inverts ω; None: no correction
 
 
 def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
-    """The parameters of a run's strategies, by name."""
     calls = (parse_call(part) for part in str(run.config["method"]).split(" × ")[1:])
     return {name: params for name, params in calls if name not in HEADS}
 

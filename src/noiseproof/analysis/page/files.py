@@ -1,7 +1,5 @@
 """Figures as files."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One offline HTML page of figures: interactive plots, how to read them, and their data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

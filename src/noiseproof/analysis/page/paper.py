@@ -60,7 +60,6 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
 
 
 def _add_legend(canvas: Canvas, entries: Sequence[Entry]) -> None:
-    """Add the legend above all panels, and the height for it."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -192,7 +191,6 @@ class _Panel:
 
 
 def _spread(one: Series) -> list[Any] | None:
-    """The lengths of error bars, downward and upward."""
     if not one.layer.low or not one.layer.high:
         return None
     y = one.rows[one.layer.y]

@@ -155,7 +155,6 @@ def _layout(figure: Figure, drawn: Sequence[Series], span: tuple[float, float] |
 
 
 def _scene(figure: Figure, inside: Sequence[Series], span: tuple[float, float] | None) -> Json:
-    """The three axes of a panel with surfaces."""
     labels = {"x": figure.x_label, "y": figure.y_label, "z": marks.z_label(inside)}
     scene: Json = {f"{a}axis": {"title": {"text": escape(t), "font": {"size": 11}}} for a, t in labels.items()}
     if span is not None and figure.share_y:

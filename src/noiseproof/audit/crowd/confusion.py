@@ -17,8 +17,6 @@ With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a 
   tells which of them is right, and the classes of one would become the errors of the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The consensus of several annotators on each row, by five models of how they err."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -4,8 +4,6 @@ Every step passes its rows through all members: the one that skips a row predict
 training dynamics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,6 +97,7 @@ def train_folds(
     """
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
+    loss.set_shares(data.shares)
     seats = max(1, int(fold.max()) + 1)
     rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
@@ -141,7 +140,6 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the parameters by their gradients, and clear these."""
         gradients = [p.grad for p in self.params if p.grad is not None]
         adam(
             self.params, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,

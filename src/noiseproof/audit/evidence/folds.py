@@ -1,7 +1,5 @@
 """Folds that keep groups of rows together."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

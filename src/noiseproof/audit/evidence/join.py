@@ -1,7 +1,5 @@
 """Predictions of several models joined by how well they fit the given labels out of sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Out-of-sample predictions for rows with several labels: each of K labels is a question with the answer yes or no."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cut: which labels are called issues, by the goal that these should achieve."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -7,8 +7,6 @@ change the curve as a whole, and many decide it. The constants were chosen on th
 ``benchmarks/decisions.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

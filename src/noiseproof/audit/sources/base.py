@@ -158,10 +158,42 @@ class Request:
         return self.embeddings is None and self.pred_probs is None
 
 
-class NoRows:
-    """Stands for a source whose rows can't be shown, and says why."""
+class ShownRows(ABC):
+    """What the review page shows of the rows of a source; by default not more than ``show``."""
 
-    has_pictures = False
+    @abstractmethod
+    def show(self, row: int, id: str) -> Content:
+        """Return what the review page shows of a row."""
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        """Return a picture of at most ``side`` pixels and its media type, None if the row has none."""
+        return None
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether rows can be shown as pictures."""
+        return False
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels, −1 for none."""
+        return {}
+
+    def texts(self) -> list[str] | None:
+        """Return the text of each row in the source, None if rows are no texts."""
+        return None
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether rows have words or numbers that a person may search for."""
+        return False
+
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of each row in the source that the review page shows, to search them."""
+        return iter(())
+
+
+class NoRows(ShownRows):
+    """Stands for a source whose rows can't be shown, and says why."""
 
     def __init__(self, note: str) -> None:
         self.note = note
@@ -169,24 +201,8 @@ class NoRows:
     def show(self, row: int, id: str) -> Content:
         return {"note": self.note}
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
-        return None
 
-    def columns(self, given: NDArray[np.int64]) -> Columns:
-        return {}
-
-    def texts(self) -> list[str] | None:
-        return None
-
-    @property
-    def has_cells(self) -> bool:
-        return False
-
-    def cells(self) -> Iterator[list[str]]:
-        return iter(())
-
-
-class Source(ABC):
+class Source(ShownRows):
     """One kind of data to audit, registered under the name that config.json has as ``kind``.
 
     ``config`` holds the entries of config.json about the data: paths, columns, and after ``read`` the digest of the
@@ -268,10 +284,6 @@ class Source(ABC):
         """Return the number of rows in the source now."""
 
     @abstractmethod
-    def show(self, row: int, id: str) -> Content:
-        """Return what the review page shows of a row."""
-
-    @abstractmethod
     def write_corrected(
         self,
         audit: Audit,
@@ -292,31 +304,9 @@ class Source(ABC):
     def default_out(self) -> Path:
         """Return where a corrected copy goes by default, in the current folder: the original may be read-only."""
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
-        """Return a picture of at most ``side`` pixels and its media type, None if the row has none."""
-        return None
-
     @property
     def has_pictures(self) -> bool:
-        """Whether rows can be shown as pictures."""
         return self.is_pictures
-
-    def columns(self, given: NDArray[np.int64]) -> Columns:
-        """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels, −1 for none."""
-        return {}
-
-    def texts(self) -> list[str] | None:
-        """Return the text of each row in the source, None if rows are no texts."""
-        return None
-
-    @property
-    def has_cells(self) -> bool:
-        """Whether rows have words or numbers that a person may search for."""
-        return False
-
-    def cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row in the source that the review page shows, to search them."""
-        return iter(())
 
     def file(self, id: str) -> Path | None:
         """Return the file of a row, if each has its own."""

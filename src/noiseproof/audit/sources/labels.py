@@ -1,7 +1,5 @@
 """Labels of a source: read with gaps, compared with those that were audited, and spelled as the source spells them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 

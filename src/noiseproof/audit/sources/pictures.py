@@ -1,7 +1,5 @@
 """Pictures: a folder with a folder of picture files for each class."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

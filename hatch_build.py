@@ -1,0 +1,51 @@
+"""A wheel is small: its scripts and CUDA sources have no comments, and it is packed as tightly as a zip file can be.
+
+Pages that are written from the scripts are smaller, too. Hatchling has no option for either.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path(__file__).parent / "src"
+
+
+def without_comments(script: str) -> str:
+    """``script`` without lines that are comments, and without comments behind code whose strings end on the line."""
+    kept = []
+    for line in script.split("\n"):
+        code = re.sub(r"\s+// [^\"'`]*$", "", line)
+        if not line.lstrip().startswith("// "):
+            kept.append(line if any(code.count(quote) % 2 for quote in "\"'`") else code)
+    return "\n".join(kept)
+
+
+class SmallWheel(BuildHookInterface):
+    """Changes wheels alone; an editable install has the source."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Put files without comments in place of those of the source."""
+        if self.target_name != "wheel" or version != "standard":
+            return
+        self.folder = tempfile.TemporaryDirectory()  # until the build ends
+        paths = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".js", ".cu"))
+        for number, path in enumerate(paths):
+            copy = Path(self.folder.name, str(number))
+            copy.write_text(without_comments(path.read_text("utf-8")), "utf-8")
+            build_data["force_include"][str(copy)] = path.relative_to(SOURCE).as_posix()
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Pack the same files again, at the highest level."""
+        if self.target_name != "wheel":
+            return
+        with zipfile.ZipFile(artifact_path) as packed:
+            files = [(info, packed.read(info)) for info in packed.infolist()]
+        with zipfile.ZipFile(artifact_path, "w") as tighter:
+            for info, content in files:
+                tighter.writestr(info, content, zipfile.ZIP_DEFLATED, compresslevel=9)
