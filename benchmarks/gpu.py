@@ -1,6 +1,7 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,wrn-paper,lenet,mlp,mlp-cifar10,resnet,parts,losses,ln,het] [--models 1,8]
+    python benchmarks/gpu.py [--only wrn,wrn-paper,lenet,mlp,mlp-cifar10,resnet,parts,losses,ln,het,convolutions]
+                             [--models 1,8]
     python benchmarks/gpu.py --only wrn --models 8 --profile
 
 ``wrn`` clips gradients, which is the method's default; ``wrn-paper`` does not, as in the SLN paper.
@@ -12,6 +13,8 @@
 of ``F.cross_entropy`` compiled the same way, with the largest memory either takes beyond its logits. ``ln``: likewise
 how much faster it is than ``LowRankMultivariateNormal``; ``het``: than by PyTorch's operators. Times are medians over
 rounds that interleave contenders.
+``convolutions``: milliseconds of those of eight stacked networks, by conv3x3.cu where it serves, by Triton, and of one
+network with all images by cuDNN.
 
 The fleet's data are random images of the real sets' shapes and sizes. A row is the median over epochs and models of
 the wall time of an epoch divided by the number of models; its epochs include augmentation, label noise, momentum model,
@@ -43,7 +46,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from noiseproof import get_loss
-from noiseproof.accelerate import Job, fit_many
+from noiseproof.accelerate import Job, fit_many, hopper
 from noiseproof.core.output import Output
 from noiseproof.data import Dataset, Split
 from noiseproof.losses import LOSSES, Loss, MarginLoss
@@ -289,6 +292,38 @@ def het(rows: int, classes: int, samples: int = 2000) -> Iterator[dict[str, obje
                "times_faster": round(times["operators"] / ms, 1)}  # fmt: skip
 
 
+def convolutions(models: int, batch: int) -> Iterator[dict[str, object]]:
+    """The 3×3 convolutions of WRN-28-2, and those of ResNet-34."""
+    from noiseproof.accelerate import layer_kernels  # needs Triton
+
+    wrn = [(32, 16, 32), (32, 32, 32), (32, 32, 64), (16, 64, 64), (16, 64, 128), (8, 128, 128)]
+    for side, c, n in [*wrn, (32, 64, 64), (16, 128, 128), (8, 256, 256), (4, 512, 512)]:
+        x, grad = (
+            torch.randn(models * batch, side, side, width, device="cuda", dtype=torch.bfloat16).permute(0, 3, 1, 2)
+            for width in (c, n)
+        )
+        weight = torch.randn(models, n, 3, 3, c, device="cuda", dtype=torch.bfloat16)
+        one = weight[0].permute(0, 3, 1, 2)
+        back = partial(
+            torch.ops.aten.convolution_backward, grad, x, one, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+        )
+        calls: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "forward": (partial(layer_kernels._multiply, x, weight, None, side, side, 1, 1, False),
+                        partial(F.conv2d, x, one, padding=1)),
+            "input": (partial(layer_kernels._multiply, grad, weight, None, side, side, 1, 1, True),
+                      partial(back, [True, False, False])),
+            "weight": (partial(layer_kernels._weights_gradient, x, grad, models, 3, 3, 1, 1, False),
+                       partial(back, [False, True, False])),
+        }  # fmt: skip
+        for kind, (ours, cudnn) in calls.items():
+            runs = {"cuDNN": captured(cudnn)}
+            for hopper.is_enabled, name in ((False, "Triton"), (True, "ours")):
+                runs[name] = captured(ours)
+            times = {name: round(ms, 4) for name, ms in compared(runs, 5).items()}
+            tflops = 2 * models * batch * side**2 * 9 * c * n / times["ours"] / 1e9
+            yield {"convolution": kind, "side": side, "channels": [c, n], "ms": times, "tflops": round(tflops)}
+
+
 def share_of_the_card(row: dict[str, object], model: str, classes: int, batch: int, n: int) -> dict[str, float]:
     """The rate of a training's multiplications against that of a large bfloat16 matrix product, measured here."""
     net = build_classifier(
@@ -332,9 +367,11 @@ def main() -> None:
         "losses": [(8192, int(classes)) for classes in options.classes.split(",")],
         "ln": [(1024, 100)],
         "het": [(256, 10), (128, 100)],
+        "convolutions": [(8, 128)],
     }
     measures: dict[str, Callable[[int, int], Iterator[dict[str, object]]]] = {
         "losses": partial(margin_losses, names=options.losses.split()), "ln": logistic_normal, "het": het,
+        "convolutions": convolutions,
     }  # fmt: skip
     for key in options.only.split(","):
         if key in measures:

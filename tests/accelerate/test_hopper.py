@@ -122,3 +122,10 @@ def test_tiles_fit(side: int, c: int, n: int) -> None:
             assert tile is None or tile.memory <= hopper.SHARED
         tile = hopper.product_tile(side, one, other)
         assert tile is None or tile.stages > (tile.teams - 1) * one // tile.channels  # see there
+
+
+def test_wide_networks_are_stacked_where_the_kernels_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.zeros(1)
+    assert hopper.widest(weight, (32, 32)) == 128  # on a CPU
+    monkeypatch.setattr(hopper, "serves", lambda x: True)
+    assert [hopper.widest(weight, sides) for sides in ((32, 32), (32, 16), (28, 28), (784,), ())] == [512, *[128] * 4]

@@ -1,6 +1,6 @@
 """3×3 convolutions of stacked networks in CUDA C++ (conv3x3.cu) for Hopper GPUs, compiled at run time by NVRTC.
 
-They take half of the time of Triton's, which serve wherever these cannot.
+Triton's kernels serve wherever these cannot, or were not faster on an H200. ``is_enabled = False`` leaves all to them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from noiseproof.models.layers import WIDEST
+
 log = logging.getLogger("noiseproof")
 SIDES = 4, 8, 16, 32
-WIDEST = 512  # channels of convolutions that several networks run faster together than apart
+WIDE = 512  # channels, of images of these sides: several networks run faster together than apart
 SHARED = 232_448  # bytes of shared memory that a program can have
 is_enabled = True
 STAGES = 8  # at most
@@ -79,6 +81,11 @@ def _fit(tile: Tile, stage: int, least: int) -> Tile | None:
 def serves(x: Tensor) -> bool:
     """Whether ``x`` is on a GPU that has these kernels."""
     return is_enabled and x.is_cuda and _library(x.get_device()) is not None
+
+
+def widest(weight: Tensor, sides: Sequence[int]) -> int:
+    """Channels of convolutions that are stacked at most, in networks of images of these ``sides`` beside ``weight``."""
+    return WIDE if len(sides) == 2 and sides[0] == sides[1] in SIDES and serves(weight) else WIDEST
 
 
 def _suits(x: Tensor, seats: int, side: int, c: int, n: int) -> bool:

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from noiseproof.accelerate import hopper
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
@@ -157,9 +156,6 @@ class StackedConv2d(_Stacked):
     def check(layer: nn.Conv2d) -> None:
         if not is_plain(layer):
             raise Unstackable(f"{layer} has no stacked form")
-        widest = hopper.WIDEST if hopper.serves(layer.weight) else WIDEST
-        if max(layer.in_channels, layer.out_channels) > widest:
-            raise Unstackable(f"convolutions of more than {widest} channels fill a GPU by themselves")
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
@@ -229,10 +225,10 @@ LAYERS: dict[type[nn.Module], type[_Stacked]] = {
 class Stack(nn.Module):
     """The members as one network, from rows (S·B, …) to outputs of all members."""
 
-    def __init__(self, members: Sequence[nn.Module], *, trains: bool = True) -> None:
+    def __init__(self, members: Sequence[nn.Module], *, trains: bool = True, widest: int = WIDEST) -> None:
         super().__init__()
         if trains:
-            _check(members[0])
+            _check(members[0], widest)
         self.joint = copy.deepcopy(members[0])
         self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
         for path, layer in list(self.joint.named_modules()):
@@ -280,9 +276,11 @@ def draws(network: nn.Module, call: Callable[[nn.Module], object]) -> bool:
         return not all(torch.equal(state(), old) for state, old in zip(states, before, strict=True))
 
 
-def _check(network: nn.Module) -> None:
-    """Raise ``Unstackable`` for a network that a stack would train differently."""
+def _check(network: nn.Module, widest: int) -> None:
+    """Raise ``Unstackable`` for a network that a stack would train differently, or more slowly."""
     for layer in network.modules():
+        if isinstance(layer, nn.Conv2d) and max(layer.in_channels, layer.out_channels) > widest:
+            raise Unstackable(f"convolutions of more than {widest} channels fill a GPU by themselves")
         stacked = LAYERS.get(type(layer))
         if stacked is not None:
             stacked.check(layer)

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from noiseproof.accelerate import hopper
 from noiseproof.accelerate.graphs import IN_STEP, ON_CPU, Graphed, StepGraphs, obstacle
 from noiseproof.accelerate.networks import Stack, Unstackable, _Stacked, draws, release
 from noiseproof.core.output import Output
@@ -198,7 +199,10 @@ class RunStack:
                 two_rows = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
                 if draws(runs[0].models[0].plain, partial(runs[0].forward, x=two_rows)):
                     raise Unstackable("its layers draw random numbers")
-            self.network = Stack([run.models[0].plain for run in runs])
+            x = runs[0].data.x
+            sides = x.shape[2:] if isinstance(x, Tensor) else ()
+            widest = hopper.widest(next(runs[0].models[0].plain.parameters()), sides)
+            self.network = Stack([run.models[0].plain for run in runs], widest=widest)
         except Exception as error:
             self._dissolve(error)
             return
