@@ -70,8 +70,7 @@ def _on_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # networks, rows of each, inputs, outputs, side
 SHAPES = {
     "16 to 32": (2, 1, 16, 32, 32, torch.bfloat16),
-    "32": (1, 1, 32, 32, 32, torch.float16),
-    "side 16": (1, 2, 64, 128, 16, torch.bfloat16),
+    "side 16": (1, 2, 64, 128, 16, torch.float16),
     "an odd image": (2, 3, 96, 96, 8, torch.bfloat16),
     "side 8, 32 outputs": (1, 2, 32, 32, 8, torch.float16),
     "images of 16 pixels": (2, 17, 64, 64, 4, torch.bfloat16),

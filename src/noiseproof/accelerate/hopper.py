@@ -137,7 +137,7 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
     global is_enabled
     try:
         return make(*key)
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError, OSError) as error:  # a compiler or a driver of another kind
         is_enabled = False
         log.warning("Convolutions run in Triton, more slowly: %s", error)
         return None
