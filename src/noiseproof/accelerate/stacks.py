@@ -200,7 +200,8 @@ class RunStack:
                 if draws(runs[0].models[0].plain, partial(runs[0].forward, x=two_rows)):
                     raise Unstackable("its layers draw random numbers")
             x = runs[0].data.x
-            sides = x.shape[2:] if isinstance(x, Tensor) else ()
+            is_reduced = "16" in str(runs[0].fabric._precision.precision)
+            sides = x.shape[2:] if isinstance(x, Tensor) and is_reduced else ()
             widest = hopper.widest(next(runs[0].models[0].plain.parameters()), sides)
             self.network = Stack([run.models[0].plain for run in runs], widest=widest)
         except Exception as error:
