@@ -51,8 +51,9 @@ REVISED = {  # of a method; of presets: papers/*.toml
     "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
 }  # fmt: skip
 SELECTIONS = "(small-loss|co-teaching|sigua)"
-REVISED_LINE = re.compile(  # momentum by the length of the run; noise on gradients beside selection; the loss het
-    rf"\(het\b|\bhet\b[^&]*\+|\+[^&]*\bhet\b|&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
+# Momentum by the length of the run; noise on gradients beside selection; classes that are spared; the loss het.
+REVISED_LINE = re.compile(
+    rf"&\s*(prune|estimated-targets)\b|\(het\b|\bhet\b[^&]*\+|\+[^&]*\bhet\b|&\s*momentum\s*(&|$)|noise-(f|theta).*&.*{SELECTIONS}|{SELECTIONS}.*&.*noise-(f|theta)"
 )
 
 
