@@ -276,7 +276,9 @@ def tables(rows: Sequence[Row]) -> str:
         head.append(f"| {sign}{title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} | {note} |")
     refused = Counter(reason(row["reason"]) for row in rows if row["verdict"] == "refused")
     why = ["| refused | cells | because |", "| --- " * 3 + "|"]
-    why += [f"| `{letter}` | {refused[letter]} | {words} |" for letter, (_, words) in REASONS.items() if refused[letter]]
+    why += [
+        f"| `{letter}` | {refused[letter]} | {words} |" for letter, (_, words) in REASONS.items() if refused[letter]
+    ]
     grids = ["```text", *grid(rows, "strategies"), "", *grid(rows, "losses"), "```"]
     return "\n".join([*head, "", *grids, "", *why])
 

@@ -240,16 +240,19 @@ def _clips(method: str) -> bool:
 
 
 def _has_revised_part(method: str) -> bool:
-    """Momentum by the length of the run; noise on gradients beside selection; the loss het, unless it is the method."""
+    """Momentum by the length of the run; noise on gradients beside selection; classes that are spared; the loss het.
+
+    A method of these names has a number in ``REVISED``.
+    """
     try:
         loss, *strategies = parse_line(method)
     except ValueError:  # refused later
         return False
     names = {name.partition("@")[0] for part in (loss, *strategies) for name, _ in part}
+    spares = any(name in ("prune", "estimated-targets") for part in strategies for name, _ in part)
     has_het = "het" in names_in(method) and [name for name, _ in loss] != ["het"]
-    return (
-        has_het or [("momentum", {})] in strategies or bool(names & {"noise-f", "noise-theta"} and names & SELECTIONS)
-    )
+    is_noisy_selection = bool(names & {"noise-f", "noise-theta"} and names & SELECTIONS)
+    return has_het or spares or [("momentum", {})] in strategies or is_noisy_selection
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

@@ -79,7 +79,6 @@ class Method:
             )
         check_factors(self.loss)
         check_together(Plan(self.loss, self.strategies, num_classes, epochs))
-        self._check_shapes(num_classes)
 
     def _check_shapes(self, num_classes: int) -> None:
         """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
@@ -95,12 +94,13 @@ class Method:
             loss(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
 
     def check_labels(self, data: NoisyData) -> None:
-        """Refuse labels of a kind that the loss does not take."""
+        """Refuse labels of a kind, and outputs of a shape, that the loss does not take."""
         if self.loss.multilabel != data.multilabel:
             expected = "several labels" if data.multilabel else "one label"
             raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`.")
         if data.soft is not None:
             check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
+        self._check_shapes(data.num_classes)
 
     @property
     def models(self) -> int:
