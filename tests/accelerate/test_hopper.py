@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,24 @@ def test_convolutions_and_gradients_are_pytorchs(name: str) -> None:
     assert alone is not None and torch.equal(alone, parts[:, : to_weight.numel()].view(len(parts), s, -1)[:, -1])
     one = hopper.product(x, weight, bias, False)
     assert one is None or (found is not None and torch.equal(one, found[-b:]))
+
+
+@pytest.mark.parametrize("name", ["product", "weight_gradient"])
+def test_a_wrong_kernel_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    class Wrong(Emulated):
+        """As if each program lost what it summed up before its last tile."""
+
+        def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
+            *tensors, images, tiles, share = values
+            super().__call__(grid, *tensors, images, tiles, 1 if share > 1 else share)
+
+    monkeypatch.setattr(hopper, "_Kernel", Wrong)
+    monkeypatch.setattr(hopper, "is_enabled", True)
+    x, grad, weight = torch.ones(1, 16, 16, 32), torch.ones(1, 16, 16, 32), torch.ones(1, 32, 3, 3, 32)
+    x, grad, weight = (value.bfloat16() for value in (x, grad, weight))
+    made = hopper.product(x, weight, None, False) if name == "product" else hopper.weight_gradient(x, grad, 1, False)
+    assert made is None and not hopper.is_enabled
+    assert "is off by" in caplog.text and "Convolutions run in Triton" in caplog.text
 
 
 @pytest.mark.parametrize("side", hopper.SIDES)

@@ -1,6 +1,7 @@
 """3×3 convolutions of stacked networks in CUDA C++ (conv3x3.cu) for Hopper GPUs, compiled at run time by NVRTC.
 
 Triton's kernels serve wherever these cannot, or were not faster on an H200. ``is_enabled = False`` leaves all to them.
+A kernel is compared with PyTorch in float64 before it is used, since compilers differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import glob
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.models.layers import WIDEST
@@ -105,17 +107,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool) -> Tenso
     kernel = _made(_product, x.get_device(), x.dtype, side, c, n, back, bias is not None, tile)
     if kernel is None:
         return None
-    out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
-    tiles = -(-rows // seats // tile.images) * (side // tile.rows)
+    tiles = _tiles(tile, rows // seats, side)
     share = -(-tiles // max(1, kernel.slots // (seats * (n // tile.outputs))))
-    grid = -(-tiles // share), n // tile.outputs, seats
-    kernel(grid, x, weight, x if bias is None else bias, out, rows // seats, tiles, share)
-    return out
+    return _launch_product(kernel, tile, x, weight, bias, n, share)
 
 
 def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool) -> Tensor | None:
     """Parts (P, …) of the gradients of weights, (S, O, 3, 3, I), and after them of biases, (S, O)."""
-    (rows, side, _, c), n = x.shape, grad.shape[3]
+    (_, side, _, c), n = x.shape, grad.shape[3]
     if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
         return None
     tile = weight_tile(side, c, n)
@@ -124,10 +123,33 @@ def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool) -> Tensor |
     kernel = _made(_weight_gradient, x.get_device(), x.dtype, side, c, n, bias, tile)
     if kernel is None:
         return None
-    tiles, blocks = -(-rows // seats // tile.images) * (side // tile.rows), n // tile.outputs * (c // tile.channels)
     # Parts of a fixed size, such that a batch of 128 is the work of 16 programs: eight networks fill a GPU.
-    share = max(1, 128 // tile.images * (side // tile.rows) * blocks // 16)
-    parts = -(-tiles // share)
+    share = max(1, _tiles(tile, 128, side) * (n // tile.outputs) * (c // tile.channels) // 16)
+    return _launch_weight_gradient(kernel, tile, x, grad, seats, bias, share)
+
+
+def _tiles(tile: Tile, images: int, side: int) -> int:
+    return -(-images // tile.images) * (side // tile.rows)
+
+
+def _launch_product(
+    kernel: _Kernel, tile: Tile, x: Tensor, weight: Tensor, bias: Tensor | None, n: int, share: int
+) -> Tensor:
+    """To ``n`` outputs; a program has ``share`` tiles."""
+    (rows, side, _, _), seats = x.shape, len(weight)
+    out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
+    tiles = _tiles(tile, rows // seats, side)
+    grid = -(-tiles // share), n // tile.outputs, seats
+    kernel(grid, x, weight, x if bias is None else bias, out, rows // seats, tiles, share)
+    return out
+
+
+def _launch_weight_gradient(
+    kernel: _Kernel, tile: Tile, x: Tensor, grad: Tensor, seats: int, bias: bool, share: int
+) -> Tensor:
+    (rows, side, _, c), n = x.shape, grad.shape[3]
+    tiles = _tiles(tile, rows // seats, side)
+    blocks, parts = n // tile.outputs * (c // tile.channels), -(-tiles // share)
     out = torch.empty(parts * 64 // tile.outputs, seats * n * (9 * c + bias), dtype=torch.float32, device=x.device)
     kernel((blocks, parts, seats), x, grad, out, rows // seats, tiles, share)
     return out
@@ -147,14 +169,48 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
 def _product(device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile) -> _Kernel:
     more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs}
     text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
-    return _Kernel(device, "product", text, (tile.teams + 1) * 128, tile.memory)
+    kernel = _Kernel(device, "product", text, (tile.teams + 1) * 128, tile.memory)
+    images = 2 * tile.images + 3
+    x, weight = _numbers(device, dtype, (2 * images, side, side, c), (2, c, 3, 3, n) if back else (2, n, 3, 3, c))
+    biases = x.float().flatten()[: 2 * n].view(2, n) if bias else None
+    found = _launch_product(kernel, tile, x, weight, biases, n, share=3)  # each program has several tiles
+    for one in range(2):
+        pixels, taps = (v.double().permute(0, 3, 1, 2) for v in (x[one * images :][:images], weight[one]))
+        exact = F.conv_transpose2d(pixels, taps, padding=1) if back else F.conv2d(pixels, taps, padding=1)
+        exact = exact.permute(0, 2, 3, 1) + (0 if biases is None else biases[one])
+        _compare(found[one * images :][:images], exact, 2**-7 if dtype == torch.bfloat16 else 2**-10)
+    return kernel
 
 
 @cache
 def _weight_gradient(device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: Tile) -> _Kernel:
     columns = (2 + 64 // tile.outputs) * tile.channels
     text = source(side, c, n, bias, tile, dtype, {"BO": tile.outputs}, [(columns, 1, 1), (8, 1, 1)])
-    return _Kernel(device, "weight_gradient", text, (tile.teams + 1) * 128, tile.memory)
+    kernel = _Kernel(device, "weight_gradient", text, (tile.teams + 1) * 128, tile.memory)
+    images = 2 * tile.images + 3
+    x, grad = _numbers(device, dtype, (2 * images, side, side, c), (2 * images, side, side, n))
+    found = _launch_weight_gradient(kernel, tile, x, grad, 2, bias, share=3).sum(0)
+    for one in range(2):
+        pixels, slopes = (v[one * images :][:images].double().permute(0, 3, 1, 2) for v in (x, grad))
+        # Images and channels change places: the sum is over images and pixels.
+        exact = F.conv2d(slopes.transpose(0, 1), pixels.transpose(0, 1), padding=1).flip(2, 3).permute(0, 2, 3, 1)
+        _compare(found[one * n * 9 * c :][: n * 9 * c].view(exact.shape), exact, 1e-4)
+        if bias:
+            _compare(found[2 * n * 9 * c + one * n :][:n], slopes.sum((0, 2, 3)), 1e-4)
+    return kernel
+
+
+def _numbers(device: int, dtype: torch.dtype, *shapes: Sequence[int]) -> Iterable[Tensor]:
+    """Random numbers, for a comparison with PyTorch."""
+    where = torch.device("cpu") if device < 0 else torch.device("cuda", device)
+    generator = torch.Generator(where).manual_seed(0)
+    return [torch.randn(shape, generator=generator, device=where).to(dtype) for shape in shapes]
+
+
+def _compare(found: Tensor, exact: Tensor, tolerance: float) -> None:
+    error = float((found.double() - exact).abs().max() / exact.abs().max())
+    if not error <= tolerance:
+        raise RuntimeError(f"a kernel of conv3x3.cu is off by {error:.1e}, compared with PyTorch")
 
 
 def source(
