@@ -33,7 +33,7 @@ from noiseproof.bench.reruns import (
     rerun_cells,
     row_key,
 )
-from noiseproof.bench.tables import Cell, PaperTable, Published, heading, list_tables, load_table, measured
+from noiseproof.bench.tables import ACCURACIES, Cell, PaperTable, Published, heading, list_tables, load_table, measured
 from noiseproof.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +129,8 @@ def extend(row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions:
             row["made_by"] = [*row.get("made_by", []), *([number] if number not in row.get("made_by", []) else [])]
         old.setdefault(seed)
     row["seeds"] = sorted(old)
+    if epochs := {cell.epoch for cell in cells if cell.metric in ACCURACIES} - {"last"}:
+        (row["epoch"],) = epochs
     row |= {metric: [of.get(seed) for seed in row["seeds"]] for metric, of in values.items() if of}
     row["made_by"] = row.pop("made_by")  # last
 

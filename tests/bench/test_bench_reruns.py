@@ -48,10 +48,12 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
     """A preset that is revised, or a typing error in a key, would leave a row without a cell."""
     count = 0
     for paper, row in every_row():
-        table, cell, _ = script.cells_of(paper)[row["key"]]
+        table, cell, reported = script.cells_of(paper)[row["key"]]
         assert table.paper == paper
         assert row_key(replace(cell.experiment(0), precision=row["precision"])) == row["key"]
-        assert len(set(row["seeds"])) == len(row["seeds"]) == len(row["test_accuracy"])
+        lengths = {len(row[metric]) for metric in {one.metric for one in reported} & set(row)}
+        assert lengths == {len(set(row["seeds"]))} == {len(row["seeds"])}
+        assert row.get("epoch", "last") == cell.epoch  # what the accuracy is of
         assert all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"]) and row["made_by"]
         count += 1
     assert count >= 152

@@ -18,7 +18,7 @@ from itertools import chain
 
 from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
-from noiseproof.bench.tables import OF_THE_MACHINE, Cell, Comparison, PaperTable, list_tables, load_table, summarise
+from noiseproof.bench.tables import ACCURACIES, OF_THE_MACHINE, Cell, Comparison, PaperTable, list_tables, load_table, summarise
 from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
@@ -100,7 +100,8 @@ def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json
     """The rows that have what ``cell`` reports, one of each precision at most."""
     first = cell.experiment(0)
     keys = [row_key(replace(first, precision=precision)) for precision in precisions]
-    return [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
+    rows = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
+    return [row for row in rows if cell.metric not in ACCURACIES or row.get("epoch", "last") == cell.epoch]
 
 
 def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:
