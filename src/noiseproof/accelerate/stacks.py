@@ -199,11 +199,7 @@ class RunStack:
                 two_rows = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
                 if draws(runs[0].models[0].plain, partial(runs[0].forward, x=two_rows)):
                     raise Unstackable("its layers draw random numbers")
-            x = runs[0].data.x
-            is_reduced = "16" in str(runs[0].fabric._precision.precision)
-            sides = x.shape[2:] if isinstance(x, Tensor) and is_reduced else ()
-            widest = hopper.widest(next(runs[0].models[0].plain.parameters()), sides)
-            self.network = Stack([run.models[0].plain for run in runs], widest=widest)
+            self.network = Stack([run.models[0].plain for run in runs], widest=self._widest())
         except Exception as error:
             self._dissolve(error)
             return
@@ -212,6 +208,13 @@ class RunStack:
         self.can_join = can_join(self.members)
         self.pool.stack_size = max_members(runs[0].models[0].plain)
         log.info("%d runs are stacked into one network", len(runs))
+
+    def _widest(self) -> int:
+        """Channels of convolutions that are stacked at most: more where that was measured to pay, in full stacks."""
+        run, is_full = self.members[0].run, len(self.members) >= STACK_SIZE or self.members[0].was_stacked
+        is_reduced = "16" in str(run.fabric._precision.precision)
+        sides = run.data.x.shape[2:] if isinstance(run.data.x, Tensor) and is_reduced and is_full else ()
+        return hopper.widest(next(run.models[0].plain.parameters()), sides)
 
     def _dissolve(self, error: Exception) -> None:
         """Let every member go on alone, on the stream of its run."""

@@ -18,7 +18,16 @@ from itertools import chain
 
 from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
-from noiseproof.bench.tables import ACCURACIES, OF_THE_MACHINE, Cell, Comparison, PaperTable, list_tables, load_table, summarise
+from noiseproof.bench.tables import (
+    ACCURACIES,
+    OF_THE_MACHINE,
+    Cell,
+    Comparison,
+    PaperTable,
+    list_tables,
+    load_table,
+    summarise,
+)
 from noiseproof.papers import PAPERS
 
 PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
