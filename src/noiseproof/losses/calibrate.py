@@ -116,8 +116,9 @@ def calibrate(
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
     Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and appendix 4). If that does
-    not learn by ``losses.verdict``, or there is none, the result is the given θ where that learns, else the value that
-    learns with the nearest error; ``note`` has the reason.
+    not learn by ``losses.verdict``, there is none, or it needs more steps than short trainings have and the given θ
+    fewer, the result is the given θ where that learns, else the value that learns with the nearest error; ``note`` says
+    why.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
@@ -180,7 +181,7 @@ def _checked(
     sigma: float,
 ) -> Calibration:
     """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest that does."""
-    from noiseproof.losses.verdict import Weights, verdict  # which needs this module
+    from noiseproof.losses.verdict import LONG, Weights, verdict  # which needs this module
 
     K, weights = asked.num_classes, Weights(asked.num_classes, None, sigma)
 
@@ -190,11 +191,16 @@ def _checked(
     try:
         found = solved()
         curve = tuple(point for point in found.curve if learns(_changed(loss, **point)))
-        if curve or (found.loss is not None and learns(found.loss)):
+        if curve:
             return replace(found, curve=curve)
-        tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
         judged = verdict(found.loss or _changed(loss, **found.curve[0]), weights)
-        why = f"{tried} has that average error and does not learn {K} classes: {judged.reason}."
+        is_slow = judged.answer == "learns" and judged.slowness >= LONG
+        is_slower = is_slow and learns(loss) and verdict(loss, weights).slowness < judged.slowness
+        if judged.answer == "learns" and not is_slower:
+            return found
+        tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
+        verb = f"learns {K} classes more slowly" if is_slower else f"does not learn {K} classes"
+        why = f"{tried} has that average error and {verb}: {judged.reason}."
     except NoSolution as reason:
         why = str(reason)
     if names and learns(loss):
@@ -208,11 +214,12 @@ def _checked(
             params = {names[0]: nearest.hyperparameters[names[0]]}
             note = f"{why} This is the nearest that learns."
             return replace(asked, loss=nearest, params=params, error=error(nearest), note=note)
-        why = f"{why} No other `{names[0]}` learns them."
+        why = f"{why} No other `{names[0]}` learns {K} classes."
     others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4)))]
     if loss.kind == "margin" and K > 2:
         others.append(remargin_for(loss, K, by="scale", sigma=sigma))
-    advice = next((f"`{other}` learns them." for other in others if learns(other)), "Use another loss, such as gce.")
+    best = next((other for other in others if learns(other)), None)
+    advice = f"`{best}` learns {K} classes{' as it is' * (best is loss)}." if best else "Use another loss, such as gce."
     raise NoSolution(f"{why} {advice}")
 
 
@@ -309,8 +316,8 @@ def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     names = [free] if isinstance(free, str) else list(free or known)
     if len(names) > 2 or len(set(names) & set(known)) < len(names):
         raise ValueError(
-            f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {free!r}. "
-            "Give one name or a pair of different names."
+            f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got "
+            f"{', '.join(map(repr, names))}. Give one name or a pair of different names."
         )
     return names
 
