@@ -159,7 +159,10 @@ def analyze_fit(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
+    """Forecast before training whether a loss learns, partly learns or underfits, and which loss to use instead.
+
+    This is about clean labels, not about robustness to wrong ones.
+    """
     from noiseproof.analysis.before.forecast import forecast
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.before.untrained import probe as run_probe

@@ -31,7 +31,7 @@ def losses(
     """List every loss with its parameters, formula, paper and equation.
 
     p is the probability of the label. `NAME:key=value,…` sets parameters, `2*a + b` adds losses, `NAME@PAPER` is a
-    paper's own setting.
+    paper's own setting. Defaults are those in a sum; alone, `ln`, `nal` or `elr` are methods with others.
     """
     from noiseproof.losses import LOSSES, describe
     from noiseproof.papers import loss_presets
