@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from noiseproof.losses.base import Loss, register
 from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.sums import as_loss, terms_of
+
+if TYPE_CHECKING:
+    from noiseproof.losses.verdict import Verdict
 
 By = Literal["shift", "scale"]
 Z = TypeVar("Z", float, Tensor)
@@ -181,7 +184,7 @@ def _checked(
     sigma: float,
 ) -> Calibration:
     """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest that does."""
-    from noiseproof.losses.verdict import LONG, Weights, verdict  # which needs this module
+    from noiseproof.losses.verdict import Weights, verdict  # which needs this module
 
     K, weights = asked.num_classes, Weights(asked.num_classes, None, sigma)
 
@@ -194,13 +197,11 @@ def _checked(
         if curve:
             return replace(found, curve=curve)
         judged = verdict(found.loss or _changed(loss, **found.curve[0]), weights)
-        is_slow = judged.answer == "learns" and judged.slowness >= LONG
-        is_slower = is_slow and learns(loss) and verdict(loss, weights).slowness < judged.slowness
-        if judged.answer == "learns" and not is_slower:
+        verb = _fault(judged, verdict(loss, weights))
+        if not verb:
             return found
         tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
-        verb = f"learns {K} classes more slowly" if is_slower else f"does not learn {K} classes"
-        why = f"{tried} has that average error and {verb}: {judged.reason}."
+        why = f"{tried} has that average error and {verb.format(K)}: {judged.reason}."
     except NoSolution as reason:
         why = str(reason)
     if names and learns(loss):
@@ -215,12 +216,25 @@ def _checked(
             note = f"{why} This is the nearest that learns."
             return replace(asked, loss=nearest, params=params, error=error(nearest), note=note)
         why = f"{why} No other `{names[0]}` learns {K} classes."
+    raise NoSolution(f"{why} {_advice(loss, K, sigma, learns)}")
+
+
+def _fault(judged: Verdict, own: Verdict) -> str:
+    """What a solution does wrong, of some number of classes; nothing where it may take the place of its loss."""
+    if judged.answer != "learns":
+        return "does not learn {} classes"
+    is_slower = judged.is_long and own.answer == "learns" and own.slowness < judged.slowness
+    return "learns {} classes more slowly" * is_slower
+
+
+def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) -> str:
     others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4)))]
     if loss.kind == "margin" and K > 2:
         others.append(remargin_for(loss, K, by="scale", sigma=sigma))
     best = next((other for other in others if learns(other)), None)
-    advice = f"`{best}` learns {K} classes{' as it is' * (best is loss)}." if best else "Use another loss, such as gce."
-    raise NoSolution(f"{why} {advice}")
+    if best is None:
+        return "Use another loss, such as gce."
+    return f"`{best}` learns {K} classes{' as it is' * (best is loss)}."
 
 
 def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]) -> Loss | None:
