@@ -38,7 +38,7 @@ def check_place(path: str | os.PathLike[str], *, folder: bool) -> Path:
     place = Path(path)
     if not folder and place.is_dir():
         raise IsADirectoryError(f"Expected a file to write to, got the folder {place}. Name a file in it.")
-    if file := next((one for one in [place, *place.parents][not folder :] if one.is_file()), None):
+    if file := next((one for one in [place, *place.parents][not folder :] if one.exists() and not one.is_dir()), None):
         raise FileExistsError(f"Expected a folder, got the file {file}. Choose another one.")
     return place
 
