@@ -369,7 +369,10 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     for q in ("0.3", "0.7"):
         train(task, f"gce:q={q}", SHORT, out=tmp_path / q)
-    (figure,) = collect({q: open_run(tmp_path / q) for q in ("0.3", "0.7")}, only=["sensitivity-q"])
+    runs = {q: open_run(tmp_path / q) for q in ("0.3", "0.7")}
+    (figure,) = collect(runs, only=["sensitivity-q"])
+    (same,) = collect(runs, only=["sensitivity"])
+    assert same.name == "sensitivity-q"
     assert isinstance(figure, Figure) and figure.name == "sensitivity-q" and figure.data["q"].tolist() == [0.3, 0.7]
     train(prepare(get_dataset("digits"), "symmetric:rate=0.2"), "gce:q=0.5", SHORT, out=tmp_path / "other")
     train(task, "gce:q=0.5", replace(SHORT, epochs=SHORT.epochs + 1), out=tmp_path / "longer")

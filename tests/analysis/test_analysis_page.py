@@ -463,8 +463,9 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     } - {*missing}
     only = collect(folders, only=["cost", "accuracy-curves"])
     assert [one.name for one in only] == ["accuracy-curves", "cost"]
-    (none,) = collect(folders, only=["sensitivity-q"])
-    assert isinstance(none, MissingFigure) and none.name == "sensitivity-q"
+    for name in ("sensitivity-q", "sensitivity"):
+        (none,) = collect(folders, only=[name])
+        assert isinstance(none, MissingFigure) and none.name == name
     with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
         collect(folders, only=["nonsense"])
 
@@ -521,7 +522,16 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
         (("page", folders[0], "--format", "gif"), "Expected html, pdf, png or csv as format, got 'gif'."),
         (("page", folders[0], "--format", "pdf", "--out", "a.png"), "Expected a file that ends in .pdf"),
         (("page", tmp_path / "nowhere"), "no such folder"),
+        (("page", folders[0], "--only", "nonsense"), "cost, sensitivity, features, "),
         (("page", folders[0], "--only", "nonsense"), "got nonsense."),
+        (("page", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
+        (("rows", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
+        (("landscape", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
+        (
+            ("loss", "--losses", "ce", "--classes", 3, "--out", folders[0]),
+            "Expected a file to write to, got the folder",
+        ),
+        (("rows", folders[0], "--part", "foo"), "Expected --part to be one of train, validation, test, got 'foo'."),
         (("landscape", folders[0], "--precision", "16"), "Expected 32 or bf16 as precision"),
         (("loss", "--losses", "gce:q=0.7", "--classes", "10", "--over", "a,q"), "Expected --out"),
         (("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"), "Expected --data for --noise"),

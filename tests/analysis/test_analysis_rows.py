@@ -69,5 +69,5 @@ def test_corrected_labels_are_in_the_table_and_other_parts_are_refused(tmp_path:
     trained("sln-mo-lc:start=1,alpha=0.5", tmp_path / "lc")
     table = row_table(open_run(tmp_path / "lc"))
     assert set(table["target_label"]) <= {"upper", "lower"} and not any("target_u" in name for name in table)
-    with pytest.raises(ValueError, match="Expected a part of train, validation, test, got 'all'"):
+    with pytest.raises(ValueError, match="Expected `part` to be one of train, validation, test, got 'all'"):
         row_table(open_run(tmp_path / "lc"), "all")  # type: ignore[arg-type]

@@ -339,7 +339,7 @@ def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], tas
     write_checked(other / "run.json", (trained[0] / "run.json").read_text())
     with pytest.raises(NotARun, match="a checkpoint of this run"):
         open_run(other).models()
-    with pytest.raises(ValueError, match="Expected a part of"):
+    with pytest.raises(ValueError, match="Expected `part` to be one of"):
         open_run(trained[0]).log_probs("training")  # type: ignore[arg-type]
     untested = replace(task, test=None)
     train(untested, "ce", SHORT, out=tmp_path / "untested")

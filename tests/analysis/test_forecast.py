@@ -115,6 +115,14 @@ def test_shares_of_terms_add_up_and_each_is_over_its_own_maximum() -> None:
     assert mae.share_learnt > 0.9  # MAE finishes
 
 
+def test_terms_have_the_names_that_were_given() -> None:
+    result = forecast("2*ln + ce", 100)
+    ln, ce = result.terms
+    assert ln.loss == str(get_loss("ln")) and (ln.factor, ce.factor) == (2, 1) and ce.loss == "ce"
+    with pytest.raises(ValueError, match="got `ln:.* [+] elr:.* Give a loss such as ce or gce"):
+        forecast(get_loss("ln + elr"), 10)
+
+
 def test_a_hair_of_cross_entropy_does_not_make_mae_learn() -> None:
     assert forecast("1e-6*ce + mae", 100, alternatives=False).answer == "underfits"
 

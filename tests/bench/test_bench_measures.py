@@ -104,7 +104,10 @@ def test_images_are_not_augmented_on_request() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('measures = "snr"', "Expected `measures` of sample-weights, annotators, got 'snr'."),
+        (
+            'measures = "snr"',
+            "Expected `measures` of sample-weights (alpha, snr) or annotators (annotator_nll), got 'snr'.",
+        ),
         ('samples = "yes"', "samples"),
         ('measures = "annotators"', "Expected all rows of cifar10 to measure annotators' labels, got 'digits'."),
     ],

@@ -124,7 +124,10 @@ def test_calibrate_advises_no_bias_below_zero() -> None:
         (("gce:q=3", "--classes", "10"), "Expected `q` in (0, 1], got 3"),
         (("gce:p=3", "--classes", "10"), "'p'"),
         (("gce", "--classes", "1"), "got 1"),
-        (("mae", "--classes", "1000"), "No other `scale` learns them. `remargin:loss=(mae:scale=1.0),shift=5.3576"),
+        (
+            ("mae", "--classes", "1000"),
+            "No other `scale` learns 1000 classes. `remargin:loss=(mae:scale=1.0),shift=5.3576",
+        ),
         (
             ("aul", "--classes", "1000", "--free", "q"),
             "66040 times slower than cross entropy at the same learning rate",

@@ -133,6 +133,17 @@ OTHERS = {
     "train --noise open-set:rate=0.2": "Expected --foreign images",
     "train --dataset cifar10 --data-dir nowhere": "or set --data-dir or NOISEPROOF_DATA to where they are.",
     "train --dataset table:table=t.csv,label=y --noise symmetric:rate=0.9,count=equal": "Use `count=per-class`",
+    "train --dataset digits --method co-teaching --noise symmetric": "Write symmetric:rate=0.2 for 20 % wrong labels.",
+    "train --dataset digits --out t.csv": "Expected a folder, got the file t.csv. Choose another one.",
+    "train --dataset digits --out t.csv/run": "Expected a folder, got the file t.csv. Choose another one.",
+    "train --dataset cifar10 --data-dir t.csv": "Expected --data-dir or NOISEPROOF_DATA to be the folder with",
+    "bench table ln-table1 --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
+    "bench status ln-table1 --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
+    "bench run digits.toml --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
+    "bench run measured.toml": "sample-weights (alpha, snr) or annotators (annotator_nll), got 'snr'.",
+    "calibrate gce --classes 1": "Expected --classes to be an integer of at least 2, got 1.",
+    "calibrate gce --classes 10 --free q,q": "got 'q', 'q'. Give one name or a pair of different names.",
+    "analyze fit --loss sop --classes 10": "Give a loss such as ce or gce; what this one does shows only in training.",
 }
 
 
@@ -145,6 +156,8 @@ def test_other_commands_name_their_options_too(line: str) -> None:
     numbers = frame["a"] + np.arange(N) / 100
     frame.assign(a=numbers.astype(str).where(frame.index > 1, "unknown")).to_csv("words.csv", index=False)
     Path("sweep.toml").write_text('[[experiment]]\ndataset = "table:table=gaps.csv,label=y"\n')
+    Path("digits.toml").write_text('[[experiment]]\ndataset = "digits"\n')
+    Path("measured.toml").write_text('[[experiment]]\ndataset = "digits"\nmeasures = "snr"\n')
     Path("bad.toml").write_text('[[experiment]]\ndataset = "digits"\nworkers = -1\n')
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 2 and OTHERS[line] in result.stderr, result.output

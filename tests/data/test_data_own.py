@@ -132,6 +132,8 @@ def test_numbers_that_name_no_class_are_refused() -> None:
             encode_labels(odd)
     with pytest.raises(ValueError, match="got infinite numbers in 1 of 2 rows, the first of them 1. Drop those rows"):
         encode_labels([1.0, np.inf])
+    with pytest.raises(ValueError, match=r"got shape \(2, 1, 1\). Give one word or number a row."):
+        from_arrays([[1.0], [2.0]], np.zeros((2, 1, 1)))
     with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
         encode_labels(np.eye(3)[:2])
 
@@ -196,7 +198,7 @@ def test_images_stay_bytes_with_channels_first() -> None:
     assert deep.dtype is torch.float32 and torch.equal(deep, last.train.x.float() * 257)
     real = from_arrays(pixels / 255, Y)
     assert real.train.x.shape == (6, 3, 5, 4) and "channels last" in real.notes[0]
-    with pytest.raises(ValueError, match="float32 in x of test, as in training, got .* torch.uint8"):
+    with pytest.raises(ValueError, match="float32 in `test.0.`, as in training, got .* torch.uint8"):
         from_arrays(pixels / 255, Y, test=(pixels, Y))
 
 
@@ -234,11 +236,11 @@ def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) 
 
 
 def test_further_parts_must_fit_the_training_rows() -> None:
-    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) .* in x of test, as in training, got \(1,\)"):
+    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) .* in `test.0.`, as in training, got \(1,\)"):
         from_arrays(X, Y, test=(X[:, :1], Y))
     with pytest.raises(TypeError, match=r"Expected `test` to be a pair \(x, y\), got ndarray"):
         from_arrays(X, Y, test=X)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Expected labels of `y of trusted` among 'a', 'b', 'c', got 'd'"):
+    with pytest.raises(ValueError, match="Expected labels of `trusted.1.` among 'a', 'b', 'c', got 'd'"):
         from_arrays(X, Y, trusted=(X[:1], ["d"]))
 
 

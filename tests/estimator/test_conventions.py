@@ -69,6 +69,7 @@ def test_a_validation_set_is_measured_and_not_trained_on() -> None:
         ({}, {"X_val": X}, "Expected both `X_val` and `y_val`, got `X_val` alone"),
         ({}, {"X_val": X, "y_val": NAMES[:3]}, r"Expected `y_val` of shape \(150,\), one label a row, got \(3,\)"),
         ({}, {"X_val": X[:2], "y_val": ["a", "z"]}, "Expected labels of `y` in `y_val`, got 'z'"),
+        ({}, {"X_val": X[:, :2], "y_val": NAMES}, "Expected inputs as `X` in `X_val`. X_val has 2 features, but .* 4"),
         ({"validation": 0.1}, {"X_val": X, "y_val": NAMES}, "Expected no `validation`.*got validation=0.1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -469,7 +469,7 @@ def test_wrong_numbers_are_refused(make: Any, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["small-loss", "co-teaching", "sigua"])
 def test_the_share_to_forget_must_be_said(name: str) -> None:
-    with pytest.raises(TypeError, match="'forget' is missing"):
+    with pytest.raises(TypeError, match="'forget' is missing. Write .*:forget=0.2 for 20 % wrong labels"):
         get_strategy(name)
 
 

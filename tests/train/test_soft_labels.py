@@ -122,7 +122,7 @@ def test_names_and_columns_must_agree() -> None:
     x, counts = votes()
     with pytest.raises(ValueError, match="Expected a name for each of the 4 columns of `y`, each once, got 'a', 'b'"):
         from_arrays(x, counts, classes=["a", "b"])
-    with pytest.raises(ValueError, match="Expected 4 columns in `y of test`, as in training, got 3"):
+    with pytest.raises(ValueError, match="Expected 4 columns in `test.1.`, as in training, got 3"):
         from_arrays(x, counts, test=(x, counts[:, :3]))
     test = data(test=(x, ["a"] * N)).test
     assert test is not None and test.soft is None  # other parts may have one label a row

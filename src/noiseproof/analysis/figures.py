@@ -183,40 +183,47 @@ def collect(
 
     Args:
         runs: folders of runs, or the result of ``open_runs``.
-        only: names of figures.
+        only: names of figures; ``sensitivity`` is all that begin so.
         stage: ``before``, ``during`` or ``after`` training, by default all of them.
         progress: called with the name of the next figure, how many are done, and how many there are.
     """
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
         raise ValueError("Expected the folder of at least one run, got none.")
+    only = [name.removesuffix("-") for name in only]
     makers = _select(only, stage)
     subjects: dict[Any, Any] = {}
     figures: list[Figure | MissingFigure] = []
+    made_names: set[str] = set()
     for number, maker in enumerate(makers):
         if progress is not None:
             progress(maker.name, number, len(makers))
         for made in _make(maker, opened, subjects):
-            names = [name for name in only if _matches(name, made)] if only else [made.name.removesuffix("-")]
+            stem = maker.name.removesuffix("-")
+            if made.name.endswith("-"):  # it lacks its data, and so all names that begin so
+                names = [name for name in only if _matches(name, maker)] or [stem]
+            else:
+                names = [made.name] if not only or stem in only or made.name in only else []
             figures += [replace(made, name=name) for name in names]
+            made_names |= {stem, *names}
     if progress is not None:
         progress("", len(makers), len(makers))
-    absent = [name for name in only if name not in {made.name for made in figures}]
+    absent = [name for name in only if name not in made_names]
     return figures + [MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent]
 
 
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
     makers = figure_makers()
     if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
-        names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
+        names = ", ".join(maker.name.removesuffix("-") for maker in makers)
         raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
     wanted = stage and STAGES[check_word("stage", stage, STAGES)]
     of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
     return [maker for maker in of_stage if not only or any(_matches(name, maker) for name in only)]
 
 
-def _matches(name: str, figure: FigureMaker[Any] | Figure | MissingFigure) -> bool:
-    return name.startswith(figure.name) if figure.name.endswith("-") else name == figure.name
+def _matches(name: str, maker: FigureMaker[Any]) -> bool:
+    return f"{name}-".startswith(maker.name) if maker.name.endswith("-") else name == maker.name
 
 
 def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> list[Figure | MissingFigure]:

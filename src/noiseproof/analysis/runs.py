@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from noiseproof.core.checks import check_word
 from noiseproof.core.files import Damaged, check_files, read_tensors
 from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
@@ -261,8 +262,7 @@ class RunFolder:
 
     def inputs(self, part: Part) -> Inputs:
         """The inputs of a part, not normalised."""
-        if part not in get_args(Part):
-            raise ValueError(f"Expected a part of {', '.join(get_args(Part))}, got {part!r}.")
+        check_word("part", part, get_args(Part))
         rows = getattr(self.task, part)
         if rows is None:
             raise NotARun(f"Expected {part} rows in the run of {self.folder}, got none.")

@@ -20,7 +20,7 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
 from noiseproof.audit.rows import Digests, digest_all
-from noiseproof.core.files import check_files, replacing_all
+from noiseproof.core.files import check_files, check_place, replacing_all
 from noiseproof.core.tablefiles import plain_cell, safe_table
 from noiseproof.data.frames import write_csv
 from noiseproof.data.sources import PathLike
@@ -168,9 +168,7 @@ def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
 
 def check_folder(folder: PathLike, *, force: bool = False) -> Path:
     """Return the folder to write to; refuse one with files, unless ``force``."""
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"Expected a folder to write to, got the file {path}. Choose another one.")
+    path = check_place(folder, folder=True)
     # A killed audit leaves unfinished files and its lock, which the next one replaces.
     if path.is_dir() and not force and any(file.name != LOCK and file.suffix != ".part" for file in path.iterdir()):
         raise FileExistsError(

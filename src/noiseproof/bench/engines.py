@@ -44,7 +44,7 @@ from noiseproof.bench.results import (
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.cluster import fixed_threads, ray_session
-from noiseproof.core.files import describe_holder
+from noiseproof.core.files import check_place, describe_holder
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
 from noiseproof.data import get_dataset
@@ -143,7 +143,7 @@ def run_all(
     if engine != "ray":  # a cluster may have other machines than this one
         make_fabric(accelerator=accelerator, devices=1)
     folder_digest.cache_clear()
-    folder = Path(results_dir).absolute()
+    folder = check_place(results_dir, folder=True).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in once(experiments))}
     todo, failed = _pending(every, folder, retry_failed)

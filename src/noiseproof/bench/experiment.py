@@ -41,7 +41,7 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
-MEASURES = ("sample-weights", "annotators")  # see ``bench.results.measure``
+MEASURES = {"sample-weights": "alpha, snr", "annotators": "annotator_nll"}  # see ``bench.results.measure``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
@@ -115,7 +115,8 @@ class Experiment:
         for name in ("augment", "samples", "weights"):
             check_flag(name, getattr(self, name))
         if unknown := [word for word in self.measures.split() if word not in MEASURES]:
-            raise ValueError(f"Expected `measures` of {', '.join(MEASURES)}, got {unknown[0]!r}.")
+            known = " or ".join(f"{name} ({gives})" for name, gives in MEASURES.items())
+            raise ValueError(f"Expected `measures` of {known}, got {unknown[0]!r}.")
 
     @property
     def key(self) -> str:

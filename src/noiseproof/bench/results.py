@@ -118,8 +118,9 @@ def _checksum(result: Json) -> str:
 
 def read_results(folder: str | Path) -> dict[str, Json]:
     """All results in ``folder`` by key, including failed ones (see ``status``)."""
-    names = sorted(path.name for path in Path(folder).glob("*.json") if _NAME.fullmatch(path.name))
-    results = {name[:16]: read_result(Path(folder), name[:16]) for name in names}
+    folder = files.check_place(folder, folder=True)
+    names = sorted(path.name for path in folder.glob("*.json") if _NAME.fullmatch(path.name))
+    results = {name[:16]: read_result(folder, name[:16]) for name in names}
     return {key: result for key, result in results.items() if result is not None}
 
 
@@ -238,7 +239,7 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
     Each run appears once, in its first spelling.
     """
-    folder, states = Path(folder), dict[Experiment, str]()
+    folder, states = files.check_place(folder, folder=True), dict[Experiment, str]()
     for experiment in once(experiments):
         if is_complete(folder, experiment):
             states[experiment] = str((read_result(folder, experiment.key) or {})["status"])

@@ -82,11 +82,14 @@ def analyze_loss(
     from noiseproof.analysis.before.robustness import check_of_logits, robustness_of
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.page.files import save
+    from noiseproof.core.files import check_place
     from noiseproof.core.grammar import split_specs
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 
     specs = split_specs(losses)
+    if out is not None:
+        check_place(out, folder=False)
     if out is None and (over is not None or sigma is not None):
         option = "the map of --over" if over is not None else f"figures, which alone depend on --sigma {sigma:g}"
         raise ValueError(f"Expected --out, a file for {option}, got none.")
@@ -156,7 +159,10 @@ def analyze_fit(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
+    """Forecast before training whether a loss learns, partly learns or underfits, and which loss to use instead.
+
+    This is about clean labels, not about robustness to wrong ones.
+    """
     from noiseproof.analysis.before.forecast import forecast
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.before.untrained import probe as run_probe
@@ -277,13 +283,12 @@ def analyze_page(
     The page compares the curves, margins, predictions and features of the runs; figures whose data was not recorded
     say what records it. Loss landscapes need `noiseproof analyze landscape` first.
     """
-    from pathlib import Path
-
     from noiseproof.analysis.figures import MissingFigure, collect
     from noiseproof.analysis.page.files import ENDINGS, save
     from noiseproof.analysis.runs import open_runs, page_title, runs_table
+    from noiseproof.core.files import check_place
 
-    path = Path(out or f"page.{form or 'html'}")
+    path = check_place(out or f"page.{form or 'html'}", folder=False)
     if form is not None and f".{form}" not in ENDINGS:
         raise ValueError(f"Expected html, pdf, png or csv as format, got {form!r}.")
     if form is not None and path.suffix.lower() != f".{form}":
@@ -327,10 +332,11 @@ def analyze_rows(
 
     from noiseproof.analysis.after.predictions import row_table
     from noiseproof.analysis.runs import open_run
+    from noiseproof.core.files import check_place
     from noiseproof.core.tablefiles import safe_table
 
+    path = check_place(out or Path(run, "rows.csv"), folder=False)
     table = row_table(open_run(run, data_dir=data_dir), part)  # type: ignore[arg-type]  # other words are refused
-    path = Path(out or Path(run, "rows.csv"))
     path.parent.mkdir(parents=True, exist_ok=True)
     safe_table(table).to_csv(path, index=False)
     if as_json:
@@ -373,10 +379,13 @@ def analyze_landscape(
     from noiseproof.analysis.after.landscape import check_spacing, keep_landscape, landscape_figures, run_landscape
     from noiseproof.analysis.page.files import save
     from noiseproof.analysis.runs import open_runs, page_title, runs_table
+    from noiseproof.core.files import check_place
 
     if precision not in ("32", "bf16"):
         raise ValueError(f"Expected 32 or bf16 as precision, got {precision!r}.")
     check_spacing(points, span)  # before minutes are spent on it
+    if out is not None:
+        check_place(out, folder=False)
     if threads:
         torch.set_num_threads(threads)
     opened = open_runs(runs, data_dir=data_dir)

@@ -348,7 +348,7 @@ def bench_table(
         sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
         return _show_sweep(sweep, results, format, as_json)
     table = load_table(id).only(*only or ()).with_epochs(epochs)
-    if not Path(results).is_dir():
+    if not Path(results).exists():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
     yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision)
     reruns = rerun_cells(table, precision)
@@ -400,7 +400,7 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
     from noiseproof.bench.ranking import data_of, summarise_sweep
     from noiseproof.bench.tables import FORMATS
 
-    if not Path(results).is_dir():
+    if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
     groups = summarise_sweep(experiments, read_results(results))
     if as_json:

@@ -31,7 +31,7 @@ def losses(
     """List every loss with its parameters, formula, paper and equation.
 
     p is the probability of the label. `NAME:key=value,…` sets parameters, `2*a + b` adds losses, `NAME@PAPER` is a
-    paper's own setting.
+    paper's own setting. Defaults are those in a sum; alone, `ln`, `nal` or `elr` are methods with others.
     """
     from noiseproof.losses import LOSSES, describe
     from noiseproof.papers import loss_presets
@@ -57,7 +57,7 @@ def losses(
     ),
     rich_help_panel=TRAINING,
 )
-@refusals()
+@refusals({"num_classes": "--classes"})
 def calibrate(
     loss: Annotated[
         str,
@@ -76,7 +76,8 @@ def calibrate(
     """Compute a loss's parameters for another number of classes, without training.
 
     They give an untrained network the same average error as before (bias paper, section 3.3). Where no solution learns,
-    by the verdict of `noiseproof analyze fit`, the loss stays as it is if it does, else the nearest is given.
+    or only slowly, by the verdict of `noiseproof analyze fit`, the loss stays as it is if it does, else the nearest is
+    given.
     """
     from noiseproof.losses import get_loss
     from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias

@@ -33,6 +33,16 @@ class Damaged(ValueError):
     """A file that is not as it was written."""
 
 
+def check_place(path: str | os.PathLike[str], *, folder: bool) -> Path:
+    """The path of a file to write, or of a ``folder``; refuse one that is the other, or inside of a file."""
+    place = Path(path)
+    if not folder and place.is_dir():
+        raise IsADirectoryError(f"Expected a file to write to, got the folder {place}. Name a file in it.")
+    if file := next((one for one in [place, *place.parents][not folder :] if one.exists() and not one.is_dir()), None):
+        raise FileExistsError(f"Expected a folder, got the file {file}. Choose another one.")
+    return place
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of the file's content, computed again when its time or size has changed."""
     stat = path.stat()

@@ -116,12 +116,12 @@ def from_arrays(
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"Expected `{part}` to be a pair (x, y), got {type(pair).__name__}.")
-        other, more = check_features(pair[0], f"x of {part}")
-        y, soft = labels.encode_soft(pair[1], f"y of {part}")
-        _check_same_length(other, y, f"x of {part}")
+        other, more = check_features(pair[0], f"{part}[0]")
+        y, soft = labels.encode_soft(pair[1], f"{part}[1]")
+        _check_same_length(other, y, f"{part}[0]")
         if (other.shape[1:], other.dtype) != (inputs.shape[1:], inputs.dtype):
             raise ValueError(
-                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in x of {part}, as in training, "
+                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in `{part}[0]`, as in training, "
                 f"got {tuple(other.shape[1:])} and {other.dtype}."
             )
         splits[part] = Split(other if columns is None else columns.encode(_plain(pair[0])), y, soft=soft)

@@ -51,8 +51,10 @@ def _one_column(values: Any, name: str) -> NDArray[Any]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        hint = " For one-hot rows use argmax(axis=1), or 0 and 1 for several labels a row." if labels.ndim == 2 else ""
-        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}.{hint}")
+        hint = " Give one word or number a row"
+        if labels.ndim == 2:
+            hint = " For one-hot rows use argmax(axis=1), or 0 and 1 for several labels a row"
+        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}.{hint}.")
     if isinstance(values, np.ma.MaskedArray):  # np.asarray drops the mask
         _refuse_rows(np.ma.getmaskarray(values).ravel(), name)
     return labels

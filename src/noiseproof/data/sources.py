@@ -59,6 +59,10 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
     get = how_to_get(name)
     if not files.request:
         get = f"Run {get}, or set `data_dir` or NOISEPROOF_DATA to where they are"
+    if root.is_file():
+        raise FileNotFoundError(
+            f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got the file {root}."
+        )
     raise FileNotFoundError(
         f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. {get}."
     )

@@ -395,7 +395,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.validation or self.multilabel_:
             other = f"validation={self.validation}" if self.validation else "several labels a row in `y`"
             raise ValueError(f"Expected no `validation` and one label a row beside `X_val` and `y_val`, got {other}.")
-        x, labels = self._inputs(X, reset=False), np.asarray(y)
+        try:
+            x, labels = self._inputs(X, reset=False), np.asarray(y)
+        except ValueError as error:  # scikit-learn calls all inputs X
+            text = re.sub(r"\bX\b", "X_val", str(error))
+            raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
         if labels.shape != (len(x),):
             raise ValueError(f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}.")
         if unknown := sorted({*labels.tolist()} - {*self.classes_.tolist()}, key=str):

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from noiseproof.losses.base import Loss, register
 from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.sums import as_loss, terms_of
+
+if TYPE_CHECKING:
+    from noiseproof.losses.verdict import Verdict
 
 By = Literal["shift", "scale"]
 Z = TypeVar("Z", float, Tensor)
@@ -116,8 +119,9 @@ def calibrate(
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
     Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and appendix 4). If that does
-    not learn by ``losses.verdict``, or there is none, the result is the given θ where that learns, else the value that
-    learns with the nearest error; ``note`` has the reason.
+    not learn by ``losses.verdict``, there is none, or it needs more steps than short trainings have and the given θ
+    fewer, the result is the given θ where that learns, else the value that learns with the nearest error; ``note`` says
+    why.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
@@ -190,11 +194,14 @@ def _checked(
     try:
         found = solved()
         curve = tuple(point for point in found.curve if learns(_changed(loss, **point)))
-        if curve or (found.loss is not None and learns(found.loss)):
+        if curve:
             return replace(found, curve=curve)
-        tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
         judged = verdict(found.loss or _changed(loss, **found.curve[0]), weights)
-        why = f"{tried} has that average error and does not learn {K} classes: {judged.reason}."
+        verb = _fault(judged, verdict(loss, weights))
+        if not verb:
+            return found
+        tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
+        why = f"{tried} has that average error and {verb.format(K)}: {judged.reason}."
     except NoSolution as reason:
         why = str(reason)
     if names and learns(loss):
@@ -208,12 +215,26 @@ def _checked(
             params = {names[0]: nearest.hyperparameters[names[0]]}
             note = f"{why} This is the nearest that learns."
             return replace(asked, loss=nearest, params=params, error=error(nearest), note=note)
-        why = f"{why} No other `{names[0]}` learns them."
+        why = f"{why} No other `{names[0]}` learns {K} classes."
+    raise NoSolution(f"{why} {_advice(loss, K, sigma, learns)}")
+
+
+def _fault(judged: Verdict, own: Verdict) -> str:
+    """What a solution does wrong, of some number of classes; nothing where it may take the place of its loss."""
+    if judged.answer != "learns":
+        return "does not learn {} classes"
+    is_slower = judged.is_long and own.answer == "learns" and own.slowness < judged.slowness
+    return "learns {} classes more slowly" * is_slower
+
+
+def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) -> str:
     others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4)))]
     if loss.kind == "margin" and K > 2:
         others.append(remargin_for(loss, K, by="scale", sigma=sigma))
-    advice = next((f"`{other}` learns them." for other in others if learns(other)), "Use another loss, such as gce.")
-    raise NoSolution(f"{why} {advice}")
+    best = next((other for other in others if learns(other)), None)
+    if best is None:
+        return "Use another loss, such as gce."
+    return f"`{best}` learns {K} classes{' as it is' * (best is loss)}."
 
 
 def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]) -> Loss | None:
@@ -309,8 +330,8 @@ def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     names = [free] if isinstance(free, str) else list(free or known)
     if len(names) > 2 or len(set(names) & set(known)) < len(names):
         raise ValueError(
-            f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {free!r}. "
-            "Give one name or a pair of different names."
+            f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got "
+            f"{', '.join(map(repr, names))}. Give one name or a pair of different names."
         )
     return names
 

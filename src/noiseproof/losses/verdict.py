@@ -55,6 +55,11 @@ class Verdict:
     left_behind: float  # w̄ at the start − FALL, over the maximum
     slowness: float  # time from the start to Δ = 0 over that of cross entropy
 
+    @property
+    def is_long(self) -> bool:
+        """Whether short trainings do not have the steps it takes."""
+        return self.slowness >= LONG
+
 
 class Weights:
     """w̄ of losses as a function of how far all margins have moved from their start."""

@@ -96,11 +96,11 @@ def forecast(
     check_count("num_classes", num_classes, 2)
     given = method_loss(loss, MethodContext.of_classes(num_classes)) if isinstance(loss, str) else loss
     loss = settled(given, num_classes)
-    check_of_logits(loss, num_classes)
+    check_of_logits(loss, num_classes, given)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
     weights = Weights(num_classes, margins, sigma)
-    result = replace(_forecast(loss, weights), loss=str(given))
+    result = _forecast(loss, weights, given)
     if (excess := root_excess(given, num_classes)) > 1 and result.answer == "learns":
         reason = f"its root starts {excess:.2g} times too long and explains labels as noise before the mean learns"
         return replace(result, answer="partly", reason=reason, instead=_shorter(given, weights))
@@ -110,12 +110,14 @@ def forecast(
     return result if complete else replace(result, instead=_alternatives(loss, result, weights))
 
 
-def _forecast(loss: Loss, weights: Weights) -> Forecast:
+def _forecast(loss: Loss, weights: Weights, given: Loss) -> Forecast:
+    """The forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
     judged = verdict(loss, weights)
     total, way = weights.of(loss), weights.way
     start, behind, learnt = total(0.0), total(-FALL), total(way)
     terms = []
-    for scale, term in terms_of(loss) if len(terms_of(loss)) > 1 else ():
+    pairs = list(zip(terms_of(given), terms_of(loss), strict=True))
+    for (factor, named), (scale, term) in pairs if len(pairs) > 1 else ():
         weight = weights.of(term)
         at_start, at_behind, at_zero = weight(0.0), weight(-FALL), weight(way)
         largest = largest_weight(term, weight, way)
@@ -123,9 +125,9 @@ def _forecast(loss: Loss, weights: Weights) -> Forecast:
         shares = [
             ratio(scale * part, whole) for part, whole in ((at_start, start), (at_behind, behind), (at_zero, learnt))
         ]
-        terms.append(Term(str(term), scale, *over_largest, *shares))
+        terms.append(Term(str(named), factor, *over_largest, *shares))
     return Forecast(
-        loss=str(loss),
+        loss=str(given),
         num_classes=weights.num_classes,
         answer=judged.answer,
         margin=weights.start,
@@ -168,7 +170,7 @@ def _alternatives(loss: Loss, result: Forecast, weights: Weights) -> tuple[Alter
     """Calibrated losses with a better forecast, the best first."""
     better = []
     for why, candidate in _candidates(loss, result, weights.num_classes, weights.sigma):
-        other = _forecast(candidate, weights)
+        other = _forecast(candidate, weights, candidate)
         if RANK[other.answer] < RANK[result.answer]:
             better.append(Alternative(other.loss, other.answer, other.left_behind, other.slowness, why))
     return tuple(sorted(better, key=lambda alternative: RANK[alternative.answer]))

@@ -23,10 +23,13 @@ def more_than_logits(loss: Loss, num_classes: int) -> str | None:
     return None if outputs == num_classes else f"takes {outputs} logits"
 
 
-def check_of_logits(loss: Loss, num_classes: int) -> None:
-    """Refuse a loss that needs more than the ``num_classes`` logits of one row."""
+def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> None:
+    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one row."""
     if (why := more_than_logits(loss, num_classes)) is not None:
-        raise ValueError(f"Expected a loss of one row's {num_classes} logits alone, got `{loss}`, which {why}.")
+        raise ValueError(
+            f"Expected a loss of one row's {num_classes} logits alone, got `{given or loss}`, which {why}. Give a loss "
+            "such as ce or gce; what this one does shows only in training."
+        )
 
 
 @dataclass(frozen=True)
