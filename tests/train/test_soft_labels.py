@@ -209,7 +209,7 @@ BY_HAND = {
     "mae": lambda out, q: (q * (1 - np.exp(log_softmax(out.logits.numpy())))).sum(1),
     "gce:q=0.7": lambda out, q: (q * (1 - np.exp(0.7 * log_softmax(out.logits.numpy()))) / 0.7).sum(1),
     "ln:lam=1": ln_by_hand,
-    "nal:lam=0.5,start=0,every=5,alpha=1": nal_by_hand,
+    "nal:lam=0.5,start=0,every=5,alpha=1,warmup=0": nal_by_hand,
 }
 
 
