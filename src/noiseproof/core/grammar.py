@@ -120,12 +120,16 @@ def names_in(text: str) -> set[str]:
     >>> sorted(names_in("remargin:loss=(nce + 2*mae),shift=1 & momentum"))
     ['mae', 'momentum', 'nce', 'remargin']
     """
+    return {name for name, _ in calls_in(text)}
+
+
+def calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """All calls in a line, also those inside others."""
     calls = [call for part in parse_line(text) for call in part]
-    names = {name for name, _ in calls}
-    for inner in (value for _, params in calls for value in params.values() if isinstance(value, str)):
+    for inner in [value for _, params in calls for value in params.values() if isinstance(value, str)]:
         with suppress(ValueError):  # a word of another kind
-            names |= names_in(inner)
-    return names
+            calls += calls_in(inner)
+    return calls
 
 
 def format_value(value: Any) -> str:

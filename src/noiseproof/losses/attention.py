@@ -13,7 +13,7 @@ from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 
-FULL = 1e4  # the attention of which τ is 1 for any logits
+FULL = 1e4  # the attention at which τ is 1 for any logits
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
 
 

@@ -393,6 +393,7 @@ class Peer(PriorLoss):
             each = self.loss.expected(out, shares)
             peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
+            counted = counted | ~counted.any()  # rows that only fill up a process's share need peers, too
             rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
