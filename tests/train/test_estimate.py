@@ -105,7 +105,7 @@ def test_steps_are_those_of_the_real_run(task: Task, options: dict[str, Any], st
 
 
 def test_what_the_run_would_refuse_is_not_estimated(task: Task) -> None:
-    with pytest.raises(ValueError, match="Expected `start` below the 3 epochs"):
+    with pytest.raises(ValueError, match="Expected `start` of label-correction below the 3 epochs"):
         estimated(task, "ce & label-correction:start=4", replace(SETTINGS, epochs=3))
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
+from noiseproof.core.checks import check_count, check_flag, check_number, check_reached, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable, wide
@@ -241,6 +241,10 @@ class PriorLoss(Loss):
     @property
     def _waits(self) -> bool:
         return self.prior is not None and bool(self.warmup)
+
+    def check(self, epochs: float) -> None:
+        super().check(epochs)
+        check_reached(self.name, "warmup", self.warmup, epochs)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
