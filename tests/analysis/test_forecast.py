@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -263,6 +264,16 @@ def test_a_probe_may_be_shorter_than_an_epoch_and_takes_losses_and_methods(digit
         probe(digits, "gce:q=0.7", settings, steps=5),
     )
     assert loss == method
+
+
+@pytest.mark.parametrize("line", ["peer:warmup=5", "cr:warmup=5", "pes:lr=0.1", "ce & label-correction:start=9"])
+def test_a_probe_refuses_what_the_run_refuses_and_nothing_else(digits: Task, line: str) -> None:
+    """An epoch of 23 steps of ten epochs."""
+    settings = Settings(model="mlp:hidden=[16]", batch_size=64, epochs=10)
+    found = probe(digits, line, settings, steps=23)
+    assert found.steps == 23 and found.method == str(get_method(line, digits, settings))
+    with pytest.raises(ValueError, match="below the 5 epochs of the run|in 5 epochs has none"):
+        probe(digits, line, replace(settings, epochs=5), steps=23)
 
 
 def test_a_probe_of_a_method_that_leaves_rows_out_says_how_many_steps_it_took(digits: Task) -> None:

@@ -112,7 +112,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = sorted(str(tuple(preset)) for preset in (*loss_presets(), *method_presets()))
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6c31242c28e59add"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8707884be40d5c6f"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,15 @@ def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.M
     assert replace(ONE, method="gce & momentum:alpha=0.9").version == RESULT_VERSION
     for revised in ("ce & momentum", "ce&momentum & mixup", "ce + het", "ce & sigua:forget=0.2 & noise-theta"):
         assert replace(ONE, method=revised).version == RESULT_VERSION + 1
+    for bracketed in ("(het) & mixup", "(peer:loss=gce) & prune:start=5"):
+        assert replace(ONE, method=bracketed).version == RESULT_VERSION + 1
     for inside in ("0.5*het:tau=2 + mae", "remargin:loss=(ce + het),shift=1", "remargin:loss=het,shift=1"):
         assert replace(ONE, method=inside).version == RESULT_VERSION + 1
+    prior = "prior=[0.1,0.9]"  # before its warm-up ends, random labels are now drawn by the shares of all rows
+    for warm in (f"(peer:{prior},warmup=3)", f"ce + 0.5*cr:{prior},warmup=3", f"unit:loss=(cr:{prior},warmup=3) & sln"):
+        assert replace(ONE, method=warm).version == RESULT_VERSION + 1
+        assert replace(ONE, method=warm.replace("warmup=3", "beta=2")).version == RESULT_VERSION
+    assert replace(ONE, method=f"peer:{prior},warmup=3").version == REVISED["peer"]
     for other in ("het:tau=2", "het-tau & momentum:alpha=0.9"):
         assert replace(ONE, method=other).version == REVISED["het"]
     assert replace(ONE, method="gce+@bias & momentum").version == REVISED["gce+"] + 1

@@ -41,7 +41,10 @@ BUSY = {
     "pes-semi": "pes-semi:start=1,lambda_u=5,ramp=0",
     "promix": "promix:warmup=1,tau=0.2,guess_from=1",
 }
+# Each process draws among its own rows. With 20 rows a step, the last of 101 leaves one process only fillers.
+PEERS = "(peer:loss=ce,generator=0)"
 MORE = [
+    PEERS,
     "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",
     "ce & mixup",
     "(peer:loss=gce) & sln:sigma=0.2 & small-loss:forget=0.4,ramp=1",
@@ -116,7 +119,8 @@ def results(processes: int) -> Iterator[Result]:
     assert task.normalise is not None
     task = replace(task, augment=Compose([PadCrop(1), task.normalise]))
     for model, spec in RUNS:
-        settings = Settings(model=model, epochs=2, batch_size=16, optimizer="sgd:lr=0.1,momentum=0.9")
+        rows = 20 if spec == PEERS else 16
+        settings = Settings(model=model, epochs=2, batch_size=rows, optimizer="sgd:lr=0.1,momentum=0.9")
         method = get_method(spec, task, settings)
         if model == NORMALISED and processes == 1:
             method = Method(method.loss, method.head, (InHalves(method.strategies), *method.strategies))

@@ -525,6 +525,17 @@ def test_the_prior_of_random_labels_waits(spec: str) -> None:
     assert waits.state_dict().keys() == by_prior.state_dict().keys()
 
 
+@pytest.mark.parametrize("spec", ["peer:loss=ce,generator=0", "peer:loss=mae,generator=0,prior=[0.2,0.3,0.5]"])
+def test_rows_of_which_none_counts_have_peers_to_draw(spec: str) -> None:
+    """As those of a process whose rows only fill up its share of a step."""
+    logits, loss = torch.randn(4, 3, requires_grad=True), get_loss(spec, reduction="none")
+    for target in (torch.full((4,), -100), torch.zeros(4, 3)):
+        losses = loss(logits, target)
+        assert losses.tolist() == [0] * 4 or target.dim() == 2
+        (gradient,) = torch.autograd.grad((0 * losses).sum(), logits)
+        assert losses.isfinite().all() and not gradient.any()
+
+
 def test_peer_is_reproducible_and_leaves_the_global_generator_alone() -> None:
     logits, y = random_batch()
     before = torch.get_rng_state()

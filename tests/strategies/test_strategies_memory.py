@@ -80,11 +80,12 @@ def test_a_class_that_is_not_predicted_yet_keeps_its_labels(task: Task, models: 
         predicted = np.isin(task.train.given.numpy(), each.argmax(1).numpy())
         assert 0 < predicted.sum() < len(predicted)
         np.testing.assert_array_equal(moved[m], predicted)
-    untrained = EstimatedTargets(start=0)
-    run.epoch = 0
-    untrained.setup(run)
-    untrained.start_epoch(run)
-    assert not untrained.keeps.any()
+    for epoch, follows_all in ((2, EstimatedTargets(start=2, spare=False)), (0, EstimatedTargets(start=0))):
+        run.epoch = epoch
+        follows_all.setup(run)
+        follows_all.start_epoch(run)
+        revised = follows_all.revise(make_batch(run), [Output(each) for each in z], run)
+        assert (revised.target.reshape(models, -1, K).numpy() != one_hot(task)).any(2).all()
 
 
 @pytest.mark.parametrize("line", ["ce & target-memory", "gce & exchanged-memory"])
@@ -208,7 +209,8 @@ def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: b
 
 def test_specs_and_refusals() -> None:
     assert (
-        str(EstimatedTargets(start=59, every=10)) == "estimated-targets:start=59,every=10,alpha=0.9,delta=0.0,floor=0.0"
+        str(EstimatedTargets(start=59, every=10))
+        == "estimated-targets:start=59,every=10,alpha=0.9,delta=0.0,floor=0.0,spare=true"
     )
     assert str(ExchangedMemory()) == "exchanged-memory:beta=0.7,clip=0.0,reweigh=false"
     for name, wrong in [

@@ -264,7 +264,7 @@ def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("ce & progressive-stopping:start=20", "Expected `start` below the 20 epochs"),
+        ("ce & progressive-stopping:start=20", "Expected `start` of progressive-stopping below the 20 epochs"),
         (
             "pes:head_epochs=19",
             "Expected at most 20 epochs for `start`, `block_epochs` and `head_epochs`, got 26",

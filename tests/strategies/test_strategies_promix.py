@@ -148,7 +148,7 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agre
         ("promix & sln", "nothing beside `promix`.*got `sln.*end it there"),
         ("promix & mixup", "nothing beside `promix`"),
         ("gce & promix", "Expected the loss `ce` for promix"),
-        ("promix:warmup=20", "Expected `warmup` below the 20 epochs"),
+        ("promix:warmup=20", "Expected `warmup` of promix below the 20 epochs"),
     ],
 )
 def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:

@@ -150,5 +150,7 @@ def test_a_parameter_that_names_an_epoch_after_the_last_is_refused() -> None:
     strategy.start = 2
     strategy.check_reached("start", make_run(models=1))
     strategy.start = 3
-    with pytest.raises(ValueError, match="Expected `start` below the 3 epochs of the run .* got 3. Lower `start`"):
+    with pytest.raises(
+        ValueError, match="Expected `start` of Counting below the 3 epochs of the run .* got 3. Lower `start`"
+    ):
         strategy.check_reached("start", make_run(models=1))

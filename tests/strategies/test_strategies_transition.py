@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,9 @@ def test_wrong_company_is_refused(task: Task) -> None:
             fit(task, get_loss(loss) + Forward(torch.eye(K)), EstimateTransition(1))
     with pytest.raises(ValueError, match="`forward` or `backward` to estimate T for, got `ce`"):
         fit(task, "ce", EstimateTransition(1))
-    with pytest.raises(ValueError, match=r"`warmup` below the 4 epochs of the run \(.*\), got 4. Lower `warmup`"):
+    with pytest.raises(
+        ValueError, match=r"`warmup` of estimate-transition below the 4 epochs .*, got 4. Lower `warmup`"
+    ):
         fit(task, "forward", EstimateTransition(4))
     with pytest.raises(ValueError, match="`warmup` to be an integer of at least 1"):
         EstimateTransition(0)
@@ -251,14 +254,18 @@ def test_wrong_company_is_refused(task: Task) -> None:
 def test_what_would_never_begin_is_refused(task: Task, line: str) -> None:
     """When the line is read: nothing is built."""
     parameter = "start|warmup|guess_from|beta1_from|until"
-    with pytest.raises(ValueError, match=rf"`({parameter})` below the 4 epochs of the run .* or train longer"):
+    with pytest.raises(ValueError, match=rf"`({parameter})` of [a-z-]+ below the 4 epochs .* or train longer"):
         get_method(line, task, SETTINGS)
 
 
 @pytest.mark.parametrize("line", ["pes:head_epochs=2", "pes:start=none,lr=0.1", "pes-semi:lambda_u=5"])
 def test_parameters_of_a_method_without_a_start_are_refused(task: Task, line: str) -> None:
     """In fewer than ten epochs it is cross entropy, whatever they are."""
-    with pytest.raises(ValueError, match=r"Expected a `start` beside parameters of pes.*in 4 epochs.*or train longer"):
+    is_given, *_, parameter = "start=none" in line, *re.findall(r"(\w+)=", line)
+    default = "" if is_given else "which in 4 epochs has none, "
+    remedy = "Give it as well" + ("" if is_given else ", or train longer")
+    message = f"{default}without which they would change nothing, got {parameter}. {remedy}."
+    with pytest.raises(ValueError, match=f"Expected a `start` beside parameters of pes.*, {re.escape(message)}$"):
         get_method(line, task, SETTINGS)
     longer = replace(SETTINGS, epochs=20)
     for given, settings in ((line.partition(":")[0], SETTINGS), (f"{line},start=1".replace("start=none,", ""), longer)):

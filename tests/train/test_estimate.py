@@ -79,7 +79,7 @@ def test_two_models_take_twice_the_memory(task: Task) -> None:
 
 def test_what_strategies_keep_is_counted(task: Task) -> None:
     """A second set of weights, a row of K numbers for every sample."""
-    method = Method(get_loss("ce"), strategies=(MomentumModel(0.9), TargetMemory()))
+    method = Method(get_loss("elr"), strategies=(MomentumModel(0.9), TargetMemory()))
     assert estimated(task, method).memory["method"] == 4 * WEIGHTS + 4 * ROWS * K
 
 
@@ -105,7 +105,7 @@ def test_steps_are_those_of_the_real_run(task: Task, options: dict[str, Any], st
 
 
 def test_what_the_run_would_refuse_is_not_estimated(task: Task) -> None:
-    with pytest.raises(ValueError, match="Expected `start` below the 3 epochs"):
+    with pytest.raises(ValueError, match="Expected `start` of label-correction below the 3 epochs"):
         estimated(task, "ce & label-correction:start=4", replace(SETTINGS, epochs=3))
 
 
@@ -141,7 +141,7 @@ def test_a_run_that_would_stop_early_is_estimated_all_the_same(task: Task) -> No
 
 def test_nothing_is_left_behind(task: Task, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    method = Method(get_loss("ce"), strategies=(MomentumModel(0.9), TargetMemory()))
+    method = Method(get_loss("elr"), strategies=(MomentumModel(0.9), TargetMemory()))
     before = copy.deepcopy([vars(strategy) for strategy in method.strategies])
     state, labels = torch.get_rng_state(), task.train.given.clone()
     estimated(task, method)

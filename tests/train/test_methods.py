@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from noiseproof.core.grammar import parse_call
+from noiseproof.core.output import Output
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.data.base import NoisyData
-from noiseproof.heads import GaussianProcessClassifier
-from noiseproof.losses import LOSSES, average_error, get_loss
+from noiseproof.heads import HEADS, GaussianProcessClassifier, Head
+from noiseproof.losses import LOSSES, Loss, average_error, get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.papers import method_presets
@@ -492,6 +493,50 @@ def test_a_prior_that_waits_does_not_give_up_a_smaller_class(name: str) -> None:
     assert found[0] > 0.93 and found[1] == 0.875
 
 
+@pytest.mark.parametrize("name", ["peer", "cr"])
+def test_without_a_prior_there_is_nothing_to_wait_for(name: str, digits: Task) -> None:
+    settings = Settings(epochs=5, batch_size=64, model="mlp:hidden=[16]")
+    for line in (f"{name}:prior=none", f"{name}:prior=none,warmup=auto"):
+        loss = get_method(line, digits, settings).loss
+        assert loss.hyperparameters["prior"] is None and loss.hyperparameters["warmup"] is None
+    method, loss_alone = (train(digits, spec, settings).last for spec in (line, f"({name}:loss=(phuber:tau=1e3))"))
+    assert method["test_loss"] == loss_alone["test_loss"] and method["test_accuracy"] > 0.3
+    with pytest.raises(ValueError, match="Expected a `prior` to wait for beside `warmup`, got none"):
+        get_method(f"{name}:prior=none,warmup=2", digits, settings)
+
+
+def test_a_warmup_is_an_epoch_where_the_loss_says_so(digits: Task) -> None:
+    class Steps(Loss):
+        """One of a user, with a warm-up of 500 steps."""
+
+        warmup = 500
+
+        def per_sample(self, out: Output, target: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(out.logits, target, reduction="none")
+
+    settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
+    assert len(train(digits, Method(Steps()), settings).metrics) == 2
+    for inside in ("peer:prior=[0.5,0.5],warmup=2", "cr:prior=[0.5,0.5],warmup=2", "nal:warmup=2"):
+        line = f"ce + 0.1*{inside}"
+        with pytest.raises(ValueError, match=rf"`warmup` of {inside.partition(':')[0]} below the 2 epochs .*, got 2"):
+            Method(get_loss(line)).check(2, 2)
+        Method(get_loss(line)).check(2, 3)
+
+
+def test_a_head_may_divide_its_features_into_groups(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Grouped(Head):
+        def __init__(self, num_features: int, num_outputs: int) -> None:
+            super().__init__()
+            self.norm, self.layer = torch.nn.GroupNorm(4, num_features), torch.nn.Linear(num_features, num_outputs)
+
+        def forward(self, features: torch.Tensor) -> Output:
+            return Output(self.layer(self.norm(features)))
+
+    monkeypatch.setitem(HEADS._factories, "grouped", Grouped)
+    settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
+    assert len(train(digits, "ce & grouped", settings).metrics) == 2
+
+
 def test_layers_are_renewed_where_an_eighth_of_the_training_has_100_rows_of_a_class() -> None:
     for classes, epochs, start, renews in ((50, 40, 5, True), (50, 39, 20, 0), (51, 40, 20, 0), (2, 9, None, 0)):
         pes = strategies(build("pes", classes, epochs))["progressive-stopping"]  # 1000 rows an epoch, ten steps
@@ -838,8 +883,8 @@ def test_table_6_of_the_ln_paper() -> None:
         ("sln-mo-lc@sln", "cifar100", "symmetric:rate=0.4",
          {"sigma": 0.2, "alpha": 0.999, "until": 250, "start": 250, "soft": False}),
         ("sln-mo-lc@sln", "clothing1m", "none", {"sigma": 0.2, "until": 1, "start": 1, "soft": True}),
-        ("tgce@sln", "cifar10", "symmetric:rate=0.4", {"q": 0.7, "start": 50, "every": 10, "lasts": 1}),
-        ("tgce@sln", "cifar100", "symmetric:rate=0.4", {"q": 0.7, "start": 150, "every": 10, "lasts": 1}),
+        ("tgce@sln", "cifar10", "symmetric:rate=0.4", {"q": 0.7, "start": 50, "every": 10, "lasts": 1, "spare": 0}),
+        ("tgce@sln", "cifar100", "symmetric:rate=0.4", {"q": 0.7, "start": 150, "every": 10, "lasts": 1, "spare": 0}),
         ("co-teaching@sln", "cifar10", "symmetric:rate=0.4", {"forget": 0.4, "ramp": 10}),
         ("co-teaching@sln", "clothing1m", "none", {"forget": 0.4, "ramp": 10}),
         ("sigua@sln", "cifar10", "chen:rate=0.4", {"forget": 0.4, "scale": 0.001}),
@@ -849,10 +894,10 @@ def test_table_6_of_the_ln_paper() -> None:
         ("phuber@sln", "cifar10", "asymmetric-cifar10:rate=0.4", {"tau": 10}),
         ("mae*@bias", "cifar10", "symmetric:rate=0.4", {"shift": 0.5}),
         ("mae*@bias", "cifar100", "none", {"shift": 3.0}),
-        ("nal@nal", "cifar10", "symmetric:rate=0.4", {"lam": 0.5, "alpha": 0.9, "start": 59, "every": 10, "beta": 0}),
-        ("nal@nal", "cifar100", "symmetric:rate=0.4", {"lam": 10, "alpha": 0.9, "start": 59, "every": 10, "beta": 0}),
-        ("nal@nal", "animal10n", "none", {"lam": 0.5, "alpha": 0.9, "start": 40, "every": 1}),
-        ("nal@nal", "clothing1m", "none", {"lam": 50, "alpha": 0.9, "start": 59, "every": 10, "beta": 0.1}),
+        ("nal@nal", "cifar10", "symmetric:rate=0.4", {"lam": 0.5, "alpha": 0.9, "start": 59, "every": 10, "spare": 0}),
+        ("nal@nal", "cifar100", "symmetric:rate=0.4", {"lam": 10, "alpha": 0.9, "start": 59, "every": 10, "spare": 0}),
+        ("nal@nal", "animal10n", "none", {"lam": 0.5, "alpha": 0.9, "start": 40, "every": 1, "warmup": 0, "spare": 0}),
+        ("nal@nal", "clothing1m", "none", {"lam": 50, "alpha": 0.9, "start": 59, "every": 10, "beta": 0.1, "spare": 0}),
     ],
 )  # fmt: skip
 def test_settings_of_the_sln_bias_and_nal_papers(spec: str, dataset: str, noise: str, params: dict[str, float]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
-from noiseproof.core.grammar import canonical_number, names_in, parse_call, parse_line
+from noiseproof.core.grammar import calls_in, canonical_number, parse_call, parse_line
 from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
@@ -241,19 +241,21 @@ def _clips(method: str) -> bool:
 
 
 def _has_revised_part(method: str) -> bool:
-    """Momentum by the length of the run; noise on gradients beside selection; classes that are spared; the loss het.
+    """Momentum by the length of the run; noise on gradients beside selection; spared classes; het; a warm-up of peer.
 
     A method of these names has a number in ``REVISED``.
     """
     try:
-        loss, *strategies = parse_line(method)
+        (loss, *strategies), calls = parse_line(method), calls_in(method)
     except ValueError:  # refused later
         return False
+    first = re.split("[:&]", method, maxsplit=1)[0].strip() if len(loss) == 1 else ""
     names = {name.partition("@")[0] for part in (loss, *strategies) for name, _ in part}
     spares = any(name in ("prune", "estimated-targets") for part in strategies for name, _ in part)
-    has_het = "het" in names_in(method) and [name for name, _ in loss] != ["het"]
+    has_het = first != "het" and any(name == "het" for name, _ in calls)
+    warms = first not in ("peer", "cr") and any(name in ("peer", "cr") and v.get("warmup") for name, v in calls)
     is_noisy_selection = bool(names & {"noise-f", "noise-theta"} and names & SELECTIONS)
-    return has_het or spares or [("momentum", {})] in strategies or is_noisy_selection
+    return has_het or warms or spares or [("momentum", {})] in strategies or is_noisy_selection
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

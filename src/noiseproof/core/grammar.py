@@ -104,28 +104,34 @@ def parse_sum(text: str) -> list[tuple[float, str]]:
 def parse_line(text: str) -> list[list[tuple[str, dict[str, Any]]]]:
     """Read ``2*a:x=1 + b & c`` into the calls of each part; a plus may also end a name.
 
-    >>> parse_line("nce + 10*mae & momentum:alpha=0.9"), parse_line("gce+@bias")
+    >>> parse_line("(nce) + 10*mae & momentum:alpha=0.9"), parse_line("gce+@bias")
     ([[('nce', {}), ('mae', {})], [('momentum', {'alpha': 0.9})]], [[('gce+@bias', {})]])
     """
     parts = []
     for part in split_outside_brackets(text, "&"):
         ends_a_name = any(term.strip()[:1] in ("", ":", "@") for term in split_outside_brackets(part, "+"))
-        parts.append([parse_call(term) for _, term in ([(1.0, part)] if ends_a_name else parse_sum(part))])
+        terms = [part.strip()] if ends_a_name else [term for _, term in parse_sum(part)]
+        parts.append([call for term in terms for call in _calls(term)])
     return parts
 
 
-def names_in(text: str) -> set[str]:
-    """The names of all calls in a line, also of those inside others.
+def _calls(term: str) -> list[tuple[str, dict[str, Any]]]:
+    if term.startswith("(") and term.endswith(")"):
+        return [call for part in parse_line(term[1:-1]) for call in part]
+    return [parse_call(term)]
 
-    >>> sorted(names_in("remargin:loss=(nce + 2*mae),shift=1 & momentum"))
-    ['mae', 'momentum', 'nce', 'remargin']
+
+def calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """All calls in a line, also those inside others.
+
+    >>> [name for name, _ in calls_in("remargin:loss=(nce + 2*mae),shift=1 & momentum")]
+    ['remargin', 'momentum', 'nce', 'mae']
     """
     calls = [call for part in parse_line(text) for call in part]
-    names = {name for name, _ in calls}
-    for inner in (value for _, params in calls for value in params.values() if isinstance(value, str)):
+    for inner in [value for _, params in calls for value in params.values() if isinstance(value, str)]:
         with suppress(ValueError):  # a word of another kind
-            names |= names_in(inner)
-    return names
+            calls += calls_in(inner)
+    return calls
 
 
 def format_value(value: Any) -> str:

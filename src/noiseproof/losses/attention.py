@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_number, check_reached
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 
-FULL = 1e4  # the attention of which τ is 1 for any logits
+FULL = 1e4  # the attention at which τ is 1 for any logits
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
 
 
@@ -53,6 +53,10 @@ class NoiseAttention(Loss):
         self.lam = check_number("lam", lam, "[0, inf)", 0)
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+
+    def check(self, epochs: float) -> None:
+        super().check(epochs)
+        check_reached(self.name, "warmup", self.warmup, epochs)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

@@ -369,6 +369,11 @@ class Loss(nn.Module):
             return losses.sum() / class_weight.sum()
         return mean(losses) if counted is None else losses.sum() / counted.sum()
 
+    def check(self, epochs: float) -> None:
+        """Refuse a schedule inside this loss that does not fit into so many ``epochs``."""
+        for part in self._parts():
+            part.check(epochs)
+
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
         for part in self._parts():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
+from noiseproof.core.checks import check_count, check_flag, check_number, check_reached, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable, wide
@@ -242,6 +242,10 @@ class PriorLoss(Loss):
     def _waits(self) -> bool:
         return self.prior is not None and bool(self.warmup)
 
+    def check(self, epochs: float) -> None:
+        super().check(epochs)
+        check_reached(self.name, "warmup", self.warmup, epochs)
+
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
         self._moved.fill_(epoch >= (self.warmup or 0))
@@ -393,6 +397,7 @@ class Peer(PriorLoss):
             each = self.loss.expected(out, shares)
             peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
+            counted = counted | ~counted.any()  # rows that only fill up a process's share need peers, too
             rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
+from noiseproof.core.checks import check_reached
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
@@ -108,20 +109,9 @@ def check_together(plan: Plan) -> None:
                 f"it out, or use {', '.join(works)}."
             )
         check_targets(loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out")
-    for part in loss.modules():
-        check_reached(part, "warmup", plan)
+    loss.check(plan.epochs)
     for strategy in strategies:
         strategy.check(plan)
-
-
-def check_reached(part: object, parameter: str, plan: Plan | Run) -> None:
-    """Refuse a ``parameter`` of ``part`` that names an epoch after the last one, from which nothing would happen."""
-    epoch = getattr(part, parameter, None)
-    if epoch and epoch >= plan.epochs:
-        raise ValueError(
-            f"Expected `{parameter}` below the {plan.epochs} epochs of the run (counted from 0), got {epoch}. "
-            f"Lower `{parameter}`, or train longer."
-        )
 
 
 def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
@@ -240,7 +230,7 @@ class Strategy:
 
     def check_reached(self, parameter: str, plan: Plan | Run) -> None:
         """Refuse a ``parameter`` that names an epoch after the last one."""
-        check_reached(self, parameter, plan)
+        check_reached(self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs)
 
     def check_sole_step(self, epoch: float, plan: Plan | Run) -> None:
         """Refuse other strategies whose hooks its own ``step``, from ``epoch`` on, would skip."""

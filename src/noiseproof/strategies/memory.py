@@ -31,8 +31,8 @@ class EstimatedTargets(_Memory):
 
     z are the scores of the step itself, with augmentation and dropout, and the loss of the step already uses the new t.
     Updates happen in the epoch ``start`` (counted from 0) and in every ``every``-th epoch after it, for samples whose
-    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets. A
-    class that it predicts for no row by then keeps its labels, since it could not come back.
+    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets. With
+    ``spare``, a class that it predicts for no row by then keeps its labels, as it could not come back (not in papers).
     NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
     every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
 
@@ -45,8 +45,17 @@ class EstimatedTargets(_Memory):
     remembers = ("table", "keeps")
     keeps: Tensor  # (N, M): rows of classes that were not predicted at ``start``
 
-    def __init__(self, start: int, every: int = 1, alpha: float = 0.9, delta: float = 0.0, floor: float = 0.0) -> None:
+    def __init__(
+        self,
+        start: int,
+        every: int = 1,
+        alpha: float = 0.9,
+        delta: float = 0.0,
+        floor: float = 0.0,
+        spare: bool = True,
+    ) -> None:
         self.start = check_count("start", start, 0)
+        self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
         self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
@@ -68,7 +77,7 @@ class EstimatedTargets(_Memory):
         self.keeps = torch.zeros(self.table.shape[:2], dtype=torch.bool, device=run.device)
 
     def start_epoch(self, run: Run) -> None:
-        if run.epoch == self.start > 0:  # an untrained model says nothing of a class
+        if self.spare and run.epoch == self.start > 0:  # an untrained model says nothing of a class
             best = per_row(run, lambda rows, outs: torch.stack([run.loss.scores(out).argmax(1) for out in outs], 1))
             unknown = torch.ones(run.num_classes, best.shape[1], dtype=torch.bool, device=best.device)
             self.keeps.copy_(unknown.scatter(0, best, False)[run.data.given])

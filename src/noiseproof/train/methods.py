@@ -82,12 +82,13 @@ class Method:
 
     def _check_shapes(self, num_classes: int) -> None:
         """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
-        head = get_head(self.head, 2, self.loss.num_outputs(num_classes)).eval()
+        features = 64  # a multiple of what a head may divide them by
+        head = get_head(self.head, features, self.loss.num_outputs(num_classes)).eval()
         if missing := self.loss.needs - head.gives - self.adds:
             raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got {head}.")
         loss = copy.deepcopy(self.loss).cpu().eval()
         with torch.no_grad():
-            out: Output = head(torch.zeros(2, 2))
+            out: Output = head(torch.zeros(2, features))
             zeros = torch.zeros_like(out.logits)
             fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
             out = out._replace(**{name: fields[name] for name in self.adds})
@@ -345,11 +346,17 @@ def define(
         if "until" in shown and "start" in given:  # a correction that you start ends the noise
             given = {"until": given["start"], **given}
         values = {**shown, **given, "K": context.num_classes}
+        if values.get("prior", 0) is None and values["warmup"] == "auto":  # nothing to wait for
+            values["warmup"] = None
         values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
-        if "start" in values and values["start"] is None and given.keys() - {"start"}:
+        others = [key for key in given if key != "start"]
+        if values.get("start", 0) is None and others:
+            by_default = given.get("start", "auto") == "auto"
             raise ValueError(
-                f"Expected a `start` beside parameters of {name}, which in {context.epochs} epochs has none, so that "
-                f"they would change nothing, got {', '.join(given)}. Give it as well, or train longer."
+                f"Expected a `start` beside parameters of {name}, "
+                + f"which in {context.epochs} epochs has none, " * by_default
+                + f"without which they would change nothing, got {', '.join(others)}. Give it as well"
+                + (", or train longer." if by_default else ".")
             )
         written = {key: format_value(value) for key, value in values.items()}
         plain_loss = get_loss(loss.format_map(written))
@@ -665,12 +672,13 @@ define("gp", "A Gaussian process, solved at once from up to 5000 samples, in pla
 # of 120.
 define("nal", "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the training.",
        "nal:lam={lam},beta={beta},floor={floor},warmup={warmup}",
-       "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
+       "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor},spare={spare}",
+       head="attention",
        lam=lambda s: min(10, max(0.5, s.num_classes / 10)), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
-       delta=0.0, beta=0.0, floor=0.0, warmup=epoch(0.05))
+       delta=0.0, beta=0.0, floor=0.0, warmup=epoch(0.05), spare=True)
 define("selc", "Cross entropy against targets that follow the model from a quarter of the training on.",
-       "ce", "estimated-targets:start={start},alpha={alpha}",
-       start=epoch(0.25), alpha=0.9)
+       "ce", "estimated-targets:start={start},alpha={alpha},spare={spare}",
+       start=epoch(0.25), alpha=0.9, spare=True)
 _LAM, _BETA = by_classes(3.0, 7.0), by_classes(0.7, 0.9)
 define("elr", "Early-learning regularisation.",
        "elr:lam={lam}", "target-memory:beta={beta}",

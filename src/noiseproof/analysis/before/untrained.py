@@ -87,8 +87,8 @@ class _StepRecorder(Strategy):
 
     observes = True
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, epochs: int) -> None:
+        self.steps, self.epochs = steps, epochs
         self.metrics: list[Tensor] = []  # margin, accuracy, weight of each step
         self.predicted: list[Tensor] = []
 
@@ -96,6 +96,8 @@ class _StepRecorder(Strategy):
         return self  # the loop trains a copy of the method; the caller reads this one
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
+        if run.epoch == self.epochs:
+            raise _RowsComplete
         return rows[: (self.steps - run.step) * run.batch_size]
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
@@ -125,10 +127,9 @@ def probe(
     """
     settings = settings or Settings()
     steps = check_count("steps", steps, 2)
-    steps_per_epoch = -(-len(task.train) // settings.batch_rows(len(task.train)))
-    settings = replace(settings, epochs=-(-steps // steps_per_epoch), schedule="constant", drop_last=False)
     if not isinstance(method, Method):
         method = Method(method) if isinstance(method, Loss) else get_method(method, task, settings)
+    settings = replace(settings, schedule="constant", drop_last=False)
     recorded = _record_steps(task, method, settings, steps, seed)
     taken = len(recorded.metrics)  # a method may leave rows out, and take fewer steps
     if not taken:
@@ -144,9 +145,13 @@ def probe(
 
 
 def _record_steps(task: Task, method: Method, settings: Settings, steps: int, seed: int) -> _StepRecorder:
-    recorder = _StepRecorder(steps)
+    steps_per_epoch = -(-len(task.train) // settings.batch_rows(len(task.train)))
+    recorder = _StepRecorder(steps, -(-steps // steps_per_epoch))
     method = replace(method, strategies=(*method.strategies, recorder))
-    train(replace(task, validation=None, test=None), method, settings, seed=seed)
+    # No fewer epochs than the user's, which a method may need for what it does later.
+    settings = replace(settings, epochs=max(settings.epochs, recorder.epochs))
+    with suppress(_RowsComplete):
+        train(replace(task, validation=None, test=None), method, settings, seed=seed)
     return recorder
 
 
