@@ -664,7 +664,7 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     assert data.notes == (
         "Column 'when' holds dates and was left out.",
         "Column 'id' numbers the rows and was left out; name it in `features` to keep it.",
-        "Column 'comment' holds 120 different words and was left out.",
+        "Column 'comment' holds 120 different texts and was left out.",
         "Column 'nothing' is empty and was left out.",
         "Column 'complex' holds complex numbers and was left out.",
         "Column 'lists' holds lists and was left out.",

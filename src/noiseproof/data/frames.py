@@ -383,6 +383,12 @@ class ParquetColumns:
 
         return bool(pa.types.is_nested(self.file.schema_arrow.field(name).type))
 
+    def parts(self, name: str) -> Iterator[pd.Series[Any]]:
+        """A column of the whole file in parts, its row groups in turn."""
+        with readable(self.path):
+            for i in range(self.file.metadata.num_row_groups):
+                yield self.file.read_row_group(i, columns=[name]).to_pandas()[name]
+
     def word_parts(self, name: str) -> Iterator[list[str]]:
         """The different words of each row group in turn, of a long column of words; of others, none."""
         import pyarrow as pa
