@@ -112,7 +112,8 @@ def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1, rtol=1e-5)
     assert data.x[0] @ data.x[2] > data.x[0] @ data.x[1]  # they share a word
     assert described(data, 2) == "sun and sun"
-    assert any("Only the text was used" in note for note in data.notes)
+    (note,) = (note for note in data.notes if "Only the text was used" in note)
+    assert "'n'" in note and "`--embeddings`" in note
 
 
 def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:

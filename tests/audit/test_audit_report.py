@@ -527,3 +527,10 @@ def test_few_rows_are_said_to_be_few(tmp_path: Path) -> None:
 def test_a_device_that_is_not_here_is_refused_at_once(device: str) -> None:
     with pytest.raises(ValueError, match=f"Expected a device of this machine, such as cpu, got '{device}'"):
         audit(np.zeros((4, 2)), labels=[0, 1, 0, 1], device=device)
+
+
+def test_an_unknown_option_is_refused_by_the_function_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"audit\(\) has no option 'txt'. Did you mean 'text'"):
+        audit({"message": ["a b", "c d"], "topic": ["x", "y"]}, label="topic", txt="message")
+    with pytest.raises(TypeError, match=r"audit\(\) has no option 'modle'. Did you mean 'mode', 'model'"):
+        audit({"a": [1.0], "topic": ["x"]}, label="topic", modle="trees")

@@ -161,6 +161,39 @@ def test_near_duplicates_keep_one_row_of_each_group_whose_labels_agree(tmp_path:
     assert len(pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=fix))) == 301
 
 
+SAID = ["call me", "the same again", "it is broken", "where is it", "please refund me", "many thanks"]
+
+
+def tickets() -> pd.DataFrame:
+    """Rows 300 and 301 are copies of 5 and 6 but for a new id; row 302 of 7 has another text, 303 of 8 another word."""
+    table = clean_table()
+    table["message"] = [f"{SAID[k % 6]}, {k // 6} days" for k in range(300)]
+    table["town"] = [f"town-{k // 2}" for k in range(300)]  # words that repeat
+    table = pd.concat([table, table.iloc[[5, 6, 7, 8]]], ignore_index=True)
+    table.loc[301, "message"] = str(table.loc[301, "message"]).upper()
+    table.loc[302, "message"], table.loc[303, "town"] = "something else altogether", "elsewhere"
+    return table.assign(ticket=[f"T-{k * 7919 % 1000:03}" for k in range(304)])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_rows_that_differ_in_a_left_out_text_are_no_duplicates(tmp_path: Path, suffix: str) -> None:
+    path, table = tmp_path / f"data{suffix}", tickets()
+    table.to_csv(path, index=False) if suffix == ".csv" else table.to_parquet(path)
+    report = audit(path, label="kind", mode="fast", model="trees", device="cpu")
+    assert "Column 'ticket' holds 304 different words and was left out." in report.data.notes
+    assert any(note.startswith("Column 'message' holds 302 different texts") for note in report.data.notes)
+    assert any("`--text message`" in note for note in report.data.notes)
+    report.save(tmp_path / "audit")
+    fix = plan_fixes(read_audit(tmp_path / "audit"), ["near-duplicate"])["near-duplicate"]
+    assert fix.left_out == {300, 301}
+
+
+def test_rows_that_differ_in_a_left_out_text_are_not_in_the_test_set() -> None:
+    table = tickets()
+    found = look_for("test-overlap", table.iloc[:300], test=table.iloc[300:])
+    assert np.flatnonzero(found.mask).tolist() == [5, 6]
+
+
 def test_near_duplicates_keep_the_row_that_was_decided_on(tmp_path: Path) -> None:
     table = clean_table()
     table.iloc[200], table.iloc[201], table.iloc[[202, 203]] = table.iloc[0], table.iloc[1], table.iloc[2]

@@ -254,7 +254,10 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     most = get_dataset(split_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0])
     assert sorted(most.train.y.tolist()) == [0, 1, 2, 3]
     frame.to_csv(tmp_path / "t.csv", index=False)
-    texts = get_dataset(split_table(tmp_path / "t.csv", "it is", tmp_path, text="words")[0])
+    spec, notes = split_table(tmp_path / "t.csv", "it is", tmp_path, text="words")
+    others = ", ".join(repr(name) for name in frame.columns if name not in ("it is", "words"))
+    assert f"Only the text was used, not the columns {others}." in notes
+    texts = get_dataset(spec)
     assert texts.test is not None and len(texts.test) == 12 and texts.train.raw is not None
 
 

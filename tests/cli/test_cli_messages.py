@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 REFUSED = {
     "t.csv": "Expected --label, the name",
     "t.csv --label kind": "There are 'a', 'b', 'y'",
+    "tt.csv --label y": "tt.csv, found none. Did you mean 't.csv'?",
     "t.csv --labels y.npy": "Expected --label, the column of the labels in the table, got --labels",
     "t.csv --label y --text words": "'words'",
     "t.csv --label y --id y": "one role",
@@ -117,6 +118,8 @@ OTHERS = {
     "train --dataset table:table=words.csv,label=y": f"or count words as gaps with {IMPUTE}.",
     "data show table:table=gaps.csv,label=y": IMPUTE,
     "bench run sweep.toml --dry-run": IMPUTE,
+    "bench run sweeep.toml": "got 'sweeep.toml', which is neither. Did you mean 'sweep.toml'?",
+    "bench compare --data tt.csv --label y": "tt.csv, found no such file. Did you mean 't.csv'?",
     "bench compare --data gaps.csv --label y": "or fill in medians with --missing impute.",
     "bench compare --data words.csv --label y": "or count words as gaps with --missing impute.",
     "bench compare --data t.csv --label y --missing no": "Expected --missing to be refuse or impute, got 'no'.",

@@ -518,9 +518,9 @@ def test_a_users_table_trains_from_end_to_end(tmp_path: Path, monkeypatch: pytes
     noise = torch.randn(300, 2, generator=g).tolist()
     with open("mine.csv", "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["length", "weight", "colour", "kind"])
-        for kind, (a, b) in zip(kinds, noise, strict=True):
-            writer.writerow([10 + 3 * kind + a, 100 - 50 * kind + 5 * b, ["red", "blue"][kind == 1], "abc"[kind]])
+        writer.writerow(["nr", "length", "weight", "colour", "kind"])
+        for nr, (kind, (a, b)) in enumerate(zip(kinds, noise, strict=True)):
+            writer.writerow([nr, 10 + 3 * kind + a, 100 - 50 * kind + 5 * b, ["red", "blue"][kind == 1], "abc"[kind]])
     command = (
         "--dataset", "table:table=mine.csv,label=kind", "--accelerator", "cpu", "--epochs", "20", "--method", "gce",
         "--validation", "0.2",
@@ -531,7 +531,9 @@ def test_a_users_table_trains_from_end_to_end(tmp_path: Path, monkeypatch: pytes
     assert config(Path(shown["folder"]))["rows"] == 240 and config(Path(shown["folder"]))["model"] == "auto"
     noisy = run_json(*command, "--noise", "symmetric:rate=0.4", "--out", "none")
     assert 0.3 < noisy["rate"] < 0.5 and noisy["last"]["validation_accuracy_clean"] > 0.9
-    text = run(*command).stdout
+    answer = run(*command)
+    assert "Column 'nr' numbers the rows and was left out" in answer.stderr and "Column" not in answer.stdout
+    text = answer.stdout
     assert "oracle" not in text and "test" not in text and "validation accuracy" in text and "clean" not in text
     with_validation = (*command[:1], "table:table=mine.csv,label=kind,validation=mine.csv", *command[2:])
     shown = run_json(*with_validation, "--noise", "symmetric:rate=0.4", "--out", "none")

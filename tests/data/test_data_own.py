@@ -526,6 +526,15 @@ def test_bytes_late_in_a_long_file_decide_its_encoding(tmp_path: Path) -> None:
         from_table(tmp_path / "a.csv", label="y")
 
 
+def test_the_columns_of_a_table_are_shown_where_one_is_not_found() -> None:
+    few = {f"c{i}": [1, 2] for i in range(11)} | {"topic": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"There are 'c0', .*, 'c9', 'c10', 'topic'\.$"):
+        from_table(few, label="what")
+    many = {"my target": [0, 1]} | {f"c{i}": [1, 2] for i in range(40)} | {"topic": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"There are 42, among them 'my target', .* the last ones, .*, 'topic'\.$"):
+        from_table(many, label="the target or label")
+
+
 def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("5,1;3,5;0;Iris\n4,9;3,0;1;Rose\n")
     data = from_table(tmp_path / "a.csv", label="3", header=False, features=["1", "2"])
@@ -666,7 +675,7 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     assert data.notes == (
         "Column 'when' holds dates and was left out.",
         "Column 'id' numbers the rows and was left out; name it in `features` to keep it.",
-        "Column 'comment' holds 120 different words and was left out.",
+        "Column 'comment' holds 120 different texts and was left out.",
         "Column 'nothing' is empty and was left out.",
         "Column 'complex' holds complex numbers and was left out.",
         "Column 'lists' holds lists and was left out.",

@@ -383,6 +383,7 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
         (X, Y + 0.5, "continuous"),
         (X, np.where(Y == 0, np.nan, Y), "NaN"),
         (X, np.where(Y == 0, None, NAMES), "y contains NaN or None, first in row 0. Drop"),
+        (X, np.where(Y == 0, np.nan, Y), "y contains NaN or None, first in row 0. Drop"),
         (X, pd.Series(NAMES, dtype="string").where(Y != 1), "y contains NaN or None, first in row "),
         (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one type in y, got strings and 7"),
         (X[:, 0], Y, "Expected 2D array"),
@@ -536,7 +537,7 @@ def test_text_is_refused_with_the_remedy_which_works() -> None:
     frame = pd.DataFrame(
         {"n": good * 0.0, "text": [f"{'fine' if g else 'bad'} w{w}" for g, w in zip(good, words, strict=True)]}
     )
-    with pytest.raises(ValueError, match="'text', which holds 200 different words.*TfidfVectorizer"):
+    with pytest.raises(ValueError, match="'text', which holds 200 different texts.*TfidfVectorizer"):
         small().fit(frame, good)
     columns = ColumnTransformer([("text", TfidfVectorizer(max_features=50), "text")], sparse_threshold=0)
     assert make_pipeline(columns, small(epochs=20)).fit(frame, good).score(frame, good) > 0.95

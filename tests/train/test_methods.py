@@ -1045,6 +1045,7 @@ def test_added_strategies_train(digits: Task) -> None:
         ("maee**", r"Unknown method 'maee\*\*'. Did you mean 'mae\*\*'"),
         ("qqqq", "Unknown method 'qqqq'. There are: ael, agce, .*tgce"),
         ("nce + qqqq", "Unknown loss 'qqqq'"),
+        ("gce + momentum", "Expected a loss, got the strategy 'momentum'. Add it to one with &: `ce & momentum`."),
         ("ce & momentun", "Unknown strategy 'momentun'. Did you mean 'momentum'"),
         ("dividemix & pes", "Expected one method, before the first &, got 'pes' behind it."),
         ("ce &", "Expected NAME"),

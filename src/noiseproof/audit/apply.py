@@ -517,7 +517,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
     assert data.x is not None
-    same = find_duplicates(data.x, data.comparable).group
+    same = find_duplicates(data.x, data.comparable, unlike=data.unlike()).group
     together = merge_groups(data.groups, copies, same)
     assert together is not None
     return together

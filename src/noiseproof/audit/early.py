@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import near_file, preview
 from noiseproof.core.plugins import MODULES
 from noiseproof.core.tablefiles import check_column, read_header, table_kind
 
@@ -58,11 +58,11 @@ def _check_header(path: Path, options: Mapping[str, Any]) -> None:
 
 def check_exists(path: Path | None) -> None:
     if path is not None and not path.exists():
-        raise FileNotFoundError(f"Expected a file or a folder to audit at {path}, found none.")
+        raise FileNotFoundError(f"Expected a file or a folder to audit at {path}, found none.{near_file(path)}")
 
 
 def missing_file(name: str, path: Path) -> str:
-    return f"Expected {name} at {path}, found no such file."
+    return f"Expected {name} at {path}, found no such file.{near_file(path)}"
 
 
 def check_annotators(annotators: Sequence[Any], annotations: Any, consensus: str) -> None:

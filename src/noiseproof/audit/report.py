@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from noiseproof.core.files import Lock
 from noiseproof.core.lazy import provided
 from noiseproof.core.messages import Progress, preview
 from noiseproof.core.plugins import load_object
+from noiseproof.core.registry import near_names
 from noiseproof.core.tensors import check_device
 from noiseproof.data.sources import PathLike
 
@@ -89,6 +91,7 @@ def audit(
         issues: names of issue types to look for beside wrong labels, near-duplicates and outliers, or ``all``; by
             default those that take little time.
     """
+    _check_options(reading)
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
     check_models(method, model, estimator)
@@ -130,6 +133,13 @@ def audit(
     with threads_for(work), clock("other issues"):
         found = find_issues(evidence, labels, issues)
     return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
+
+
+def _check_options(reading: Mapping[str, Any]) -> None:
+    known = signature(read_rows).parameters
+    if unknown := [name for name in reading if name not in known]:
+        names = sorted({*known, *signature(audit).parameters} - {"data", "reading"})
+        raise TypeError(f"audit() has no option {unknown[0]!r}. {near_names(unknown[0], names)}")
 
 
 def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelIssues]:

@@ -43,7 +43,7 @@ from noiseproof.cli.show import (
     show_json,
     training_exits,
 )
-from noiseproof.core.messages import counted
+from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
@@ -264,7 +264,10 @@ def _experiments(
                 f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Write `epochs = {epochs}`."
             )
         if not Path(spec).is_file():
-            raise ValueError(f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is neither.")
+            raise ValueError(
+                f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is neither."
+                f"{near_file(Path(spec))}"
+            )
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs and not left)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))

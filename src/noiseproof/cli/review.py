@@ -283,10 +283,10 @@ def measure(
     measured = write_measured(audit, answers, goal or audit.summary.get("goal") or audit.config["goal"])
     if as_json:
         return show_json({name: measured.audit.summary[name] for name in ("issues", "goal", "measured", "reliability")})
-    return _show(measured)
+    return _show(measured, audit.summary["issues"])
 
 
-def _show(measured: Measured) -> None:
+def _show(measured: Measured, before: int) -> None:
     found, issues = measured.measurement, measured.audit.summary["issues"]
     rows = len(measured.audit.issues)
     skipped = f", {found.skipped} skipped" if found.skipped else ""
@@ -294,7 +294,7 @@ def _show(measured: Measured) -> None:
     echo(f"wrong labels: {found.rate.as_share()}, about {found.rate.value * rows:.0f} of {rows}")
     echo(f"left after these decisions: {found.wrong_left.value:.0f} wrong labels, at most {found.wrong_left.high:.0f}")
     precision = "" if found.precision is None else f", of which {found.precision.as_share()} are wrong"
-    echo(f"called wrong (goal {measured.goal}): {counted(issues, 'label')}{precision}")
+    echo(f"called wrong (goal {measured.goal}): {counted(issues, 'label')} ({before} before){precision}")
     echo(f"further decisions that halve the interval: {found.to_halve}")
     if (reviewers := found.reviewers) is not None:
         echo(

@@ -109,7 +109,7 @@ def train(
     _prepare_process()
     check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
-    _warn_of_copies(data)
+    _describe(data)
     settings = _settings(
         protocol, data.name, model=model, epochs=epochs, batch_size=batch_size, optimizer=optimizer, schedule=schedule,
         clip=clip, workers=workers, checkpoint_steps=checkpoint_steps, compile=compiled,
@@ -132,9 +132,12 @@ def train(
     return _show_result(result, run, task.train.rate, folder, as_json) if fabric.is_global_zero else None
 
 
-def _warn_of_copies(data: Dataset) -> None:
+def _describe(data: Dataset) -> None:
+    """Say what was left out or filled in, and whether test rows are among the training rows."""
     from noiseproof.data.base import find_copies
 
+    for note in data.notes:
+        say(note)
     copies, beyond_chance = find_copies(data)
     if beyond_chance:
         say(f"{copies}: their accuracy is not that of new rows.")

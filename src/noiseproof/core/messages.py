@@ -1,8 +1,11 @@
 """Words for messages, short representations of objects, how long work reports how far it is, and how to add extras."""
 
+import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -52,6 +55,16 @@ def counted(number: int, one: str, many: str = "") -> str:
 def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
     return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+def near_file(path: Path) -> str:
+    """A sentence, with a space before it, that names the file or folder nearest to one that does not exist, or none."""
+    try:
+        known = os.listdir(path.parent)
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 LONGEST = 60  # characters of a value

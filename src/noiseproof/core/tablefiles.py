@@ -280,12 +280,20 @@ def _is_number(name: Any) -> bool:
     return True
 
 
+def _column_names(column: Any, columns: list[Any]) -> str:
+    """The columns of a table; of more than 12 the five most like ``column``, and the last ones, often the labels."""
+    if len(columns) <= 12:
+        return preview(columns, 12)
+    like = difflib.get_close_matches(str(column), map(str, columns[:-3]), n=5, cutoff=0)
+    return f"{len(columns)}, among them {', '.join(map(repr, like))} and the last ones, {preview(columns[-3:])}"
+
+
 def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     """Refuse a column that a table lacks."""
     if column is None or column in columns:
         return
     near = difflib.get_close_matches(str(column), map(str, columns), n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {preview(list(columns))}."
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {_column_names(column, list(columns))}."
     if len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
         hint = f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of the file."
     elif str(column).isdigit() and int(column) < len(columns) and any(map(_is_number, columns)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noiseproof.core.limits import LimitExceeded, check_unpacked
-from noiseproof.core.messages import install_command, preview
+from noiseproof.core.messages import install_command, near_file, preview
 from noiseproof.core.tablefiles import (
     HEADERLESS_KINDS,
     KINDS,
@@ -160,7 +160,7 @@ def read_file(
 ) -> pd.DataFrame:
     kind = table_kind(path)
     if not path.exists():
-        raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
+        raise FileNotFoundError(f"Expected a table at {path}, found no such file.{near_file(path)}")
     if not header and kind not in HEADERLESS_KINDS:
         raise ValueError(f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}.")
     with readable(path):
@@ -382,6 +382,12 @@ class ParquetColumns:
         import pyarrow as pa
 
         return bool(pa.types.is_nested(self.file.schema_arrow.field(name).type))
+
+    def parts(self, name: str) -> Iterator[pd.Series[Any]]:
+        """A column of the whole file in parts, its row groups in turn."""
+        with readable(self.path):
+            for i in range(self.file.metadata.num_row_groups):
+                yield self.file.read_row_group(i, columns=[name]).to_pandas()[name]
 
     def word_parts(self, name: str) -> Iterator[list[str]]:
         """The different words of each row group in turn, of a long column of words; of others, none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -38,6 +38,7 @@ _QUANTITY = re.compile(
 )
 _SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # in a quantity; of a code such as 02139
 _DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # beside these, 1,234 is ambiguous
+_ONE_WORD = re.compile("[!-~]*")  # in ASCII: texts of other scripts may have no spaces
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
@@ -75,6 +76,7 @@ class Columns:
     mean: Tensor  # (D,) float64, of the numbers in the table; 0 for one-hot columns
     std: Tensor  # (D,) float64; 1 for one-hot and constant columns
     wide: dict[str, tuple[str, ...]] = field(default_factory=dict)  # categories too many for one-hot columns
+    differing: tuple[str, ...] = ()  # left out, as texts: rows that differ in them are different ones
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,6 +146,21 @@ class Columns:
         number = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
         number[""] = EMPTY
         return np.fromiter((number[word] for word in words), np.int64, len(words))
+
+    def unlike(self, frame: Frame) -> NDArray[np.int64] | None:
+        """A hash of each row's words in columns that are no inputs but tell rows apart, (N,); None without such."""
+        import pandas as pd
+
+        if not (names := [*self.wide, *self.differing]):
+            return None
+        hashes = np.zeros(len(frame), np.uint64)
+        for name in names:
+            parts = frame.parts(name) if isinstance(frame, ParquetColumns) else [frame[name]]
+            words = (part.astype(object).where(part.notna(), "").map(_plain_word) for part in parts)
+            more = np.concatenate([pd.util.hash_array(part.to_numpy(object), categorize=False) for part in words])
+            more = more[frame.rows] if isinstance(frame, ParquetColumns) and frame.rows is not None else more
+            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + more
+        return hashes.view(np.int64)
 
     def standardise(self, x: Tensor) -> Tensor:
         """(x − mean)/std with the moments of the training rows, for x from ``encode``."""
@@ -232,6 +249,11 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def _plain_word(value: Any) -> str:
+    """A word without what may differ between copies: capital letters and spaces."""
+    return " ".join(_word(value).casefold().split())
+
+
 def _is_numeric(column: pd.Series[Any]) -> bool:
     from pandas.api import types
 
@@ -241,27 +263,42 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
     return types.is_bool_dtype(kind) or (types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind))
 
 
-def _useless(column: pd.Series[Any], words: list[str] | None, wide: bool) -> str | None:
+class _LeftOut(NamedTuple):
+    """Why a column can't be used, what to do about it, and whether rows that differ in it alone are different ones."""
+
+    reason: str
+    advice: str = ""
+    differs: bool = False
+
+
+def _useless(column: pd.Series[Any], words: list[str] | None, wide: bool) -> _LeftOut | None:
     """Why a column of ``words``, or of numbers (None), can't be used; None if it can."""
     from pandas.api import types
 
     if str(column.name).startswith("Unnamed: "):  # the name that pandas gives to a column without a header
-        return "has no name, like the row numbers that pandas saves,"
+        return _LeftOut("has no name, like the row numbers that pandas saves,")
     if column.isna().all() or words == []:
-        return "is empty"
+        return _LeftOut("is empty")
     if types.is_datetime64_any_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
-        return "holds dates"
+        return _LeftOut("holds dates")
     if types.is_complex_dtype(column.dtype):
-        return "holds complex numbers"
+        return _LeftOut("holds complex numbers")
     if column.dtype == object and column.map(lambda value: isinstance(value, (list, tuple, dict, np.ndarray))).any():
-        return "holds lists"
+        return _LeftOut("holds lists")
     if words and all(map(_DATE.fullmatch, words)):
-        return "holds dates"
+        return _LeftOut("holds dates")
     if words and len(words) > MAX_CATEGORIES:
-        hint = _decimal_comma_hint(words)
-        if not wide or hint or len(words) * MIN_REPEATS > column.notna().sum():
-            return f"holds {len(words)} different words{hint}"
+        hint, filled = _decimal_comma_hint(words), int(column.notna().sum())
+        if not wide or hint or len(words) * MIN_REPEATS > filled:
+            return _many_words(column.name, words, str(len(words)), hint, 2 * len(words) <= filled)
     return None
+
+
+def _many_words(name: Any, words: Collection[str], count: str, hint: str = "", repeat: bool = False) -> _LeftOut:
+    """Why a column of too many words is left out. One word that hardly repeats is an identifier, even of a copy."""
+    if 2 * sum(_ONE_WORD.fullmatch(word) is None for word in words) <= len(words):
+        return _LeftOut(f"holds {count} different words{hint}", differs=repeat or bool(hint))
+    return _LeftOut(f"holds {count} different texts", f': `--text {name}` (in Python text="{name}") uses it', True)
 
 
 def _decimal_comma_hint(words: list[str]) -> str:
@@ -348,7 +385,7 @@ class _FittedColumn(NamedTuple):
         return f"{counts} as none of its categories."
 
 
-def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:
+def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | _LeftOut:
     """A column as numbers or categories; or the reason why it can't be used."""
     import pandas as pd
 
@@ -372,16 +409,16 @@ def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) ->
     return _Column(name, cells, words, non_numbers)
 
 
-def _unreadable(frame: ParquetColumns, name: str) -> str | None:
+def _unreadable(frame: ParquetColumns, name: str) -> _LeftOut | None:
     """Why a column of a file can't be used, as far as it shows before all of it is in memory."""
     if frame.is_nested(name):
-        return "holds lists"
+        return _LeftOut("holds lists")
     words: set[str] = set()
     for part in frame.word_parts(name):
         words |= {word for word in part if np.isnan(_quantity(word))}
         # Of numbers written as words, a fifth at most may be other words; of categories, a quarter may be different.
         if len(words) > MAX_CATEGORIES and len(words) * MIN_REPEATS > len(frame):
-            return f"holds more than {len(words) - 1} different words"
+            return _many_words(name, words, f"more than {len(words) - 1}")
     return None
 
 
@@ -435,15 +472,20 @@ def _usable_columns(
     requested: bool,
     labels: NDArray[np.int64] | None,
     wide: bool,
-) -> tuple[list[_FittedColumn], list[str]]:
-    """Fit the columns that can be used, one after the other, so that the cells of one alone are in memory."""
-    columns, notes = [], []
+) -> tuple[list[_FittedColumn], list[str], list[str]]:
+    """Fit the columns that can be used, one after the other, so that the cells of one alone are in memory.
+
+    Also the names of those left out that tell rows apart, and notes.
+    """
+    columns, differing, notes = [], [], []
     for name in features:
         column = _read_column(frame, name, missing, wide)
-        if isinstance(column, str):
+        if isinstance(column, _LeftOut):
+            reason = column.reason
             if requested:
-                raise ValueError(f"Expected numbers or categories in column {name!r}, which {column}. Convert it.")
-            notes.append(f"Column {name!r} {column} and was left out.")
+                raise ValueError(f"Expected numbers or categories in column {name!r}, which {reason}. Convert it.")
+            notes.append(f"Column {name!r} {reason} and was left out{column.advice if wide else ''}.")
+            differing += [name] if column.differs else []
             continue
         suspicion = None if column.non_numbers is None else _find_identifier(str(name), column.cells)
         if suspicion is None and labels is not None:
@@ -456,7 +498,7 @@ def _usable_columns(
             notes.append(f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
         notes += column.describe()
         columns.append(column.fit())
-    return columns, notes
+    return columns, differing, notes
 
 
 def fit_columns(
@@ -475,7 +517,7 @@ def fit_columns(
     """
     if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
-    columns, notes = _usable_columns(frame, features, missing, requested, labels, wide)
+    columns, differing, notes = _usable_columns(frame, features, missing, requested, labels, wide)
     wide_columns = [column for column in columns if column.is_wide]
     columns = [column for column in columns if not column.is_wide]
     if not columns:
@@ -487,7 +529,7 @@ def fit_columns(
     columns.sort(key=lambda column: column.words is not None)  # numbers first
     if missing == "impute":
         notes += [column.describe_gaps() for column in columns if column.num_missing]
-    return _join_columns(columns, wide_columns, missing), notes
+    return replace(_join_columns(columns, wide_columns, missing), differing=tuple(differing)), notes
 
 
 def _join_columns(columns: list[_FittedColumn], wide: list[_FittedColumn], missing: MissingPolicy) -> Columns:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.messages import Progress, counted
+from noiseproof.core.messages import Progress, counted, preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
 from noiseproof.data.frames import Table, read_table, reading_notes, table_name
@@ -260,6 +260,8 @@ def from_text(
     texts = _texts(frame, text)
     labels = TrainingLabels(frame[label], classes, label)
     notes = [*reading_notes(frame), *describe_labels(labels.y, labels.classes, label)]
+    if others := [column for column in frame.columns if column not in (text, label)]:
+        notes.append(f"Only the text was used, not the columns {preview(others, 12)}.")
     features = TextFeatures(texts, dim, seed)
     x = features.encode(texts)
     if num_empty := int((x == 0).all(1).sum()):

@@ -145,7 +145,7 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
         )
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
-    if y.dtype == object:
+    if y.dtype.kind in "Of":
         _check_objects(y)
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)

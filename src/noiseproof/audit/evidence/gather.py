@@ -80,7 +80,12 @@ class Surroundings(Brief):
 
     @classmethod
     def search(
-        cls, x: NDArray[np.float32], labels: NDArray[np.int64], seed: int, progress: Progress | None = None
+        cls,
+        x: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        seed: int,
+        progress: Progress | None = None,
+        unlike: NDArray[np.int64] | None = None,
     ) -> Surroundings:
         def tell(done: int, total: int) -> None:
             if progress is not None and done < total:  # outliers come after the last row
@@ -88,7 +93,7 @@ class Surroundings(Brief):
 
         near = nearest(x, min(VOTERS, len(x) - 1), seed=seed, tell=tell)
         close = Neighbours(near.index[:, :CLOSE], near.distance[:, :CLOSE], near.recall)
-        duplicates = find_duplicates(x, labels, close)
+        duplicates = find_duplicates(x, labels, close, unlike)
         return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)
 
     def subset(self, keep: NDArray[np.bool_]) -> Surroundings:
@@ -434,7 +439,8 @@ def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:
     """The surroundings of all rows, with notes on what is missing."""
     if data.x is not None and len(data) > 2:
         with clock(SURVEY):
-            evidence = AuditEvidence(data, Surroundings.search(data.x, data.comparable, seed, clock.progress))
+            around = Surroundings.search(data.x, data.comparable, seed, clock.progress, data.unlike())
+            evidence = AuditEvidence(data, around)
         if common := evidence.surroundings.duplicates.common:
             evidence = evidence.with_note(
                 f"{common} rows have inputs that more than twenty rows, and more than a hundredth, share: "

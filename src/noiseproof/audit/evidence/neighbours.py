@@ -351,8 +351,8 @@ class Duplicates(Brief):
         return Duplicates(self.group[keep], self.conflict[keep], self.common)
 
 
-def same_rows(x: NDArray[np.float32]) -> Ints:
-    """The first row that equals each row, (N,): by hashes, verified bit by bit."""
+def same_rows(x: NDArray[np.float32], unlike: Ints | None = None) -> Ints:
+    """The first row that equals each row, also in ``unlike`` (N,) if given, (N,): by hashes, verified bit by bit."""
     n = len(x)
     bits = np.ascontiguousarray(x + np.float32(0)).view(np.uint32)  # + 0: −0 becomes 0
     weights = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
@@ -367,18 +367,25 @@ def same_rows(x: NDArray[np.float32]) -> Ints:
     start = np.maximum.accumulate(np.where(same, 0, np.arange(n)))  # of each run of equal rows
     first = np.empty(n, np.int64)
     first[order] = order[start]
+    if unlike is not None:
+        pairs = np.stack([first, unlike])
+        _, at, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        return np.asarray(at[kind.ravel()])
     return first
 
 
-def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours | None = None) -> Duplicates:
+def find_duplicates(
+    x: NDArray[np.float32], labels: Ints, neighbours: Neighbours | None = None, unlike: Ints | None = None
+) -> Duplicates:
     """Equal rows, and rows closer to each other than by chance.
 
     Where rows are spread evenly around a row in m dimensions, (d₁/d_k)^m ~ Beta(1, k−1) for its nearest and k-th
     nearest distance. The median over all rows gives m, and a neighbour is a near-duplicate below the distance that
     one row in a thousand has by chance, at most d_k/10. More than 20 equal rows, if they are more than a hundredth of
     all, are a common value and not duplicates: two people may give the same answers to five questions.
+    Rows of different values in ``unlike`` (N,), such as numbers of texts, are never duplicates.
     """
-    first = same_rows(x)
+    first = same_rows(x, unlike)
     n = len(x)
     _, sizes = np.unique(first, return_counts=True)
     most = max(20, n // 100)
@@ -387,7 +394,8 @@ def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours
     common = size[first] > most
     edges = [np.stack([np.arange(n), first])[:, (first != np.arange(n)) & ~common]]
     if neighbours is not None and neighbours.index.shape[1] > 1:
-        edges.append(_near(neighbours, common))
+        near = _near(neighbours, common)
+        edges.append(near if unlike is None else near[:, unlike[near[0]] == unlike[near[1]]])
     group = connected(n, np.concatenate(edges, 1))
     counts = np.bincount(group, minlength=n)
     alone = (counts[group] == 1) | common

@@ -81,7 +81,9 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
     assert test is not None and data.x is not None
     N, T = len(data), len(test.x)
-    first = same_rows(np.concatenate([data.x, test.x]))
+    known = None if test.unlike is None else data.unlike()
+    unlike = None if known is None else np.concatenate([known, test.unlike])
+    first = same_rows(np.concatenate([data.x, test.x]), unlike)
     copies = np.bincount(first, minlength=N + T)
     is_common = copies > max(20, (N + T) // 100)  # a frequent value, not a copy
     match = np.where((first[N:] < N) & ~is_common[first[N:]], first[N:], -1)
@@ -95,5 +97,8 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     left = left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)] if len(left) else left
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
-        match[part] = np.where(distance < limit[nearest], nearest, -1)
+        is_near = (distance < limit[nearest]).numpy()
+        if unlike is not None:
+            is_near &= unlike[nearest.numpy()] == unlike[N + part]
+        match[part] = np.where(is_near, nearest, -1)
     return match, is_equal, first[:N], int(is_equal.sum()) + len(left)

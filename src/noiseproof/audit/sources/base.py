@@ -61,6 +61,7 @@ class OtherRows(Brief):
     given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
     frame: Any = None  # their columns as in the source, where it is a table
     answers: NDArray[np.bool_] | None = None  # (T, K) of rows with several labels, in place of ``given``
+    unlike: NDArray[np.int64] | None = None  # (T,) as that of the audit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,6 +128,10 @@ class AuditData:
     def comparable(self) -> NDArray[np.int64]:
         """A number for each row, (N,), equal for rows of the same labels."""
         return self.given if self.sets is None else self.sets.codes()[self.given]
+
+    def unlike(self) -> NDArray[np.int64] | None:
+        """Numbers (N,) that differ between rows that are no duplicates, whatever their features; None for none."""
+        return self.source.unlike(self.table)
 
     @property
     def names(self) -> NDArray[Any]:
@@ -243,6 +248,10 @@ class Source(ShownRows):
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         """Read a test set like the ``data`` that was just read, and encode it in the same way."""
         raise ValueError(f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}.")
+
+    def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
+        """Return numbers that differ between rows of ``table`` that are no duplicates, whatever their features."""
+        return None
 
     @property
     @abstractmethod

@@ -276,6 +276,9 @@ class TableSource(Source):
         self.feature_table = replace(fitted.table(table), frame=table[columns])
         return fitted.standardise_(fitted.encode(table)).numpy(), notes, []
 
+    def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
+        return None if self.fitted is None or table is None or table.frame is None else self.fitted.unlike(table.frame)
+
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
         frame = self._with_label(self._read_table(test, words).reset_index(drop=True))
@@ -291,7 +294,8 @@ class TableSource(Source):
         else:
             number = find_words({*words}, data.classes)
             given = np.array([-1 if number[word] is None else number[word] for word in words], dtype=np.int64)
-        return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame), answers)
+        x, unlike = self._test_features(frame, data, request), self.fitted.unlike(frame) if self.fitted else None
+        return OtherRows(x, given, self._test_frame(frame), answers, unlike)
 
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
         if self.fitted is None:

@@ -67,5 +67,6 @@ class TextSource(TableSource):
         )
         notes = [self.note_features(description)]
         if columns:
-            notes.append(f"Only the text was used, not the columns {preview(columns)}.")
+            both = "To use both, join features of your own into `--embeddings`"
+            notes.append(f"Only the text was used, not the columns {preview(columns, 12)}. {both}.")
         return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]  # they would all be the same to neighbours
