@@ -1,6 +1,7 @@
 """A wheel is small: its scripts and CUDA sources have no comments, and it is packed as tightly as a zip file can be.
 
-Pages that are written from the scripts are smaller, too. Hatchling has no option for either.
+Pages that are written from the scripts are smaller, too. Hatchling has no option for either. What Zopfli packs has the
+format of zlib and is 3 % smaller; where there is no Zopfli, zlib packs.
 """
 
 from __future__ import annotations
@@ -8,10 +9,17 @@ from __future__ import annotations
 import re
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+try:
+    from zopfli.zlib import compress
+except ImportError:  # on machines that it is not built for
+    compress = zlib.compress
 
 SOURCE = Path(__file__).parent / "src"
 
@@ -24,6 +32,21 @@ def without_comments(script: str) -> str:
         if not line.lstrip().startswith("// "):
             kept.append(line if any(code.count(quote) % 2 for quote in "\"'`") else code)
     return "\n".join(kept)
+
+
+class Tight:
+    """A compressor of a zip file: what zlib's format has without its header and checksum."""
+
+    def __init__(self, *options: object) -> None:
+        self.content = b""
+
+    def compress(self, content: bytes) -> bytes:
+        self.content += content
+        return b""
+
+    def flush(self) -> bytes:
+        packed: bytes = compress(self.content)
+        return packed[2:-4]
 
 
 class SmallWheel(BuildHookInterface):
@@ -41,11 +64,11 @@ class SmallWheel(BuildHookInterface):
             build_data["force_include"][str(copy)] = path.relative_to(SOURCE).as_posix()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Pack the same files again, at the highest level."""
-        if self.target_name != "wheel":
+        """Pack the same files again, more tightly."""
+        if self.target_name != "wheel" or version != "standard":
             return
         with zipfile.ZipFile(artifact_path) as packed:
             files = [(info, packed.read(info)) for info in packed.infolist()]
-        with zipfile.ZipFile(artifact_path, "w") as tighter:
+        with patch.object(zipfile, "_get_compressor", Tight), zipfile.ZipFile(artifact_path, "w") as tighter:
             for info, content in files:
-                tighter.writestr(info, content, zipfile.ZIP_DEFLATED, compresslevel=9)
+                tighter.writestr(info, content, zipfile.ZIP_DEFLATED)
