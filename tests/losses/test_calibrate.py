@@ -205,6 +205,11 @@ def test_losses_of_a_batch_see_every_class_equally_often(num_classes: int) -> No
     assert average_error("peer:loss=mae", 0.0, num_classes) == pytest.approx(mae, rel=1e-6)
 
 
+def test_a_warm_up_is_over() -> None:
+    plain, waiting = (get_loss(f"cr:prior=[0.2, 0.8]{more}") for more in ("", ",warmup=3"))
+    assert average_error(waiting, 0.5, 2) == average_error(plain, 0.5, 2) != average_error(get_loss("cr"), 0.5, 2)
+
+
 def test_a_loss_that_depends_on_the_batch_is_refused() -> None:
     with pytest.raises(ValueError, match=r"doesn't depend on the batch, got `remargin:loss=\(cr.*`prior`"):
         average_error("remargin:loss=(cr:beta=1)", 0.0, 10)

@@ -522,8 +522,9 @@ def _of_rows(loss: Loss, num_classes: int) -> Loss:
     """``loss`` of single rows, in a batch where every class is the label equally often if it depends on that."""
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
         loss = CR(loss=_of_rows(loss.loss, num_classes))
-    if isinstance(loss, CR) and loss.prior is None:
-        loss = loss.with_hyperparameters(prior=torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+    if isinstance(loss, CR):
+        prior = torch.full((num_classes,), 1 / num_classes, dtype=torch.float64) if loss.prior is None else loss.prior
+        loss = loss.with_hyperparameters(prior=prior, warmup=0)  # as it is after the warm-up
     if not loss.independent_rows:
         raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
     return loss
