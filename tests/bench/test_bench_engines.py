@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure_of_runs(
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(ChildProcessError, match="Their output above tells why"):
         run_all([ONE], tmp_path, engine="processes", workers=1)
-    assert "Expected to write" in capfd.readouterr().err
+    assert f"Expected a folder, got the file {tmp_path / 'runs'}" in capfd.readouterr().err
     assert not read_results(tmp_path)
     (tmp_path / "runs").unlink()
     assert run_all([ONE], tmp_path)[ONE.key]["status"] == "done"
