@@ -313,20 +313,14 @@ class _Kernel:
         library = _library(device)
         assert library is not None
         self.cuda, self.threads, self.memory = library.cuda, threads, memory
-        self.code = compiled(library.nvrtc, text, library.architecture)
+        code = compiled(library.nvrtc, text, library.architecture)
         module, self.function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
-        _check(self.cuda.cuModuleLoadData(ctypes.byref(module), self.code), "cuModuleLoadData")
+        _check(self.cuda.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         _check(self.cuda.cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), "cuModuleGetFunction")
         _check(self.cuda.cuFuncSetAttribute(self.function, 8, memory), f"shared memory, {memory} bytes")
         place = self.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor
         _check(place(ctypes.byref(count), self.function, threads, ctypes.c_size_t(memory)), "cuOccupancy")
         self.slots = count.value * library.processors  # programs that run at the same time
-
-    def attribute(self, number: int) -> int:
-        """Of the driver's: 3 bytes of local memory, 4 registers."""
-        value = ctypes.c_int()
-        _check(self.cuda.cuFuncGetAttribute(ctypes.byref(value), number, self.function), "cuFuncGetAttribute")
-        return value.value
 
     def __call__(self, grid: tuple[int, int, int], *values: Tensor | int) -> None:
         made = arguments(values)

@@ -370,7 +370,7 @@ class Loss(nn.Module):
         return mean(losses) if counted is None else losses.sum() / counted.sum()
 
     def check(self, epochs: float) -> None:
-        """Refuse a schedule inside this loss that does not fit into so many ``epochs``."""
+        """Refuse a schedule of this loss, or of one inside it, that does not fit into ``epochs``."""
         for part in self._parts():
             part.check(epochs)
 

@@ -118,6 +118,7 @@ class TargetMemory(_Memory):
     """
 
     adds: ClassVar[frozenset[str]] = frozenset({"memory"})
+    reweigh = False  # whether the memory is used without a loss that reads it
 
     def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
         self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
@@ -125,7 +126,7 @@ class TargetMemory(_Memory):
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
-        if self.makes == "classes" and "memory" not in plan.loss.needs:
+        if not self.reweigh and "memory" not in plan.loss.needs:
             raise ValueError(f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use (elr).")
 
     def setup(self, run: Run) -> None:

@@ -62,7 +62,7 @@ class Method:
             object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
 
     def check(self, num_classes: int, epochs: float = math.inf) -> None:
-        """Refuse parts that cannot be trained together, or not in so many ``epochs``."""
+        """Refuse parts that cannot be trained together, or need more than ``epochs``."""
         given = gives(self.head)
         if given is not None and (missing := self.loss.needs - given - self.adds):
             needed = ", ".join(sorted(missing))
