@@ -202,6 +202,31 @@ def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype,
 
 
 @here
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["images", "vectors", "long"])
+def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: torch.dtype) -> None:
+    from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_of_sum
+
+    s, shape = NORMS[name]
+    x, beside, to_out, to_total = (normal(s, *shape, seed=seed, dtype=dtype).flatten(0, 1) for seed in range(4))
+    inputs = [value.requires_grad_() for value in (x, beside, normal(s, shape[1], seed=4), normal(s, shape[1], seed=5))]
+    running = [[normal(s, shape[1], seed=6), normal(s, shape[1], seed=7).exp()] for _ in range(2)]
+    found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, True)
+    total = x + beside
+    expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, True), total
+    slopes = to_out, to_total
+    for one, other in zip([*found, *running[0]], [*expected, *running[1]], strict=True):
+        assert torch.equal(one, other) or (INTERPRETED and close(one, other.double(), dtype))
+    for each in ((0, 1), (0,), (1,)):  # with and without a gradient of either
+        ours, theirs = (
+            torch.autograd.grad([made[i] for i in each], inputs, [slopes[i] for i in each], True, allow_unused=True)
+            for made in (found, expected)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one is None and other is None) or close(one, other.double(), dtype, terms=4)
+
+
+@here
 def test_a_variance_far_below_the_square_of_the_mean_is_exact() -> None:
     found, exact = normalise("very long", torch.float32, False, mean=1e3)
     variance, reference = (values[-1] - normal(1, 128, seed=4).exp().double() * 0.9 for values in (found, exact))

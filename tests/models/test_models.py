@@ -214,7 +214,8 @@ def test_wide_block_by_hand() -> None:
     inner = F.conv2d(F.relu(x * scale), block.conv1.weight, stride=2, padding=1)
     expected = F.conv2d(F.relu(inner * scale), block.conv2.weight, padding=1)
     expected = expected + F.conv2d(x, block.shortcut.weight, stride=2)  # past the activation
-    torch.testing.assert_close(block(x), expected)
+    torch.testing.assert_close(sum(block(x)), expected)
+    torch.testing.assert_close(sum(block(x - 1, torch.ones_like(x))), expected)
 
 
 def test_preact_block_passes_the_activated_input() -> None:

@@ -455,24 +455,36 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
 
 
 @_kernel
-def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
-    """Means and sums of squared deviations over SHARE rows, measured from the first of these rows."""
+def _moments(
+    x, beside, total, out, rows, C: tl.constexpr, BESIDE: tl.constexpr, SHARE: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Means and sums of squared deviations over SHARE rows, measured from the first of these; BESIDE: of a sum."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += seat * rows * C
+    beside += seat * rows * C
+    total += seat * rows * C
     origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+    if BESIDE:
+        origin += tl.load(beside + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+        origin = origin.to(total.dtype.element_ty).to(tl.float32)
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
-        valid = (m < rows)[:, None] & (c < C)[None, :]
-        value = tl.load(x + ((m * C)[:, None] + c[None, :]), mask=valid, other=0.0).to(tl.float32)
+        valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+        value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
+        if BESIDE:
+            added = (value + tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+            tl.store(total + at, added, mask=valid)
+            value = added.to(tl.float32)
         value = tl.where(valid, value - origin, 0.0)
         sums += value
         squares += value * value
-    count, total = min(SHARE, rows - first), tl.sum(sums, 0)
+    count, shift = min(SHARE, rows - first), tl.sum(sums, 0)
     out += (seat * tl.num_programs(0) + tl.program_id(0)) * 2 * C
-    tl.store(out + c, tl.sum(origin, 0) + total / count, mask=c < C)
-    tl.store(out + C + c, tl.sum(squares, 0) - total * total / count, mask=c < C)
+    tl.store(out + c, tl.sum(origin, 0) + shift / count, mask=c < C)
+    tl.store(out + C + c, tl.sum(squares, 0) - shift * shift / count, mask=c < C)
 
 
 @_kernel
@@ -507,12 +519,16 @@ def _statistics(
 
 @_kernel
 def _affine(
-    x, beside, grad, out, out_beside, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
+    x, beside, grad, out, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
     BESIDE: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)), and g."""
-    seat = tl.program_id(2).to(tl.int64)
-    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
+    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)) + beside.
+
+    The last rows come first: the kernel before has just read them, so that the second-level cache still has them.
+    """
+    seat = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)
+    m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM + tl.arange(0, BM)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
     valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
     per, size = seat * C + c, tl.num_programs(2) * C
     value = tl.load(x + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
@@ -520,29 +536,27 @@ def _affine(
     value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
     y = value * slope + tl.load(bias + per, mask=c < C, other=0.0)[None, :]
-    if BESIDE:
-        y += tl.load(beside + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     if BACK:
         g = tl.load(grad + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
             g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
-        if BESIDE:
-            tl.store(out_beside + seat * rows * C + at, g.to(out_beside.dtype.element_ty), mask=valid)
         to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
         y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
             slope * scale
         )
-    elif RELU:
+    if BESIDE:
+        y += tl.load(beside + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
+    if RELU and not BACK:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=valid)
 
 
 @_kernel
 def _gradient_sums(
-    x, beside, grad, out, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
+    x, beside, grad, out, out_beside, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
     BESIDE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C)."""
+    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C); BESIDE: g is stored."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     per, size = seat * C + c, seats * C
@@ -553,6 +567,7 @@ def _gradient_sums(
     x += seat * rows * C
     beside += seat * rows * C
     grad += seat * rows * C
+    out_beside += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
@@ -564,6 +579,8 @@ def _gradient_sums(
             if BESIDE:
                 y += tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)
             g = tl.where(y <= 0, 0.0, g)
+        if BESIDE:
+            tl.store(out_beside + at, g.to(out_beside.dtype.element_ty), mask=valid)
         to_bias += g
         to_weight += g * value
     out += tl.program_id(0) * 2 * size
@@ -585,24 +602,36 @@ def _blocks(channels: int, warps: int) -> tuple[int, int, int]:
 
 
 @torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
-def _measure(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
-    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics."""
-    x, (seats, c) = _rows(x), running_mean.shape
+def _measure(
+    x: Tensor, beside: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics.
+
+    If there is something beside x, they are those of the sum, which comes with them.
+    """
+    inner, (seats, c) = _rows(x), running_mean.shape
     rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c, 2)
     count = triton.cdiv(rows, share)
     parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
-    _moments[count, triton.cdiv(c, bc), seats](x, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=2)
+    total = x.new_empty(0) if beside is None else _like(x)
+    _moments[count, triton.cdiv(c, bc), seats](
+        inner, inner if beside is None else _rows(beside), inner if beside is None else total, parts, rows,
+        C=c, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=2,
+    )  # fmt: skip
     bc, bp = _pow2(c, 4, 16), _pow2(count, 1, 128)
     _statistics[triton.cdiv(c, bc), seats](
         parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, BP=bp, BC=bc, num_warps=4
     )
-    return out
+    return out, total
 
 
 @_measure.register_fake
-def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
-    return x.new_empty(2, *running_mean.shape, dtype=torch.float32)
+def _(
+    x: Tensor, beside: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    moments = x.new_empty(2, *running_mean.shape, dtype=torch.float32)
+    return moments, x.new_empty(0) if beside is None else _like(x)
 
 
 @torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
@@ -610,7 +639,7 @@ def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside:
     inner, (seats, c) = _rows(x), weight.shape
     rows, (bm, bc, _), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
-        inner, inner if beside is None else _rows(beside), inner, out, out, weight, bias, moments, moments, rows,
+        inner, inner if beside is None else _rows(beside), inner, out, weight, bias, moments, moments, rows,
         C=c, RELU=relu, BESIDE=beside is not None, BACK=False, BM=bm, BC=bc, num_warps=8,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
@@ -623,9 +652,13 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor |
 
 @torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C)."""
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
+    past: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C).
+
+    ``past``: a gradient that reaches x past the normalisation, and is added.
+    """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c, 2), torch.empty_like(inner)
     other = inner if beside is None else _rows(beside)
@@ -633,13 +666,15 @@ def _normalise_backward(
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
-        inner, other, grad, parts, weight, bias, moments, seats, rows,
+        inner, other, grad, parts, out if beside is None else out_beside, weight, bias, moments, seats, rows,
         C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=2,
     )  # fmt: skip
     sums, (bm, _, _) = _summed(parts), _blocks(c, 4)
+    if beside is not None:
+        grad, relu = out_beside, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](
-        inner, other, grad, out, out if beside is None else out_beside, weight, bias, moments, sums, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
+        inner, inner if past is None else _rows(past), grad, out, weight, bias, moments, sums, rows,
+        C=c, RELU=relu, BESIDE=past is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
     )  # fmt: skip
     if x.dim() == 4:
         out, out_beside = out.permute(0, 3, 1, 2), out_beside if beside is None else out_beside.permute(0, 3, 1, 2)
@@ -648,8 +683,9 @@ def _normalise_backward(
 
 @_normalise_backward.register_fake
 def _(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
+    past: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
 
 
@@ -691,16 +727,53 @@ def stacked_norm(
     Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's mean and unbiased
     variance. ``beside``, of the shape of x, is added, and ReLU follows if ``relu``.
     """
-    _check(x, weight, bias, running_mean, running_var)
-    if x.dim() not in (2, 4):
-        raise ValueError(f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}.")
-    if x.numel() <= weight.numel():
-        raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
+    _check_norm(x, weight, bias, running_mean, running_var)
     # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
-        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        moments, _ = _measure(x.detach(), None, running_mean, running_var, momentum, eps)
         out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
     return out
+
+
+def stacked_norm_of_sum(
+    x: Tensor, beside: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float, relu: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``stacked_norm`` of x + beside, and that sum, which is made while it is measured."""
+    _check_norm(x, weight, bias, running_mean, running_var)
+    with device_of(x):
+        values = _as(beside, x), weight, bias, running_mean, running_var, momentum, eps, relu
+        out, total = _NormOfSum.apply(x, *values)
+    return out, total
+
+
+class _NormOfSum(torch.autograd.Function):
+    """A gradient that reaches the sum past the normalisation is added on the way, not by a kernel of its own."""
+
+    @staticmethod
+    def forward(ctx, x, beside, weight, bias, running_mean, running_var, momentum, eps, relu):
+        moments, total = _measure(x, beside, running_mean, running_var, momentum, eps)
+        ctx.save_for_backward(total, weight, bias, moments)
+        ctx.relu = relu
+        ctx.set_materialize_grads(False)
+        return _normalise(total, weight, bias, moments, None, relu), total
+
+    @staticmethod
+    def backward(ctx, grad, past):
+        if grad is None:
+            return past, past, *[None] * 7
+        total, *values = ctx.saved_tensors
+        with device_of(total):
+            to_x, _, (to_bias, to_weight) = _normalise_backward(grad, total, *values, None, ctx.relu, past)
+        return to_x, to_x, to_weight, to_bias, *[None] * 5
+
+
+def _check_norm(x: Tensor, *parameters: Tensor) -> None:
+    _check(x, *parameters)
+    if x.dim() not in (2, 4):
+        raise ValueError(f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}.")
+    if x.numel() <= parameters[0].numel():
+        raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
 
 
 def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:

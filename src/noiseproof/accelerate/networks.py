@@ -198,6 +198,17 @@ class StackedBatchNorm(_Stacked):
         out = out if beside is None else out + beside
         return F.relu(out) if self.relu else out
 
+    def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``NormReLU`` has it."""
+        if not x.is_cuda:
+            total = x + beside
+            return self(total), total
+        from noiseproof.accelerate.layer_kernels import stacked_norm_of_sum
+
+        self.num_batches_tracked += 1
+        values = self.weight, self.bias, self.running_mean, self.running_var
+        return stacked_norm_of_sum(x, beside, *values, self.momentum, self.eps, self.relu)
+
 
 class StackedMaxPool(nn.MaxPool2d):
     """Pooling over 2×2 by a kernel that is faster than PyTorch's."""

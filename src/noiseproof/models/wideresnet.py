@@ -27,10 +27,11 @@ class WideBlock(nn.Module):
         same = stride == 1 and in_channels == channels
         self.shortcut = nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.dropout(self.conv1(self.bn1(x)))
-        out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
-        return out
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Of x + beside, the two parts whose sum the next normalisation makes."""
+        active, x = (self.bn1(x), x) if beside is None else self.bn1.of_sum(x, beside)
+        inner = self.dropout(self.conv1(active))
+        return self.conv2(self.bn2(inner)), self.shortcut(x)
 
 
 class WideResNet(Backbone):
@@ -79,7 +80,11 @@ class WideResNet(Backbone):
         self.num_features = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn(self.blocks(self.stem(x))).mean((2, 3))  # (B, 64·width)
+        first, *others = self.blocks
+        x, beside = first(self.stem(x))
+        for block in others:
+            x, beside = block(x, beside)
+        out: Tensor = self.bn.of_sum(x, beside)[0].mean((2, 3))  # (B, 64·width)
         return out
 
 
