@@ -45,6 +45,8 @@ CONVOLUTIONS = {
     "side 16": (3, 2, 64, 64, 16, 16, 3, 1, 1, True),
     "side 8": (2, 5, 64, 32, 8, 8, 3, 1, 1, False),
     "side 4": (2, 19, 32, 64, 4, 4, 3, 1, 1, True),
+    "256 outputs": (2, 2, 64, 256, 4, 4, 3, 1, 1, False),
+    "256 back": (2, 2, 256, 64, 4, 4, 3, 2, 1, False),
     "linear": (2, 37, 1100, 10, 1, 1, 1, 1, 0, True),  # longer sums than convolutions have
     "hidden": (2, 33, 1176, 84, 1, 1, 1, 1, 0, True),
     "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has

@@ -41,14 +41,19 @@ class Tile(NamedTuple):
     stages: int
 
 
-def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9) -> Tile:
-    """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks."""
+def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, step: int = 1) -> Tile:
+    """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks.
+
+    ``step``: going back, the stride.
+    """
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
         return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
     if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
         return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
+    if outputs % 256 == columns % 64 == 0 and step == 1:
+        return Tile(128, 256, bk, 8, 3)
     return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
 
 
@@ -238,8 +243,8 @@ def _multiply(
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
-    tile = product_tile(kh * kw * c, n, x.dtype, kh * kw)
     step = stride if back else 1
+    tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
         x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,
@@ -592,13 +597,14 @@ def _rows(x: Tensor) -> Tensor:
     return _images(x) if x.dim() == 4 else x.contiguous()  # (…, C)
 
 
-def _blocks(channels: int, warps: int) -> tuple[int, int, int]:
+def _blocks(channels: int, warps: int, numbers: int = 1024) -> tuple[int, int, int]:
     """Rows and channels that a program of a normalisation holds at a time, and the rows of a part of its sums.
 
-    On an H200 sums are fastest with 2 warps, what is written with 8, and going back with 4.
+    On an H200 sums are fastest with 2 warps (of 512 numbers where nothing is written), what is written with 8, and
+    going back with 4.
     """
     bc = _pow2(channels, 4, 128)
-    return 1024 * warps // bc, bc, 4 * 4096 // bc
+    return numbers * warps // bc, bc, 4 * 4096 // bc
 
 
 @torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
@@ -610,7 +616,7 @@ def _measure(
     If there is something beside x, they are those of the sum, which comes with them.
     """
     inner, (seats, c) = _rows(x), running_mean.shape
-    rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c, 2)
+    rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c, 2, 512 if beside is None else 1024)
     count = triton.cdiv(rows, share)
     parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
