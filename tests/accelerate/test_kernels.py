@@ -214,18 +214,23 @@ def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: tor
     inputs = [value.requires_grad_() for value in (x, beside, normal(s, shape[1], seed=4), normal(s, shape[1], seed=5))]
     running = [[normal(s, shape[1], seed=6), normal(s, shape[1], seed=7).exp()] for _ in range(2)]
     found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, True)
-    total = x + beside
+    total = (x + beside).detach()
     expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, True), total
-    slopes = to_out, to_total
     for one, other in zip([*found, *running[0]], [*expected, *running[1]], strict=True):
         assert torch.equal(one, other) or (INTERPRETED and close(one, other.double(), dtype))
-    for each in ((0, 1), (0,), (1,)):  # with and without a gradient of either
+    sums, weight, bias = (value.detach().double().requires_grad_() for value in (found[1], *inputs[2:]))
+    each = [
+        F.batch_norm(rows, None, None, weight[n], bias[n], True) for n, rows in enumerate(sums.unflatten(0, (s, -1)))
+    ]
+    exact, slopes = (F.relu(torch.cat(each)), sums), (to_out, to_total)
+    for chosen in ((0, 1), (0,), (1,)):  # with and without a gradient of either
         ours, theirs = (
-            torch.autograd.grad([made[i] for i in each], inputs, [slopes[i] for i in each], True, allow_unused=True)
-            for made in (found, expected)
-        )
-        for one, other in zip(ours, theirs, strict=True):
-            assert (one is None and other is None) or close(one, other.double(), dtype, terms=4)
+            torch.autograd.grad([made[i] for i in chosen], by, [slopes[i].to(made[i]) for i in chosen], True,
+                                allow_unused=True)
+            for made, by in ((found, inputs), (exact, (sums, sums, weight, bias)))
+        )  # fmt: skip
+        for value, reference in zip(ours, theirs, strict=True):
+            assert (value is None and reference is None) or close(value, reference, value.dtype, terms=64)
 
 
 @here
@@ -501,7 +506,8 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
     calls: list[tuple[object, tuple[object, ...]]] = [
         (kernels._conv, (x, weight, weight.detach().clone(), bias, 2, 1)),
         (kernels._conv, (x, weight, weight.detach().clone(), None, 1, 0)),
-        (kernels._measure, (x.detach(), *running, 0.1, 1e-5)),
+        (kernels._measure, (x.detach(), None, *running, 0.1, 1e-5)),
+        (kernels._measure, (x.detach(), (2 * x).detach(), *running, 0.1, 1e-5)),
         (kernels._normalise, (x, slope, offset, moments, None, True)),
         (kernels._normalise, (x, slope, offset, moments, (2 * x).detach().requires_grad_(), True)),
         (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False)),
