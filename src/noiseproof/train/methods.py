@@ -297,14 +297,20 @@ def _build(spec: str, context: MethodContext) -> Method:
             return METHODS.create(name, context, **params)
         return Method(get_loss(spec))
     except ValueError:
-        for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
-            if name in METHODS and not _is_named(spec):
-                own = METHODS.create(name, context).loss
-                raise ValueError(f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`.") from None
-            if name in STRATEGIES and name not in METHODS:
-                remedy = f"Add it to one with &: `ce & {name}`."
-                raise ValueError(f"Expected a loss, got the strategy {name!r}. {remedy}") from None
+        if why := _misplaced(spec, context):
+            raise ValueError(why) from None
         raise
+
+
+def _misplaced(spec: str, context: MethodContext) -> str:
+    """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
+    for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
+        if name in METHODS and not _is_named(spec):
+            own = METHODS.create(name, context).loss
+            return f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`."
+        if name in STRATEGIES and name not in METHODS:
+            return f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`."
+    return ""
 
 
 def _from_paper(spec: str, context: MethodContext) -> str:
