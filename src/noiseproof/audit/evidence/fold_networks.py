@@ -50,7 +50,7 @@ class FoldAverages:
 
 
 def is_foldable(method: Method) -> bool:
-    """Whether ``method`` is a loss alone, the same for every step, and of a row alone: others are left out."""
+    """Whether ``method`` is a loss alone, the same for every step; of the row alone, as a step has rows left out."""
     parts = [part for part in method.loss.modules() if isinstance(part, Loss)]
     counts_steps = any(type(part).set_step is not Loss.set_step for part in parts)
     is_plain = method.loss.independent_rows and not method.loss.extra_scores
