@@ -25,12 +25,19 @@ SOURCE = Path(__file__).parent / "src"
 
 
 def without_comments(script: str) -> str:
-    """``script`` without lines that are comments, and without comments behind code whose strings end on the line."""
-    kept = []
+    """``script`` without lines that are comments, and without comments behind code whose strings end on the line.
+
+    A template of several lines stays as it is: what looks like a comment in it is text.
+    """
+    kept, is_text = [], False
     for line in script.split("\n"):
+        if not is_text and line.lstrip().startswith("// "):
+            continue
         code = re.sub(r"\s+// [^\"'`]*$", "", line)
-        if not line.lstrip().startswith("// "):
-            kept.append(line if any(code.count(quote) % 2 for quote in "\"'`") else code)
+        quotes = re.sub(r"\\.", "", code)
+        is_open = is_text or any(quotes.count(quote) % 2 for quote in "\"'`")
+        kept.append(line if is_open else code)
+        is_text ^= quotes.count("`") % 2 == 1
     return "\n".join(kept)
 
 

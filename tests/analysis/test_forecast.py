@@ -346,6 +346,16 @@ def test_nal_learns_many_classes_only_with_a_large_lambda() -> None:
     assert result.answer == "underfits" and result.instead[0].loss.startswith("nal:lam=10")
 
 
+def test_the_answer_says_that_it_is_not_about_the_warm_up() -> None:
+    """In it nal is cross entropy, whose weights are others: the numbers are those of the loss without one."""
+    waits, plain = (make_forecast(get_loss(f"nal:lam=2{warmup}"), 30) for warmup in (",warmup=5", ""))
+    assert waits.reason == f"{plain.reason}; judged as it is after its warm-up of 5 epochs"
+    assert replace(waits, loss=plain.loss, reason=plain.reason, instead=()) == replace(plain, instead=())
+    assert "after its warm-up of 5 epochs" in make_forecast("nal", 10).reason  # 5 % of 100 epochs
+    shown = runner.invoke(app, ["analyze", "fit", "--loss", "nal:warmup=1", "--classes", "10"]).stdout.splitlines()[0]
+    assert shown.endswith("; judged as it is after its warm-up of 1 epoch.")
+
+
 @pytest.mark.parametrize(
     ("line", "loss", "answer"),
     [("het", "het", "learns"), ("het-tau:tau=50", "het:tau=50", "underfits"), ("ln", "ln:lam=1", "learns")],

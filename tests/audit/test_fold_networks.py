@@ -15,6 +15,7 @@ from noiseproof.audit.evidence import cross_validate
 from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.losses import CR
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Diverged, Settings, get_method
 from noiseproof.train.task import Task
@@ -95,7 +96,8 @@ def test_the_weights_of_a_step_do_not_depend_on_the_rows_left_out() -> None:
 
 def test_methods_and_models_that_need_runs_of_their_own() -> None:
     data, fold = rows()
-    for method, foldable in (("ce", True), ("ln", True), ("gce", True), ("ce & sln", False), ("co-teaching", False)):
+    needed = ("ce & sln", "co-teaching", "cr", "cr:prior=none,warmup=none", "peer")
+    for method, foldable in [*((name, True) for name in ("ce", "ln", "gce")), *((name, False) for name in needed)]:
         assert is_foldable(get_method(method, Task(data), Settings())) == foldable, method
     images = torch.zeros(4, 1, 8, 8)
     settings = FoldSettings("resnet32", epochs=1, batch_size=2, lr=0.1)
@@ -110,3 +112,16 @@ def test_a_loss_that_is_not_finite_ends_the_training() -> None:
     _, fold = rows()
     with pytest.raises(Diverged, match="not finite in epoch 1"):
         trained("ce", FoldSettings("mlp:hidden=[8]", epochs=2, batch_size=16, lr=math.inf), fold)
+
+
+def test_a_loss_of_shares_gets_those_of_the_labels_that_a_fold_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels of rows that are left out must not reach the network that predicts them."""
+    data, fold = rows()
+    assert isinstance(data.x, Tensor)
+    got: list[Tensor] = []
+    plain = CR.set_shares
+    monkeypatch.setattr(CR, "set_shares", lambda loss, shares, total=None: (got.append(shares), plain(loss, shares)))
+    cross_validate(data.x, data.given, K, fold, method="cr", model="mlp:hidden=[8]", epochs=2)
+    kept = [data.given[fold != one] for one in range(FOLDS)]
+    expected = torch.stack([torch.stack([(labels == k).double().mean() for k in range(K)]) for labels in kept])
+    torch.testing.assert_close(torch.stack(got[:FOLDS]), expected)

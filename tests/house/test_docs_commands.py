@@ -29,6 +29,8 @@ from command_lines import PAGES, ROOT, Line, lines, words
 from PIL import Image
 from typer.testing import CliRunner
 
+from noiseproof.audit import corrections, read_audit
+from noiseproof.audit.plan import Refused
 from noiseproof.cli import app
 from noiseproof.data import DATASETS, Dataset, Split
 
@@ -260,6 +262,8 @@ def test_the_ten_lines_of_the_readme_run_on_a_file_of_ones_own(folder: Path) -> 
     exec(compile(block, "README.md", "exec"), {})
     assert len(Path("fixed.csv").read_text().splitlines()) == len(Path("data.csv").read_text().splitlines())
     assert len([line for line in block.splitlines() if line and "import" not in line]) <= 10
+    with pytest.raises(Refused):  # what the line says about `yes`
+        corrections(read_audit("issues"), {}, accept_all=True)
 
 
 @pytest.mark.slow

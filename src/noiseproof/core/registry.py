@@ -12,7 +12,6 @@ from noiseproof.core.plugins import load_plugins, note_module, plugin_being_impo
 T = TypeVar("T")
 C = TypeVar("C")
 EXAMPLES = {"forget": 0.2, "rate": 0.2}  # shares of wrong labels, for messages
-_REGISTRIES: "list[Registry[Any]]" = []
 
 
 def stored_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
@@ -47,7 +46,6 @@ class Registry(Generic[T]):
         self.shared = shared
         self.returns = returns
         self._factories: dict[str, Callable[..., T]] = {}
-        _REGISTRIES.append(self)
 
     def register(self, name: str, *, module: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Add a class or function under ``name``, as a decorator.
@@ -95,8 +93,6 @@ class Registry(Generic[T]):
             load_plugins()
         if name in self._factories:
             return self._factories[name]
-        if self.kind == "loss" and any(other.kind == "strategy" and name in other for other in _REGISTRIES):
-            raise ValueError(f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`.")
         raise ValueError(f"Unknown {self.kind} {name!r}. {near_names(name, sorted(self))}")
 
     def __iter__(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.grammar import calls_in, format_call, format_value, parse_call, parse_sum, split_outside_brackets
 from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
@@ -288,15 +288,29 @@ def check_method(spec: str) -> None:
 
 
 def _build(spec: str, context: MethodContext) -> Method:
-    name = _first_word(spec)
-    if "@" in name:
+    if "@" in _first_word(spec):
         return _build(_from_paper(spec, context), context)
-    check_method(spec)
-    for term in [] if _is_named(spec) else [_first_word(term) for _, term in parse_sum(spec)]:
-        if term in METHODS and term not in LOSSES:
-            own = METHODS.create(term, context).loss
-            raise ValueError(f"Expected losses in a sum, got the method {term!r}. Write its loss, `{own}`.")
-    return METHODS.create(name, context, **parse_call(spec)[1]) if _is_named(spec) else Method(get_loss(spec))
+    try:
+        check_method(spec)
+        if _is_named(spec):
+            name, params = parse_call(spec)
+            return METHODS.create(name, context, **params)
+        return Method(get_loss(spec))
+    except ValueError:
+        if why := _misplaced(spec, context):
+            raise ValueError(why) from None
+        raise
+
+
+def _misplaced(spec: str, context: MethodContext) -> str:
+    """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
+    for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
+        if name in METHODS and not _is_named(spec):
+            own = METHODS.create(name, context).loss
+            return f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`."
+        if name in STRATEGIES and name not in METHODS:
+            return f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`."
+    return ""
 
 
 def _from_paper(spec: str, context: MethodContext) -> str:

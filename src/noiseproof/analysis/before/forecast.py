@@ -8,6 +8,7 @@ from torch import Tensor
 
 from noiseproof.analysis.before.robustness import check_of_logits
 from noiseproof.core.checks import check_count
+from noiseproof.core.messages import counted
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
 from noiseproof.losses.attention import NoiseAttention
 from noiseproof.losses.calibrate import expected_margin, logit_bias
@@ -137,9 +138,15 @@ def _forecast(loss: Loss, weights: Weights, given: Loss) -> Forecast:
         left_behind=judged.left_behind,
         learnt=ratio(learnt, judged.maximum),
         slowness=judged.slowness,
-        reason=judged.reason,
+        reason=judged.reason + _after_warmup(given),
         terms=tuple(terms),
     )
+
+
+def _after_warmup(loss: Loss) -> str:
+    """What the answer is not about: the first epochs of NAL, which are cross entropy."""
+    warmup = max((part.warmup or 0 for part in loss.modules() if isinstance(part, NoiseAttention)), default=0)
+    return f"; judged as it is after its warm-up of {counted(warmup, 'epoch')}" if warmup else ""
 
 
 def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:

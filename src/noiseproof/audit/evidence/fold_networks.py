@@ -50,10 +50,11 @@ class FoldAverages:
 
 
 def is_foldable(method: Method) -> bool:
-    """Whether ``method`` is a loss alone, the same for every row and step."""
+    """Whether ``method`` is a loss alone, the same for every step; of the row alone, as a step has rows left out."""
     parts = [part for part in method.loss.modules() if isinstance(part, Loss)]
     counts_steps = any(type(part).set_step is not Loss.set_step for part in parts)
-    return not method.strategies and not counts_steps and not method.loss.extra_scores
+    is_plain = method.loss.independent_rows and not method.loss.extra_scores
+    return is_plain and not method.strategies and not counts_steps
 
 
 def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int) -> Stack | None:
@@ -97,7 +98,6 @@ def train_folds(
     """
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
-    loss.set_shares(data.shares)
     seats = max(1, int(fold.max()) + 1)
     rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
