@@ -162,10 +162,11 @@ def test_pooling_hides_no_nan() -> None:
 
 
 def normalise(
-    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5, beside: bool = False
-) -> tuple[list[Tensor], list[Tensor]]:
+    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5,
+    beside: bool = False, twice: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels and in float64."""
-    from noiseproof.accelerate.layer_kernels import stacked_norm
+    from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_twice
 
     s, shape = NORMS[name]
     c, momentum, eps = shape[1], 0.1, 1e-5
@@ -178,9 +179,15 @@ def normalise(
     exact = [value.detach().double().requires_grad_() for value in inputs]
     exact_running = [value.double() for value in running]
     inputs = [value.requires_grad_() for value in inputs]
-    out = stacked_norm(x, weight, bias, *running, momentum, eps, relu, *inputs[3:])
+    values = x, weight, bias, *running, momentum, eps, relu, *inputs[3:]
     grad = normal(s, *shape, seed=5, dtype=dtype)[members].flatten(0, 1)
-    found = [out, *torch.autograd.grad(out, inputs, grad), *running]
+    if twice:
+        made = stacked_norm_twice(*values)
+        assert torch.equal(*made)
+        found = [made[0], *torch.autograd.grad(made, inputs, (2 * grad, -grad)), *running]  # whose sum is exact
+    else:
+        out = stacked_norm(*values)
+        found = [out, *torch.autograd.grad(out, inputs, grad), *running]
     each = [
         F.batch_norm(rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps)
         for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
@@ -191,12 +198,14 @@ def normalise(
 
 
 @here
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("beside", "twice"), [(False, False), (True, False), (True, True), (False, True)])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["images", "wide", "vectors", "long"])
-def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype, relu: bool, beside: bool) -> None:
-    found, exact = normalise(name, dtype, relu, beside=beside)
+def test_normalisations_are_those_of_each_network(
+    name: str, dtype: torch.dtype, relu: bool, beside: bool, twice: bool
+) -> None:
+    found, exact = normalise(name, dtype, relu, beside=beside, twice=twice)
     labels = ["out", "x", "weight", "bias", *(["beside"] if beside else []), "running_mean", "running_var"]
     for label, value, reference in zip(labels, found, exact, strict=True):
         expected = dtype if label in ("out", "x", "beside") else torch.float32
