@@ -162,10 +162,11 @@ def test_pooling_hides_no_nan() -> None:
 
 
 def normalise(
-    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5, beside: bool = False
-) -> tuple[list[Tensor], list[Tensor]]:
+    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5,
+    beside: bool = False, twice: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels and in float64."""
-    from noiseproof.accelerate.layer_kernels import stacked_norm
+    from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_twice
 
     s, shape = NORMS[name]
     c, momentum, eps = shape[1], 0.1, 1e-5
@@ -178,9 +179,15 @@ def normalise(
     exact = [value.detach().double().requires_grad_() for value in inputs]
     exact_running = [value.double() for value in running]
     inputs = [value.requires_grad_() for value in inputs]
-    out = stacked_norm(x, weight, bias, *running, momentum, eps, relu, *inputs[3:])
+    values = x, weight, bias, *running, momentum, eps, relu, *inputs[3:]
     grad = normal(s, *shape, seed=5, dtype=dtype)[members].flatten(0, 1)
-    found = [out, *torch.autograd.grad(out, inputs, grad), *running]
+    if twice:
+        made = stacked_norm_twice(*values)
+        assert torch.equal(*made)
+        found = [made[0], *torch.autograd.grad(made, inputs, (2 * grad, -grad)), *running]  # whose sum is exact
+    else:
+        out = stacked_norm(*values)
+        found = [out, *torch.autograd.grad(out, inputs, grad), *running]
     each = [
         F.batch_norm(rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps)
         for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
@@ -191,12 +198,14 @@ def normalise(
 
 
 @here
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("beside", "twice"), [(False, False), (True, False), (True, True), (False, True)])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["images", "wide", "vectors", "long"])
-def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype, relu: bool, beside: bool) -> None:
-    found, exact = normalise(name, dtype, relu, beside=beside)
+def test_normalisations_are_those_of_each_network(
+    name: str, dtype: torch.dtype, relu: bool, beside: bool, twice: bool
+) -> None:
+    found, exact = normalise(name, dtype, relu, beside=beside, twice=twice)
     labels = ["out", "x", "weight", "bias", *(["beside"] if beside else []), "running_mean", "running_var"]
     for label, value, reference in zip(labels, found, exact, strict=True):
         expected = dtype if label in ("out", "x", "beside") else torch.float32
@@ -215,9 +224,11 @@ def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: tor
     running = [[normal(s, shape[1], seed=6), normal(s, shape[1], seed=7).exp()] for _ in range(2)]
     found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, True)
     total = (x + beside).detach()
-    expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, True), total
-    for one, other in zip([*found, *running[0]], [*expected, *running[1]], strict=True):
-        assert torch.equal(one, other) or (INTERPRETED and close(one, other.double(), dtype))
+    expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, True)
+    assert torch.equal(found[1], total) or (INTERPRETED and close(found[1], total.double(), dtype))
+    for one, other in zip(running[0], running[1], strict=True):
+        assert close(one, other.double(), dtype if INTERPRETED else torch.float32, terms=64)
+    assert close(found[0], expected.double(), dtype, terms=64)
     sums, weight, bias = (value.detach().double().requires_grad_() for value in (found[1], *inputs[2:]))
     each = [
         F.batch_norm(rows, None, None, weight[n], bias[n], True) for n, rows in enumerate(sums.unflatten(0, (s, -1)))

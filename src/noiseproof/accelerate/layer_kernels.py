@@ -558,10 +558,13 @@ def _affine(
 
 @_kernel
 def _gradient_sums(
-    x, beside, grad, out, out_beside, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
-    BESIDE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, beside, grad, more, out, stored, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
+    BESIDE: tl.constexpr, MORE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C); BESIDE: g is stored."""
+    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C).
+
+    MORE: g is a sum of two gradients. Then, or where something is BESIDE x, g is stored.
+    """
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     per, size = seat * C + c, seats * C
@@ -572,20 +575,24 @@ def _gradient_sums(
     x += seat * rows * C
     beside += seat * rows * C
     grad += seat * rows * C
-    out_beside += seat * rows * C
+    more += seat * rows * C
+    stored += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
+        if MORE:
+            g += tl.load(more + at, mask=valid, other=0.0).to(tl.float32)
+            g = g.to(stored.dtype.element_ty).to(tl.float32)
         if RELU:
             y = value * slope + offset
             if BESIDE:
                 y += tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)
             g = tl.where(y <= 0, 0.0, g)
-        if BESIDE:
-            tl.store(out_beside + at, g.to(out_beside.dtype.element_ty), mask=valid)
+        if BESIDE or MORE:
+            tl.store(stored + at, g.to(stored.dtype.element_ty), mask=valid)
         to_bias += g
         to_weight += g * value
     out += tl.program_id(0) * 2 * size
@@ -659,38 +666,40 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor |
 @torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
-    past: Tensor | None = None,
+    more: Tensor | None = None, past: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C).
 
-    ``past``: a gradient that reaches x past the normalisation, and is added.
+    ``more``: a second gradient of the output; ``past``: one that reaches x past the normalisation. Both are added.
     """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c, 2), torch.empty_like(inner)
     other = inner if beside is None else _rows(beside)
-    out_beside = out.new_empty(0) if beside is None else torch.empty_like(other)
+    stored = out.new_empty(0) if beside is more is None else torch.empty_like(inner)
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
-        inner, other, grad, parts, out if beside is None else out_beside, weight, bias, moments, seats, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=2,
+        inner, other, grad, grad if more is None else _rows(more), parts, stored if len(stored) else out,
+        weight, bias, moments, seats, rows, C=c, RELU=relu, BESIDE=beside is not None, MORE=more is not None,
+        SHARE=share, BM=bm, BC=bc, num_warps=2,
     )  # fmt: skip
     sums, (bm, _, _) = _summed(parts), _blocks(c, 4)
-    if beside is not None:
-        grad, relu = out_beside, False  # it has gone through ReLU
+    if len(stored):
+        grad, relu = stored, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](
         inner, inner if past is None else _rows(past), grad, out, weight, bias, moments, sums, rows,
         C=c, RELU=relu, BESIDE=past is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
     )  # fmt: skip
+    to_beside = out.new_empty(0) if beside is None else stored
     if x.dim() == 4:
-        out, out_beside = out.permute(0, 3, 1, 2), out_beside if beside is None else out_beside.permute(0, 3, 1, 2)
-    return out, out_beside, sums
+        out, to_beside = out.permute(0, 3, 1, 2), to_beside if beside is None else to_beside.permute(0, 3, 1, 2)
+    return out, to_beside, sums
 
 
 @_normalise_backward.register_fake
 def _(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
-    past: Tensor | None = None,
+    more: Tensor | None = None, past: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
 
@@ -741,6 +750,38 @@ def stacked_norm(
     return out
 
 
+def stacked_norm_twice(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float, relu: bool, beside: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``stacked_norm`` for two readers."""
+    _check_norm(x, weight, bias, running_mean, running_var)
+    with device_of(x):
+        moments, _ = _measure(x.detach(), None, running_mean, running_var, momentum, eps)
+        one, other = _NormTwice.apply(x, weight, bias, moments, _as(beside, x), relu)
+    return one, other
+
+
+class _NormTwice(torch.autograd.Function):
+    """The gradients of the two readers are added on the way, not by a kernel of its own."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, moments, beside, relu):
+        ctx.save_for_backward(x, weight, bias, moments, beside)
+        ctx.relu = relu
+        ctx.set_materialize_grads(False)
+        out = _normalise(x, weight, bias, moments, beside, relu)
+        return out, out.detach()
+
+    @staticmethod
+    def backward(ctx, grad, more):
+        if grad is None:
+            grad, more = more, None
+        with device_of(grad):
+            to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu, more)
+        return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
+
+
 def stacked_norm_of_sum(
     x: Tensor, beside: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
     momentum: float, eps: float, relu: bool,
@@ -770,7 +811,7 @@ class _NormOfSum(torch.autograd.Function):
             return past, past, *[None] * 7
         total, *values = ctx.saved_tensors
         with device_of(total):
-            to_x, _, (to_bias, to_weight) = _normalise_backward(grad, total, *values, None, ctx.relu, past)
+            to_x, _, (to_bias, to_weight) = _normalise_backward(grad, total, *values, None, ctx.relu, None, past)
         return to_x, to_x, to_weight, to_bias, *[None] * 5
 
 

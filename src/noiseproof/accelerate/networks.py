@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
@@ -186,28 +187,35 @@ class StackedBatchNorm(_Stacked):
             raise Unstackable(f"{layer} has no stacked form")
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        self.num_batches_tracked += 1
-        values = self.weight, self.bias, self.running_mean, self.running_var
+        out: Tensor
         if x.is_cuda:
-            from noiseproof.accelerate.layer_kernels import stacked_norm  # needs Triton
-
-            out: Tensor = stacked_norm(x, *values, self.momentum, self.eps, self.relu, beside)
+            out = provided("layer_kernels").stacked_norm(x, *self._start(), beside)
             return out
+        *values, momentum, eps, relu = self._start()
         weight, bias, mean, var = (value.flatten() for value in values)
-        out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, self.momentum, self.eps))
+        out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, momentum, eps))
         out = out if beside is None else out + beside
-        return F.relu(out) if self.relu else out
+        return F.relu(out) if relu else out
+
+    # As NormReLU has them:
+
+    def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if not x.is_cuda:
+            return (out := self(x, beside)), out
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(x, *self._start(), beside)
+        return both
 
     def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``NormReLU`` has it."""
         if not x.is_cuda:
-            total = x + beside
-            return self(total), total
-        from noiseproof.accelerate.layer_kernels import stacked_norm_of_sum
+            return self(total := x + beside), total
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(x, beside, *self._start())
+        return both
 
+    def _start(self) -> tuple[Any, ...]:
+        """Count a batch; what its normalisation needs."""
         self.num_batches_tracked += 1
-        values = self.weight, self.bias, self.running_mean, self.running_var
-        return stacked_norm_of_sum(x, beside, *values, self.momentum, self.eps, self.relu)
+        state = self.weight, self.bias, self.running_mean, self.running_var
+        return *state, self.momentum, self.eps, self.relu
 
 
 class StackedMaxPool(nn.MaxPool2d):

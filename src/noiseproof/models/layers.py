@@ -74,10 +74,13 @@ class NormReLU(nn.BatchNorm2d):
             fused = kernels.stacked_norm(x, *stacked, momentum, self.eps, True, beside)
         return fused
 
+    def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``forward`` for two readers, whose gradients stacks add on the way."""
+        return (out := self(x, beside)), out
+
     def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
         """What ``forward`` makes of x + beside, and that sum; in stacks one kernel adds and measures."""
-        total = x + beside
-        return self(total), total
+        return self(total := x + beside), total
 
     def _has_kernels(self, x: Tensor) -> bool:
         if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):

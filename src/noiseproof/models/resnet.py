@@ -29,7 +29,10 @@ class Pad(nn.Module):
 
 
 class Block(nn.Module):
-    """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between."""
+    """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between.
+
+    ``forward`` takes its input for the convolutions and for the way past them, and returns its output for both.
+    """
 
     expansion: ClassVar[int] = 1
     norm_shortcut: ClassVar[bool] = True
@@ -56,9 +59,8 @@ class Basic(Block):
         self.conv2 = conv(channels * inner, channels, 3)
         self.bn2 = NormReLU(channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))), self.downsample(x))
-        return out
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        return self.bn2.twice(self.conv2(self.bn1(self.conv1(x))), self.downsample(past))
 
 
 class Bottleneck(Block):
@@ -76,10 +78,9 @@ class Bottleneck(Block):
         self.conv3 = conv(width, out, 1)
         self.bn3 = NormReLU(out)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))))
-        out = self.bn3(self.conv3(out), self.downsample(x))
-        return out
+        return self.bn3.twice(self.conv3(out), self.downsample(past))
 
 
 class PreAct(Block):
@@ -98,10 +99,10 @@ class PreAct(Block):
         self.bn2 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(x)
-        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(x)
-        return out
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        x, past = self.bn1.twice(x)
+        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(past)
+        return out, out
 
 
 BLOCKS = {"basic": Basic, "bottleneck": Bottleneck, "preact": PreAct}
@@ -155,8 +156,10 @@ class ResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.bn1(self.conv1(x)))
+        past = x
         for name in self.stages:
-            x = getattr(self, name)(x)
+            for block in getattr(self, name):
+                x, past = block(x, past)
         return x.mean((2, 3))  # (B, num_features)
 
 
