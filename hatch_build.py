@@ -38,6 +38,8 @@ def without_comments(script: str) -> str:
         is_open = is_text or any(quotes.count(quote) % 2 for quote in "\"'`")
         kept.append(line if is_open else code)
         is_text ^= quotes.count("`") % 2 == 1
+    if is_text:
+        raise ValueError("Expected each template of a script to end, got an odd number of backticks.")
     return "\n".join(kept)
 
 

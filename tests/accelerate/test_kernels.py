@@ -214,17 +214,17 @@ def test_normalisations_are_those_of_each_network(
 
 @here
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["images", "vectors", "long"])
-def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("name", "relu"), [("images", True), ("wide", False), ("vectors", True), ("long", True)])
+def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, relu: bool, dtype: torch.dtype) -> None:
     from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_of_sum
 
     s, shape = NORMS[name]
     x, beside, to_out, to_total = (normal(s, *shape, seed=seed, dtype=dtype).flatten(0, 1) for seed in range(4))
     inputs = [value.requires_grad_() for value in (x, beside, normal(s, shape[1], seed=4), normal(s, shape[1], seed=5))]
     running = [[normal(s, shape[1], seed=6), normal(s, shape[1], seed=7).exp()] for _ in range(2)]
-    found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, True)
+    found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, relu)
     total = (x + beside).detach()
-    expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, True)
+    expected = stacked_norm(total, *inputs[2:], *running[1], 0.1, 1e-5, relu)
     assert torch.equal(found[1], total) or (INTERPRETED and close(found[1], total.double(), dtype))
     for one, other in zip(running[0], running[1], strict=True):
         assert close(one, other.double(), dtype if INTERPRETED else torch.float32, terms=64)
@@ -233,7 +233,7 @@ def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: tor
     each = [
         F.batch_norm(rows, None, None, weight[n], bias[n], True) for n, rows in enumerate(sums.unflatten(0, (s, -1)))
     ]
-    exact, slopes = (F.relu(torch.cat(each)), sums), (to_out, to_total)
+    exact, slopes = (F.relu(torch.cat(each)) if relu else torch.cat(each), sums), (to_out, to_total)
     for chosen in ((0, 1), (0,), (1,)):  # with and without a gradient of either
         ours, theirs = (
             torch.autograd.grad([made[i] for i in chosen], by, [slopes[i].to(made[i]) for i in chosen], True,
@@ -242,6 +242,21 @@ def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, dtype: tor
         )  # fmt: skip
         for value, reference in zip(ours, theirs, strict=True):
             assert (value is None and reference is None) or close(value, reference, value.dtype, terms=64)
+
+
+@here
+def test_either_reader_of_a_normalisation_may_have_no_gradient() -> None:
+    from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_twice
+
+    x, weight, bias = (
+        normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate([(6, 20), (2, 20), (2, 20)])
+    )
+    values = weight, bias, torch.zeros_like(weight), torch.ones_like(weight), 0.1, 1e-5, True
+    slope = normal(6, 20, seed=3)
+    expected = torch.autograd.grad(stacked_norm(x, *values), (x, weight, bias), slope)
+    for reader in range(2):
+        found = torch.autograd.grad(stacked_norm_twice(x, *values)[reader], (x, weight, bias), slope)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @here
@@ -521,6 +536,11 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
         (kernels._measure, (x.detach(), (2 * x).detach(), *running, 0.1, 1e-5)),
         (kernels._normalise, (x, slope, offset, moments, None, True)),
         (kernels._normalise, (x, slope, offset, moments, (2 * x).detach().requires_grad_(), True)),
+        (kernels._normalise_backward, (x.detach(), *(v.detach() for v in (x, slope, offset, moments)), None, True)),
+        (
+            kernels._normalise_backward,
+            (x.detach(), *(v.detach() for v in (x, slope, offset, moments, x)), True, x.detach(), x.detach()),
+        ),
         (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False)),
     ]
     for operator, values in calls:

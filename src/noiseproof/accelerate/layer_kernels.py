@@ -44,7 +44,7 @@ class Tile(NamedTuple):
 def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, step: int = 1) -> Tile:
     """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks.
 
-    ``step``: going back, the stride.
+    ``step``: the stride in an input gradient, else 1.
     """
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
@@ -52,7 +52,7 @@ def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, 
     if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
         return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
-    if outputs % 256 == columns % 64 == 0 and step == 1:
+    if outputs % 256 == columns % 64 == 0 and step == 1:  # 144 KiB: only Hopper GPUs stack such widths (hopper.widest)
         return Tile(128, 256, bk, 8, 3)
     return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
 
@@ -473,7 +473,6 @@ def _moments(
     origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     if BESIDE:
         origin += tl.load(beside + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-        origin = origin.to(total.dtype.element_ty).to(tl.float32)
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
@@ -585,7 +584,6 @@ def _gradient_sums(
         g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
         if MORE:
             g += tl.load(more + at, mask=valid, other=0.0).to(tl.float32)
-            g = g.to(stored.dtype.element_ty).to(tl.float32)
         if RELU:
             y = value * slope + offset
             if BESIDE:
@@ -607,7 +605,7 @@ def _rows(x: Tensor) -> Tensor:
 def _blocks(channels: int, warps: int, numbers: int = 1024) -> tuple[int, int, int]:
     """Rows and channels that a program of a normalisation holds at a time, and the rows of a part of its sums.
 
-    On an H200 sums are fastest with 2 warps (of 512 numbers where nothing is written), what is written with 8, and
+    On an H200 sums are fastest with 2 warps (512 numbers each where nothing is written), what is written with 8, and
     going back with 4.
     """
     bc = _pow2(channels, 4, 128)
@@ -675,7 +673,7 @@ def _normalise_backward(
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c, 2), torch.empty_like(inner)
     other = inner if beside is None else _rows(beside)
-    stored = out.new_empty(0) if beside is more is None else torch.empty_like(inner)
+    stored = out.new_empty(0) if beside is None and more is None else torch.empty_like(inner)
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
@@ -777,6 +775,8 @@ class _NormTwice(torch.autograd.Function):
     def backward(ctx, grad, more):
         if grad is None:
             grad, more = more, None
+        if grad is None:
+            return (None,) * 6
         with device_of(grad):
             to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu, more)
         return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None

@@ -31,7 +31,7 @@ class Pad(nn.Module):
 class Block(nn.Module):
     """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between.
 
-    ``forward`` takes its input for the convolutions and for the way past them, and returns its output for both.
+    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns its output twice.
     """
 
     expansion: ClassVar[int] = 1
@@ -59,7 +59,8 @@ class Basic(Block):
         self.conv2 = conv(channels * inner, channels, 3)
         self.bn2 = NormReLU(channels)
 
-    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, past = twice
         return self.bn2.twice(self.conv2(self.bn1(self.conv1(x))), self.downsample(past))
 
 
@@ -78,7 +79,8 @@ class Bottleneck(Block):
         self.conv3 = conv(width, out, 1)
         self.bn3 = NormReLU(out)
 
-    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, past = twice
         out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))))
         return self.bn3.twice(self.conv3(out), self.downsample(past))
 
@@ -99,8 +101,8 @@ class PreAct(Block):
         self.bn2 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
 
-    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        x, past = self.bn1.twice(x)
+    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, past = self.bn1.twice(twice[0])
         out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(past)
         return out, out
 
@@ -156,11 +158,10 @@ class ResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.bn1(self.conv1(x)))
-        past = x
+        twice = x, x
         for name in self.stages:
-            for block in getattr(self, name):
-                x, past = block(x, past)
-        return x.mean((2, 3))  # (B, num_features)
+            twice = getattr(self, name)(twice)
+        return twice[0].mean((2, 3))  # (B, num_features)
 
 
 MODELS.register_variant("resnet18", ResNet, block="basic", layers=(2, 2, 2, 2))

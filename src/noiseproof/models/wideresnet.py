@@ -27,11 +27,15 @@ class WideBlock(nn.Module):
         same = stride == 1 and in_channels == channels
         self.shortcut = nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of x + beside, the two parts whose sum the next normalisation makes."""
-        active, x = (self.bn1(x), x) if beside is None else self.bn1.of_sum(x, beside)
-        inner = self.dropout(self.conv1(active))
-        return self.conv2(self.bn2(inner)), self.shortcut(x)
+    def forward(self, summands: list[Tensor]) -> list[Tensor]:
+        """From an input to an output that are sums of these: the next normalisation adds them up.
+
+        The list is emptied, so that nothing keeps the summands once they are added.
+        """
+        x = summands.pop(0)
+        active, x = self.bn1.of_sum(x, summands.pop()) if summands else (self.bn1(x), x)
+        active = self.dropout(self.conv1(active))
+        return [self.conv2(self.bn2(active)), self.shortcut(x)]
 
 
 class WideResNet(Backbone):
@@ -80,10 +84,7 @@ class WideResNet(Backbone):
         self.num_features = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        first, *others = self.blocks
-        x, beside = first(self.stem(x))
-        for block in others:
-            x, beside = block(x, beside)
+        x, beside = self.blocks([self.stem(x)])
         out: Tensor = self.bn.of_sum(x, beside)[0].mean((2, 3))  # (B, 64·width)
         return out
 

@@ -304,11 +304,11 @@ def _build(spec: str, context: MethodContext) -> Method:
 
 def _misplaced(spec: str, context: MethodContext) -> str:
     """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
-    for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
-        if name in METHODS and not _is_named(spec):
+    for name in [name for name, _ in calls_in(spec)][_is_named(spec) :]:
+        if name in METHODS and name not in LOSSES:
             own = METHODS.create(name, context).loss
-            return f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`."
-        if name in STRATEGIES and name not in METHODS:
+            return f"Expected a loss, got the method {name!r}. Write its loss, `{own}`."
+        if name in STRATEGIES and name not in LOSSES:
             return f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`."
     return ""
 

@@ -50,11 +50,11 @@ class FoldAverages:
 
 
 def is_foldable(method: Method) -> bool:
-    """Whether ``method`` is a loss alone, the same for every step; of the row alone, as a step has rows left out."""
-    parts = [part for part in method.loss.modules() if isinstance(part, Loss)]
-    counts_steps = any(type(part).set_step is not Loss.set_step for part in parts)
+    """Whether ``method`` is a loss alone that depends on nothing but the row: folds step together, and on all rows."""
+    parts = [type(part) for part in method.loss.modules() if isinstance(part, Loss)]
+    knows_more = any(part.set_step is not Loss.set_step or part.set_shares is not Loss.set_shares for part in parts)
     is_plain = method.loss.independent_rows and not method.loss.extra_scores
-    return is_plain and not method.strategies and not counts_steps
+    return is_plain and not method.strategies and not knows_more
 
 
 def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int) -> Stack | None:
