@@ -367,7 +367,7 @@ def test_only_runs_that_are_left_are_listed() -> None:
 def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
     words = ["bench", "status", "bias-table-a2", "--only", "fashion-mnist", "--only", "CE", "--only", "0.001", "--left"]
     for options, line in (
-        (["--epochs", "30"], "0 of 1 cells that can run, 0"),  # they have 100
+        (["--epochs", "30"], "with 30 epochs: 0 of 1 cells that can run, 0"),  # they have 100
         (["--precision", "64"], "0 of 1 cells that can run, 0"),
         ([], "1 of 1 cells that can run, 1"),
     ):

@@ -789,6 +789,62 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
 
 
+def write_results(folder: Path, table: PaperTable, *accuracies: float) -> list[Path]:
+    """Files of results of each seed of a table of one experiment."""
+    paths = []
+    for seed, (key, result) in enumerate(results(table, *accuracies).items()):
+        made = {"key": key, "experiment": table.cells[0].experiment(seed).as_dict(), "provenance": {}, **result}
+        paths.append(folder / f"{key}.json")
+        paths[-1].write_text(json.dumps(made))
+    return paths
+
+
+def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: Path) -> None:
+    usual = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--only", "symmetric 40 %"]
+    words += ["--results", str(tmp_path)]
+    write_results(tmp_path, usual.with_epochs(1), 0.95, 0.97)
+    shown = run(*words, "--epochs", "1")
+    assert shown.exit_code == 0 and shown.stderr == ""
+    assert "70.93 ± 0.58  +0.42  5/5" in shown.stdout  # the rerun of the published number
+    assert "\nYours: 1 epoch in place of the protocol's 100, so no z.\n" in shown.stdout
+    assert (
+        "Yours: 1 epoch in place of the protocol's 100, so no z." in run(*words, "--epochs=1", "--format=latex").stdout
+    )
+    (cell,) = json.loads(run(*words, "--epochs", "1", "--json").stdout)
+    assert (cell["yours"]["mean"], cell["yours"]["z"], cell["yours"]["epochs"]) == (pytest.approx(96.0), None, 1)
+    assert (cell["rerun"]["seeds"], cell["rerun"]["epochs"]) == (5, 100)
+    without = run(*words)
+    assert "You ran 0." in without.stdout and "Yours:" not in without.stdout
+    assert "Results of yours with other epochs: 2 (--epochs 1).\n" in without.stderr
+    write_results(tmp_path, usual, 0.71)  # as published
+    both = run(*words)
+    assert "You ran 1, precision 32." in both.stdout and "other epochs: 2 (--epochs 1).\n" in both.stderr
+    assert run(*words, "--epochs", "100").stdout == both.stdout  # those of the protocol are judged
+
+
+def test_epochs_are_compared_cell_by_cell() -> None:
+    table = load_table("ln-table1").only("CE", "no noise")
+    lengths = {cell.block: cell.epochs for cell in table.cells}
+    assert len(set(lengths.values())) > 1
+    changed = {cell.block: cell.usual_epochs for cell in table.with_epochs(lengths["MNIST"]).cells}
+    assert changed == {block: None if epochs == lengths["MNIST"] else epochs for block, epochs in lengths.items()}
+
+
+def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--only", "symmetric 40 %"]
+    first, _ = write_results(tmp_path, load_table("ln-table1").only(*words[3::2]), 0.71, 0.72)
+    first.write_text("{")
+    for table in (words, ["table", "nal-table2"]):  # among its results, or not
+        shown = run(*table, "--results", str(tmp_path))
+        assert shown.exit_code == 0 and f"Left out: Expected a result in {first}, got no JSON: " in shown.stderr
+    assert "72.00" in run(*words, "--results", str(tmp_path)).stdout
+    (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
+    for command in (["table"], ["run", "--dry-run"]):
+        shown = run(*command, str(tmp_path / "sweep.toml"), "--results", str(tmp_path))
+        assert shown.exit_code == 0 and f"Left out: Expected a result in {first}" in shown.stderr
+
+
 def test_results_that_are_not_there_are_told() -> None:
     shown = run("table", "nal-table2", "--results", "nowhere")
     assert shown.exit_code == 0 and "There are no results of yours in nowhere/" in shown.stderr

@@ -141,8 +141,9 @@ def _show_plan(
     states = status(experiments, results)
     todo = [run for run, state in states.items() if state not in ended]
     expected = expected_seconds(
-        todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads, progress=_announce
-    )
+        todo, read_results(results, _say_damaged), data_dir=data_dir, accelerator=accelerator, threads=threads,
+        progress=_announce,
+    )  # fmt: skip
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
     columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
@@ -157,6 +158,10 @@ def _show_plan(
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
     return echo(f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on this machine")
+
+
+def _say_damaged(error: ValueError) -> None:
+    say(f"Left out: {error}")
 
 
 def _announce(run: Experiment) -> None:
@@ -227,9 +232,10 @@ def bench_status(
     if spec in list_tables():
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
         cells = count_cells(table, rerun_cells(table, precision))
+        of_runs = f" with {counted(epochs, 'epoch')}" if epochs else ""
         echo(
-            f"Reruns that noiseproof has (`bench table {spec}`): {cells.rerun} of {cells.runnable} cells that can run, "
-            f"{cells.with_all_seeds} with all seeds of the paper"
+            f"Reruns that noiseproof has (`bench table {spec}`){of_runs}: {cells.rerun} of {cells.runnable} cells that "
+            f"can run, {cells.with_all_seeds} with all seeds of the paper"
             + "; --left leaves their runs out"
             * (cells.rerun > 0 and not left)
         )
@@ -341,7 +347,17 @@ def bench_table(
     """
     from noiseproof.bench import read_results
     from noiseproof.bench.reruns import explain, find_diagnosis, rerun_cells
-    from noiseproof.bench.tables import FORMATS, compare_cells, heading, lines, list_tables, load_table, notes, render
+    from noiseproof.bench.tables import (
+        FORMATS,
+        compare_cells,
+        count_other_epochs,
+        heading,
+        lines,
+        list_tables,
+        load_table,
+        notes,
+        render,
+    )
 
     if id is None:
         return _show_counts(as_json)
@@ -350,17 +366,21 @@ def bench_table(
     if id not in list_tables() and id.endswith(".toml"):
         sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
         return _show_sweep(sweep, results, format, as_json)
-    table = load_table(id).only(*only or ()).with_epochs(epochs)
+    table, chosen = load_table(id).only(*only or ()), range(seeds) if seeds else None
     if not Path(results).exists():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision)
-    reruns = rerun_cells(table, precision)
+    found = read_results(results, _say_damaged)
+    yours = compare_cells(table.with_epochs(epochs), found, chosen, precision)
+    reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
+    if not epochs and (others := count_other_epochs(table, found, chosen)):
+        counts = ", ".join(f"{count} (--epochs {number})" for number, count in others.items())
+        say(f"Results of yours with other epochs: {counts}.")
     if as_json:
         pairs = zip(yours, reruns, strict=True)
         return show_json([
             {
                 **own.cell.as_dict(), "rerun": rerun.as_dict(), "yours": own.as_dict(),
-                "diagnosis": (find_diagnosis(table, own.cell) or {}).get("finding"),
+                "diagnosis": (find_diagnosis(table, rerun.cell) or {}).get("finding"),
             }
             for own, rerun in pairs
         ])  # fmt: skip
@@ -405,7 +425,7 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
 
     if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, read_results(results))
+    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
     columns, texts = _distinguish((data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN)
