@@ -754,6 +754,9 @@ def test_the_command_lists_tables() -> None:
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
     assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1087"
+    marked = run("table", "--format", "markdown").stdout.splitlines()
+    assert marked[0] == "### The papers' tables" and marked[2].startswith("| id | what it shows | cells |")
+    assert len(marked) == len(listed) + 4  # the title, an empty line on both sides of the table, and its marks
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
@@ -887,6 +890,12 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("table", "ln-table9"), "Unknown table 'ln-table9'"),
+        (
+            ("table", "--only", "mnist"),
+            "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
+        ),
+        (("table", "--results", "nowhere", "--seeds", "3"), "Expected a table beside --results and --seeds, got none."),
+        (("table", "--format", "nonsense"), "Expected a --format of text, markdown, latex, html, got 'nonsense'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
         (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
         (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),

@@ -359,10 +359,15 @@ def bench_table(
         render,
     )
 
-    if id is None:
-        return _show_counts(as_json)
     if format not in ("text", *FORMATS):
         raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
+    if id is None:
+        options = {"results": results != "results", "only": only, "seeds": seeds, "precision": precision}
+        if given := [f"--{name}" for name, value in {**options, "epochs": epochs}.items() if value]:
+            raise ValueError(
+                f"Expected a table beside {' and '.join(given)}, got none. `noiseproof bench table` lists them."
+            )
+        return _show_counts(format, as_json)
     if id not in list_tables() and id.endswith(".toml"):
         sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
         return _show_sweep(sweep, results, format, as_json)
@@ -392,7 +397,7 @@ def bench_table(
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
 
 
-def _show_counts(as_json: bool) -> None:
+def _show_counts(format: str, as_json: bool) -> None:
     from functools import reduce
     from operator import add
 
@@ -409,19 +414,33 @@ def _show_counts(as_json: bool) -> None:
     rows = [(id, tables[id].title, one) for id, one in counts.items()]
     rows.append(("all", "", reduce(add, counts.values())))
     head = ("id", "what it shows", "cells", "can run", "rerun", "with all seeds", "|z| ≤ 2")
-    return show(
-        head,
-        [
-            (id, title, *map(str, (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}")))
-            for id, title, c in rows
-        ],
-    )
+    texts = [
+        (id, title, *map(str, (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}")))
+        for id, title, c in rows
+    ]
+    return show(head, texts) if format == "text" else _export(format, "The papers' tables", head, texts, left=2)
+
+
+def _export(
+    format: str,
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Sequence[str] = (),
+    left: int = 1,
+) -> None:
+    """Print a table in a format of documents; its first columns, ``left`` of them, are texts."""
+    from noiseproof.bench.tables import FORMATS
+
+    escape, _, assemble = FORMATS[format]
+    top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
+    sides = ["left"] * left + ["right"] * (len(head) - left)
+    echo(assemble(escape(title), top, sides, cells, [escape(note) for note in notes]))
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
     from noiseproof.bench import read_results
     from noiseproof.bench.ranking import data_of, summarise_sweep
-    from noiseproof.bench.tables import FORMATS
 
     if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
@@ -442,10 +461,7 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
             show(head, rows)
             echo(group.recommendation + "\n")
         else:
-            escape, _, assemble = FORMATS[format]
-            top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
-            sides = ["left"] * len(names) + ["right"] * 3
-            echo(assemble(escape(title), top, sides, cells, [escape(group.recommendation)]))
+            _export(format, title, head, rows, [group.recommendation], left=len(names))
     return None
 
 
