@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -826,6 +827,27 @@ def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: P
     assert run(*words, "--epochs", "100").stdout == both.stdout  # those of the protocol are judged
 
 
+def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
+    write_results(tmp_path, load_table("ln-table1").only("mnist", "CE", "symmetric 20 %"), 0.88, 0.8875)
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--results", str(tmp_path)]
+    rows = list(csv.DictReader(run(*words, "--format", "csv").stdout.splitlines()))
+    cells = json.loads(run(*words, "--json").stdout)
+    for row, cell in zip(rows, cells, strict=True):
+        assert (float(row["published"]), float(row["published_spread"])) == (
+            cell["published"],
+            cell["published_spread"],
+        )
+        for name in ("mean", "spread", "z", "seeds"):
+            assert float(row[f"rerun_{name}"]) == cell["rerun"][name]
+        assert row["rerun_commits"].split() == list(dict.fromkeys(one["commit"] for one in cell["rerun"]["made_by"]))
+    first, second = rows[:2]
+    assert (first["table"], first["column"], first["yours_mean"], first["yours_z"]) == ("ln-table1", "no noise", "", "")
+    assert float(second["yours_mean"]) == pytest.approx(88.375) and second["yours_seeds"] == "2"
+    assert second["experiment"] == "benchmarks/sweeps/ln-mnist-seeds.toml"
+    listed = list(csv.DictReader(run("table", "--format", "csv").stdout.splitlines()))
+    assert [row["id"] for row in listed] == list_tables() and listed[0]["published"] == "189"
+
+
 def test_epochs_are_compared_cell_by_cell() -> None:
     table = load_table("ln-table1").only("CE", "no noise")
     lengths = {cell.block: cell.epochs for cell in table.cells}
@@ -895,9 +917,12 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
             "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
         ),
         (("table", "--results", "nowhere", "--seeds", "3"), "Expected a table beside --results and --seeds, got none."),
-        (("table", "--format", "nonsense"), "Expected a --format of text, markdown, latex, html, got 'nonsense'"),
+        (("table", "--format", "nonsense"), "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
-        (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
+        (
+            ("table", "ln-table1", "--format", "txt"),
+            "Expected a --format of text, csv, markdown, latex, html, got 'txt'",
+        ),
         (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),
         (("run", "nal-table2"), "Expected the files of clothing1m in"),
         (("run", "nal-table2", "--only", "SELC"), "Expected cells of nal-table2 that can run, got 6 that cannot: "),

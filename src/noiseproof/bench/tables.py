@@ -258,6 +258,11 @@ class Comparison:
     precision: str | None = None  # None without runs
     made_by: tuple[Json, ...] = ()  # sessions of a rerun that the package has: commit, hardware, versions, command
 
+    @property
+    def commits(self) -> list[str]:
+        """Commits of its sessions, each once."""
+        return list(dict.fromkeys(session["commit"] for session in self.made_by))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values of the runs, for JSON."""
         of_runs = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"}
@@ -410,7 +415,7 @@ def lines(
 def _rerun_texts(one: Comparison) -> list[str]:
     if one.mean is None:
         return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
-    first, *others = dict.fromkeys(session["commit"] for session in one.made_by)
+    first, *others = one.commits
     return [*_texts(one), first + f" +{len(others)}" * bool(others)]
 
 

@@ -40,6 +40,7 @@ from noiseproof.cli.show import (
     refusals,
     say,
     show,
+    show_csv,
     show_json,
     training_exits,
 )
@@ -47,9 +48,9 @@ from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
-    from noiseproof.bench.ranking import Place
+    from noiseproof.bench.ranking import Group, Place
     from noiseproof.bench.search import SearchResult
-    from noiseproof.bench.tables import PaperTable
+    from noiseproof.bench.tables import Comparison, PaperTable
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
@@ -314,6 +315,7 @@ def _runs_of(
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
         "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
+        "bench table ln-table1 --format csv",
         "bench table bias-table-a2 --only fashion-mnist --epochs 50",
         "bench table sweep.toml --results mine",
     ),
@@ -335,7 +337,8 @@ def bench_table(
     format: Annotated[
         str,
         typer.Option(
-            help="text, markdown, latex or html.", autocompletion=names(more=("text", "markdown", "latex", "html"))
+            help="text, csv (with all digits), markdown, latex or html.",
+            autocompletion=names(more=("text", "csv", "markdown", "latex", "html")),
         ),
     ] = "text",
     as_json: AsJson = False,
@@ -346,7 +349,7 @@ def bench_table(
     many cells of each were published, can run and were rerun, with all seeds of the paper, and how many agree.
     """
     from noiseproof.bench import read_results
-    from noiseproof.bench.reruns import explain, find_diagnosis, rerun_cells
+    from noiseproof.bench.reruns import explain, rerun_cells
     from noiseproof.bench.tables import (
         FORMATS,
         compare_cells,
@@ -359,8 +362,8 @@ def bench_table(
         render,
     )
 
-    if format not in ("text", *FORMATS):
-        raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
+    if format not in ("text", "csv", *FORMATS):
+        raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
     if id is None:
         options = {"results": results != "results", "only": only, "seeds": seeds, "precision": precision}
         if given := [f"--{name}" for name, value in {**options, "epochs": epochs}.items() if value]:
@@ -380,21 +383,29 @@ def bench_table(
     if not epochs and (others := count_other_epochs(table, found, chosen)):
         counts = ", ".join(f"{count} (--epochs {number})" for number, count in others.items())
         say(f"Results of yours with other epochs: {counts}.")
-    if as_json:
-        pairs = zip(yours, reruns, strict=True)
-        return show_json([
-            {
-                **own.cell.as_dict(), "rerun": rerun.as_dict(), "yours": own.as_dict(),
-                "diagnosis": (find_diagnosis(table, rerun.cell) or {}).get("finding"),
-            }
-            for own, rerun in pairs
-        ])  # fmt: skip
+    if as_json or format == "csv":
+        records = [_record(table, *pair, flat=not as_json) for pair in zip(yours, reruns, strict=True)]
+        return show_json(records) if as_json else show_csv(records)
     if format != "text":
         return echo(render(table, yours, reruns, format), nl=False)
     columns, rows = lines(yours, reruns, bold="*{}*".format)
     echo(heading(table))
     show(columns, rows)
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
+
+
+def _record(table: PaperTable, own: Comparison, rerun: Comparison, flat: bool) -> dict[str, Any]:
+    """A cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
+    from noiseproof.bench.reruns import find_diagnosis
+
+    why = find_diagnosis(table, rerun.cell) or {}
+    runs: dict[str, Any] = {"rerun": rerun.as_dict(), "yours": own.as_dict()}
+    if flat:
+        names = ("mean", "spread", "z", "seeds", "failed", "precision", "epochs")
+        runs = {f"{whose}_{name}": one[name] for whose, one in runs.items() for name in names}
+        runs["rerun_commits"] = " ".join(rerun.commits)
+    of_table = {"table": table.id, "statistic": table.statistic}
+    return {**of_table, **own.cell.as_dict(), **runs, "diagnosis": why.get("finding"), "experiment": why.get("sweep")}
 
 
 def _show_counts(format: str, as_json: bool) -> None:
@@ -406,8 +417,8 @@ def _show_counts(format: str, as_json: bool) -> None:
 
     counts = count_all()
     tables = {id: load_table(id) for id in counts}
-    if as_json:
-        return show_json([
+    if as_json or format == "csv":
+        return (show_json if as_json else show_csv)([
             {"id": id, "paper": t.paper, "table": t.number, "title": t.title, "runs": t.runs, **vars(counts[id])}
             for id, t in tables.items()
         ])  # fmt: skip
@@ -447,6 +458,8 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
     groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
+    if format == "csv":
+        return _show_sweep_csv(groups)
     columns, texts = _distinguish((data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN)
     for group, data in zip(groups, texts, strict=True):
         title = ", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True))
@@ -463,6 +476,18 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
         else:
             _export(format, title, head, rows, [group.recommendation], left=len(names))
     return None
+
+
+def _show_sweep_csv(groups: Sequence[Group]) -> None:
+    entries = [(group.metric, entry) for group in groups for entry in group.entries]
+    names, values = _distinguish((entry.run for _, entry in entries), "dataset", "noise", "method", hidden=HIDDEN)
+    show_csv([
+        {
+            **dict(zip(names, value, strict=True)), "metric": metric, "mean": entry.place.mean, "std": entry.std,
+            "p": entry.place.p, "seeds": entry.place.seeds, "failed": entry.place.failed, "wanted": entry.wanted,
+        }
+        for (metric, entry), value in zip(entries, values, strict=True)
+    ])  # fmt: skip
 
 
 def _mean(mean: float | None, std: float | None) -> str:
