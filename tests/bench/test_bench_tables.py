@@ -821,6 +821,7 @@ def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: P
     without = run(*words)
     assert "You ran 0." in without.stdout and "Yours:" not in without.stdout
     assert "Results of yours with other epochs: 2 (--epochs 1).\n" in without.stderr
+    assert "other epochs" not in run(*words, "--precision", "bf16").stderr
     write_results(tmp_path, usual, 0.71)  # as published
     both = run(*words)
     assert "You ran 1, precision 32." in both.stdout and "other epochs: 2 (--epochs 1).\n" in both.stderr
@@ -846,6 +847,33 @@ def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
     assert second["experiment"] == "benchmarks/sweeps/ln-mnist-seeds.toml"
     listed = list(csv.DictReader(run("table", "--format", "csv").stdout.splitlines()))
     assert [row["id"] for row in listed] == list_tables() and listed[0]["published"] == "189"
+
+
+def test_the_largest_differences_of_all_tables() -> None:
+    found = json.loads(run("table", "--worst", "20", "--json").stdout)
+    all_z = [abs(one.z) for id in list_tables() for one in rerun_cells(load_table(id)) if one.z is not None]
+    assert [abs(one["rerun"]["z"]) for one in found] == sorted(all_z, reverse=True)[:20]
+    head, *rows = run("table", "--worst", "3").stdout.splitlines()
+    assert head.split()[:3] == ["table", "method", "setting"] and head.endswith("  experiment on why")
+    for row, one in zip(rows, found, strict=False):
+        assert row.startswith(one["table"]) and f"  {one['rerun']['z']:+.2f}  " in row
+        assert row.endswith(f"  {one['experiment']}")
+    assert len(rows) == 3 and len(run("table", "--worst", "3", "--format", "csv").stdout.splitlines()) == 4
+    assert run("table", "--worst", "3", "--format", "html").stdout.count("<tr>") == 4
+
+
+def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> None:
+    before = {one["id"]: one for one in json.loads(run("status", "--results", str(tmp_path), "--json").stdout)}
+    assert list(before) == list_tables()
+    assert (before["ln-table1"]["rerun"], before["ln-table1"]["with_all_seeds"]) == (66, 63)
+    left = run("status", "ln-table3", "--left", "--results", str(tmp_path)).stdout.splitlines()
+    assert f"{before['ln-table3']['left']} to do" in left
+    table = load_table("ln-table3")
+    write_results(tmp_path, replace(table, cells=table.cells[:1]), 0.9)
+    head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
+    assert head.split() == ["id", "cells", "can", "run", "rerun", "with", "all", "seeds", "runs", "left"]
+    after = {row.split()[0]: int(row.split()[-1]) for row in rows}
+    assert after["ln-table3"] == before["ln-table3"]["left"] - 1 and after["ln-table1"] == before["ln-table1"]["left"]
 
 
 def test_epochs_are_compared_cell_by_cell() -> None:
@@ -916,6 +944,8 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
             ("table", "--only", "mnist"),
             "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
         ),
+        (("table", "ln-table1", "--worst", "3"), "Expected no table beside --worst, which is about all of them"),
+        (("status", "--left", "--data-dir", "mine"), "Expected a table beside --left and --data-dir, got none."),
         (("table", "--results", "nowhere", "--seeds", "3"), "Expected a table beside --results and --seeds, got none."),
         (("table", "--format", "nonsense"), "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),

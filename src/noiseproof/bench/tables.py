@@ -306,17 +306,17 @@ def _compare_cell(
 
 
 def count_other_epochs(
-    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None
+    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
 ) -> dict[int, int]:
     """How many of ``results`` are runs of ``table`` but for their epochs, by the number of these."""
-    made = [result["experiment"] for result in results.values()]
-    kinds = {(one["settings"].get("epochs"), one.get("precision")) for one in made}
+    papers = {cell.fields["paper"] for cell in table.cells}  # keys are slow: only for what may be there
+    made = [run for run in (result["experiment"] for result in results.values()) if run.get("paper") in papers]
     counts = Counter[int]()
-    for epochs, precision in kinds:
-        if epochs and precision in PRECISIONS:
+    for epochs, of_run in {(run["settings"].get("epochs"), run.get("precision")) for run in made}:
+        if isinstance(epochs, int) and of_run in ((precision,) if precision else PRECISIONS):
             cells = tuple(cell for cell in table.with_epochs(epochs).cells if cell.usual_epochs)
             runs = replace(table, cells=cells).experiments(seeds)
-            counts[epochs] += sum(replace(run, precision=precision).key in results for run in runs)
+            counts[epochs] += sum(replace(run, precision=of_run).key in results for run in runs)
     return {epochs: count for epochs, count in sorted(counts.items()) if count}
 
 
@@ -453,11 +453,7 @@ def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Compa
         f"cannot run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
     )
     texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
-    texts += _sessions(done)
-    others = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
-    if others:
-        usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in others})))
-        texts.append(f"Yours: {counted(others[0].epochs or 0, 'epoch')} in place of the protocol's {usual}, so no z.")
+    texts += [*_sessions(done), *_epochs_note(yours)]
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
@@ -471,6 +467,13 @@ def _sessions(done: Sequence[Comparison]) -> list[str]:
             machine = f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision {one.precision}"
             commits.setdefault(machine, {})[session["commit"]] = None
     return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
+
+
+def _epochs_note(yours: Sequence[Comparison]) -> list[str]:
+    changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
+    usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
+    epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}  # one number at most: that of ``with_epochs``
+    return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
 
 
 def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison], format: str) -> str:

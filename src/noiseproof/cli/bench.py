@@ -192,6 +192,7 @@ def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int,
 @bench_app.command(
     "status",
     epilog=examples(
+        "bench status",
         "bench status sweep.toml",
         "bench status sweep.toml --json",
         "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine --data-dir /srv/data",
@@ -201,7 +202,10 @@ def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int,
 )
 @refusals()
 def bench_status(
-    spec: Spec,
+    spec: Annotated[
+        str | None,
+        typer.Argument(help="As in `bench run`; without one the tables are listed.", autocompletion=names("tables")),
+    ] = None,
     results: ResultsDir = "results",
     only: Only = None,
     seeds: TableSeeds = None,
@@ -211,7 +215,10 @@ def bench_status(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which experiments of a file or a table are done, failed, running, interrupted, or to do."""
+    """Show which experiments of a file or a table are done, failed, running, interrupted, or to do.
+
+    Without one: how many cells of each table were rerun, and how many runs are left for `bench run TABLE --left`.
+    """
     from collections import Counter
 
     from noiseproof.bench import status
@@ -219,6 +226,9 @@ def bench_status(
     from noiseproof.bench.results import holder
     from noiseproof.bench.tables import list_tables, load_table
 
+    if spec is None:
+        _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir)
+        return _show_left(results, as_json)
     states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left), results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
@@ -240,6 +250,25 @@ def bench_status(
             + "; --left leaves their runs out"
             * (cells.rerun > 0 and not left)
         )
+    return None
+
+
+def _show_left(results: str, as_json: bool) -> None:
+    from noiseproof.bench import status
+    from noiseproof.bench.reruns import count_all, runs_left
+    from noiseproof.bench.tables import load_table
+
+    names = ("published", "runnable", "rerun", "with_all_seeds")
+    lines: list[dict[str, Any]] = []
+    for id, counts in count_all().items():
+        states = list(status(runs_left(load_table(id)), results).values())
+        left = len(states) - states.count("done") - states.count("failed")
+        lines.append({"id": id, **{name: getattr(counts, name) for name in names}, "left": left})
+    if as_json:
+        return show_json(lines)
+    return show(
+        ("id", "cells", "can run", "rerun", "with all seeds", "runs left"), [[*map(str, one.values())] for one in lines]
+    )
 
 
 def _experiments(
@@ -315,7 +344,7 @@ def _runs_of(
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
         "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
-        "bench table ln-table1 --format csv",
+        "bench table --worst 20 --format csv",
         "bench table bias-table-a2 --only fashion-mnist --epochs 50",
         "bench table sweep.toml --results mine",
     ),
@@ -341,6 +370,9 @@ def bench_table(
             autocompletion=names(more=("text", "csv", "markdown", "latex", "html")),
         ),
     ] = "text",
+    worst: Annotated[
+        int | None, typer.Option(min=1, help="Of all tables, this number of reruns that differ most, by |z|.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a table of the papers with our reruns and your results beside it, or the ranking of a sweep of your own.
@@ -348,39 +380,41 @@ def bench_table(
     z is the difference of the means in standard errors; asterisks mark what is bold in the paper. Without a table: how
     many cells of each were published, can run and were rerun, with all seeds of the paper, and how many agree.
     """
-    from noiseproof.bench import read_results
-    from noiseproof.bench.reruns import explain, rerun_cells
-    from noiseproof.bench.tables import (
-        FORMATS,
-        compare_cells,
-        count_other_epochs,
-        heading,
-        lines,
-        list_tables,
-        load_table,
-        notes,
-        render,
-    )
+    from noiseproof.bench.tables import FORMATS, list_tables, load_table
 
     if format not in ("text", "csv", *FORMATS):
         raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
     if id is None:
-        options = {"results": results != "results", "only": only, "seeds": seeds, "precision": precision}
-        if given := [f"--{name}" for name, value in {**options, "epochs": epochs}.items() if value]:
-            raise ValueError(
-                f"Expected a table beside {' and '.join(given)}, got none. `noiseproof bench table` lists them."
-            )
-        return _show_counts(format, as_json)
+        _need_table(results=results != "results", only=only, seeds=seeds, precision=precision, epochs=epochs)
+        return _show_worst(worst, format, as_json) if worst else _show_counts(format, as_json)
+    if worst:
+        raise ValueError(f"Expected no table beside --worst, which is about all of them, got {id!r}.")
     if id not in list_tables() and id.endswith(".toml"):
         sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
         return _show_sweep(sweep, results, format, as_json)
-    table, chosen = load_table(id).only(*only or ()), range(seeds) if seeds else None
+    table = load_table(id).only(*only or ())
+    return _show_paper_table(table, results, range(seeds) if seeds else None, precision, epochs, format, as_json)
+
+
+def _show_paper_table(
+    table: PaperTable,
+    results: str,
+    seeds: Iterable[int] | None,
+    precision: str | None,
+    epochs: int | None,
+    format: str,
+    as_json: bool,
+) -> None:
+    from noiseproof.bench import read_results
+    from noiseproof.bench.reruns import explain, rerun_cells
+    from noiseproof.bench.tables import compare_cells, count_other_epochs, heading, lines, notes, render
+
     if not Path(results).exists():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
     found = read_results(results, _say_damaged)
-    yours = compare_cells(table.with_epochs(epochs), found, chosen, precision)
+    yours = compare_cells(table.with_epochs(epochs), found, seeds, precision)
     reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
-    if not epochs and (others := count_other_epochs(table, found, chosen)):
+    if not epochs and (others := count_other_epochs(table, found, seeds, precision)):
         counts = ", ".join(f"{count} (--epochs {number})" for number, count in others.items())
         say(f"Results of yours with other epochs: {counts}.")
     if as_json or format == "csv":
@@ -392,6 +426,27 @@ def bench_table(
     echo(heading(table))
     show(columns, rows)
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
+
+
+def _need_table(**options: object) -> None:
+    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+        raise ValueError(
+            f"Expected a table beside {' and '.join(given)}, got none. `noiseproof bench table` lists them."
+        )
+
+
+def _show_worst(count: int, format: str, as_json: bool) -> None:
+    from noiseproof.bench.reruns import find_diagnosis, largest_differences
+    from noiseproof.bench.tables import Comparison, lines
+
+    found = [(table, Comparison(rerun.cell), rerun) for table, rerun in largest_differences(count)]
+    if as_json or format == "csv":
+        return (show_json if as_json else show_csv)([_record(*one, flat=not as_json) for one in found])
+    columns, rows = lines([own for _, own, _ in found], [rerun for *_, rerun in found])
+    why = [(find_diagnosis(table, own.cell) or {}).get("sweep", "") for table, own, _ in found]
+    head = ("table", *columns, "experiment on why")
+    rows = [(table.id, *row, sweep) for (table, *_), row, sweep in zip(found, rows, why, strict=True)]
+    return show(head, rows) if format == "text" else _export(format, "The largest differences", head, rows, left=4)
 
 
 def _record(table: PaperTable, own: Comparison, rerun: Comparison, flat: bool) -> dict[str, Any]:
