@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import shlex
@@ -330,6 +331,11 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, ["bench", "table", str(path), *options]).stdout
     assert text.startswith("### dataset digits, noise symmetric:rate=0.4\n\n| method | test accuracy |")
     assert f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text
+    text = CliRunner().invoke(app, ["bench", "table", str(path), *options[:3], "csv"]).stdout
+    first, *_ = csv.DictReader(text.splitlines())
+    assert (first["noise"], first["method"], first["metric"]) == ("symmetric:rate=0.4", ahead, "test_accuracy")
+    assert (float(first["mean"]), float(first["std"])) == (means[ahead], stdev(of[ahead]))
+    assert (first["seeds"], first["failed"], first["wanted"]) == ("2", "0", "3")
 
 
 def test_a_ranking_is_headed_by_what_its_runs_share(tmp_path: Path) -> None:
@@ -367,7 +373,7 @@ def test_only_runs_that_are_left_are_listed() -> None:
 def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
     words = ["bench", "status", "bias-table-a2", "--only", "fashion-mnist", "--only", "CE", "--only", "0.001", "--left"]
     for options, line in (
-        (["--epochs", "30"], "0 of 1 cells that can run, 0"),  # they have 100
+        (["--epochs", "30"], "with 30 epochs: 0 of 1 cells that can run, 0"),  # they have 100
         (["--precision", "64"], "0 of 1 cells that can run, 0"),
         ([], "1 of 1 cells that can run, 1"),
     ):

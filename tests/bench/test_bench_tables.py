@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -754,6 +755,9 @@ def test_the_command_lists_tables() -> None:
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
     assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1087"
+    marked = run("table", "--format", "markdown").stdout.splitlines()
+    assert marked[0] == "### The papers' tables" and marked[2].startswith("| id | what it shows | cells |")
+    assert len(marked) == len(listed) + 4  # the title, an empty line on both sides of the table, and its marks
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
@@ -787,6 +791,111 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
         (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": MADE, "provenance": {}, **result}))
     assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
+
+
+def write_results(folder: Path, table: PaperTable, *accuracies: float) -> list[Path]:
+    """Files of results of each seed of a table of one experiment."""
+    paths = []
+    for seed, (key, result) in enumerate(results(table, *accuracies).items()):
+        made = {"key": key, "experiment": table.cells[0].experiment(seed).as_dict(), "provenance": {}, **result}
+        paths.append(folder / f"{key}.json")
+        paths[-1].write_text(json.dumps(made))
+    return paths
+
+
+def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: Path) -> None:
+    usual = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--only", "symmetric 40 %"]
+    words += ["--results", str(tmp_path)]
+    write_results(tmp_path, usual.with_epochs(1), 0.95, 0.97)
+    shown = run(*words, "--epochs", "1")
+    assert shown.exit_code == 0 and shown.stderr == ""
+    assert "70.93 ± 0.58  +0.42  5/5" in shown.stdout  # the rerun of the published number
+    assert "\nYours: 1 epoch in place of the protocol's 100, so no z.\n" in shown.stdout
+    assert (
+        "Yours: 1 epoch in place of the protocol's 100, so no z." in run(*words, "--epochs=1", "--format=latex").stdout
+    )
+    (cell,) = json.loads(run(*words, "--epochs", "1", "--json").stdout)
+    assert (cell["yours"]["mean"], cell["yours"]["z"], cell["yours"]["epochs"]) == (pytest.approx(96.0), None, 1)
+    assert (cell["rerun"]["seeds"], cell["rerun"]["epochs"]) == (5, 100)
+    without = run(*words)
+    assert "You ran 0." in without.stdout and "Yours:" not in without.stdout
+    assert "Results of yours with other epochs: 2 (--epochs 1).\n" in without.stderr
+    assert "other epochs" not in run(*words, "--precision", "bf16").stderr
+    write_results(tmp_path, usual, 0.71)  # as published
+    both = run(*words)
+    assert "You ran 1, precision 32." in both.stdout and "other epochs: 2 (--epochs 1).\n" in both.stderr
+    assert run(*words, "--epochs", "100").stdout == both.stdout  # those of the protocol are judged
+
+
+def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
+    write_results(tmp_path, load_table("ln-table1").only("mnist", "CE", "symmetric 20 %"), 0.88, 0.8875)
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--results", str(tmp_path)]
+    rows = list(csv.DictReader(run(*words, "--format", "csv").stdout.splitlines()))
+    cells = json.loads(run(*words, "--json").stdout)
+    for row, cell in zip(rows, cells, strict=True):
+        assert (float(row["published"]), float(row["published_spread"])) == (
+            cell["published"],
+            cell["published_spread"],
+        )
+        for name in ("mean", "spread", "z", "seeds"):
+            assert float(row[f"rerun_{name}"]) == cell["rerun"][name]
+        assert row["rerun_commits"].split() == list(dict.fromkeys(one["commit"] for one in cell["rerun"]["made_by"]))
+    first, second = rows[:2]
+    assert (first["table"], first["column"], first["yours_mean"], first["yours_z"]) == ("ln-table1", "no noise", "", "")
+    assert float(second["yours_mean"]) == pytest.approx(88.375) and second["yours_seeds"] == "2"
+    assert second["experiment"] == "benchmarks/sweeps/ln-mnist-seeds.toml"
+    listed = list(csv.DictReader(run("table", "--format", "csv").stdout.splitlines()))
+    assert [row["id"] for row in listed] == list_tables() and listed[0]["published"] == "189"
+
+
+def test_the_largest_differences_of_all_tables() -> None:
+    found = json.loads(run("table", "--worst", "20", "--json").stdout)
+    all_z = [abs(one.z) for id in list_tables() for one in rerun_cells(load_table(id)) if one.z is not None]
+    assert [abs(one["rerun"]["z"]) for one in found] == sorted(all_z, reverse=True)[:20]
+    head, *rows = run("table", "--worst", "3").stdout.splitlines()
+    assert head.split()[:3] == ["table", "method", "setting"] and head.endswith("  experiment on why")
+    for row, one in zip(rows, found, strict=False):
+        assert row.startswith(one["table"]) and f"  {one['rerun']['z']:+.2f}  " in row
+        assert row.endswith(f"  {one['experiment']}")
+    assert len(rows) == 3 and len(run("table", "--worst", "3", "--format", "csv").stdout.splitlines()) == 4
+    assert run("table", "--worst", "3", "--format", "html").stdout.count("<tr>") == 4
+
+
+def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> None:
+    before = {one["id"]: one for one in json.loads(run("status", "--results", str(tmp_path), "--json").stdout)}
+    assert list(before) == list_tables()
+    assert (before["ln-table1"]["rerun"], before["ln-table1"]["with_all_seeds"]) == (66, 63)
+    left = run("status", "ln-table3", "--left", "--results", str(tmp_path)).stdout.splitlines()
+    assert f"{before['ln-table3']['left']} to do" in left
+    table = load_table("ln-table3")
+    write_results(tmp_path, replace(table, cells=table.cells[:1]), 0.9)
+    head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
+    assert head.split() == ["id", "cells", "can", "run", "rerun", "with", "all", "seeds", "runs", "left"]
+    after = {row.split()[0]: int(row.split()[-1]) for row in rows}
+    assert after["ln-table3"] == before["ln-table3"]["left"] - 1 and after["ln-table1"] == before["ln-table1"]["left"]
+
+
+def test_epochs_are_compared_cell_by_cell() -> None:
+    table = load_table("ln-table1").only("CE", "no noise")
+    lengths = {cell.block: cell.epochs for cell in table.cells}
+    assert len(set(lengths.values())) > 1
+    changed = {cell.block: cell.usual_epochs for cell in table.with_epochs(lengths["MNIST"]).cells}
+    assert changed == {block: None if epochs == lengths["MNIST"] else epochs for block, epochs in lengths.items()}
+
+
+def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--only", "symmetric 40 %"]
+    first, _ = write_results(tmp_path, load_table("ln-table1").only(*words[3::2]), 0.71, 0.72)
+    first.write_text("{")
+    for table in (words, ["table", "nal-table2"]):  # among its results, or not
+        shown = run(*table, "--results", str(tmp_path))
+        assert shown.exit_code == 0 and f"Left out: Expected a result in {first}, got no JSON: " in shown.stderr
+    assert "72.00" in run(*words, "--results", str(tmp_path)).stdout
+    (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
+    for command in (["table"], ["run", "--dry-run"]):
+        shown = run(*command, str(tmp_path / "sweep.toml"), "--results", str(tmp_path))
+        assert shown.exit_code == 0 and f"Left out: Expected a result in {first}" in shown.stderr
 
 
 def test_results_that_are_not_there_are_told() -> None:
@@ -831,8 +940,19 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("table", "ln-table9"), "Unknown table 'ln-table9'"),
+        (
+            ("table", "--only", "mnist"),
+            "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
+        ),
+        (("table", "ln-table1", "--worst", "3"), "Expected no table beside --worst, which is about all of them"),
+        (("status", "--left", "--data-dir", "mine"), "Expected a table beside --left and --data-dir, got none."),
+        (("table", "--results", "nowhere", "--seeds", "3"), "Expected a table beside --results and --seeds, got none."),
+        (("table", "--format", "nonsense"), "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
-        (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
+        (
+            ("table", "ln-table1", "--format", "txt"),
+            "Expected a --format of text, csv, markdown, latex, html, got 'txt'",
+        ),
         (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),
         (("run", "nal-table2"), "Expected the files of clothing1m in"),
         (("run", "nal-table2", "--only", "SELC"), "Expected cells of nal-table2 that can run, got 6 that cannot: "),

@@ -149,6 +149,17 @@ def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:
     return [*findings, *([f"|z| > 2 without an experiment on why: {cells}."] if cells else [])]
 
 
+def largest_differences(count: int) -> list[tuple[PaperTable, Comparison]]:
+    """The reruns with the largest |z| of all tables, each with its table.
+
+    >>> [(table.id, one.cell.row, round(one.z)) for table, one in largest_differences(2)]
+    [('bias-table-a3', 'symCE', 31), ('bias-table-a3', 'symCE', 23)]
+    """
+    tables = [load_table(id) for id in list_tables()]
+    judged = [(table, one) for table in tables for one in rerun_cells(table) if one.z is not None]
+    return sorted(judged, key=lambda pair: -abs(pair[1].z or 0.0))[:count]
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many cells of a table were published, can run, were rerun, with how many seeds, and how they compare."""

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -116,12 +116,21 @@ def _checksum(result: Json) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(result, sort_keys=True).encode())
 
 
-def read_results(folder: str | Path) -> dict[str, Json]:
-    """All results in ``folder`` by key, including failed ones (see ``status``)."""
-    folder = files.check_place(folder, folder=True)
-    names = sorted(path.name for path in folder.glob("*.json") if _NAME.fullmatch(path.name))
-    results = {name[:16]: read_result(folder, name[:16]) for name in names}
-    return {key: result for key, result in results.items() if result is not None}
+def read_results(folder: str | Path, damaged: Callable[[ValueError], None] | None = None) -> dict[str, Json]:
+    """All results in ``folder`` by key, including failed ones (see ``status``).
+
+    A damaged one is left out and told to ``damaged``; without it, it is refused.
+    """
+    folder, results = files.check_place(folder, folder=True), dict[str, Json]()
+    for name in sorted(path.name for path in folder.glob("*.json") if _NAME.fullmatch(path.name)):
+        try:
+            if (result := read_result(folder, name[:16])) is not None:
+                results[name[:16]] = result
+        except ValueError as error:
+            if damaged is None:
+                raise
+            damaged(error)
+    return results
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:

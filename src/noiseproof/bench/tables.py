@@ -15,6 +15,7 @@ from typing import Any, Literal
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, once
 from noiseproof.core.grammar import split_specs
+from noiseproof.core.messages import counted
 from noiseproof.core.registry import near_names
 from noiseproof.papers import PAPERS, by_column, get_paper
 from noiseproof.train.protocols import protocol
@@ -77,6 +78,7 @@ class Cell:
     metric: str = ACCURACIES[0]
     epoch: str = "last"  # of a result: last, best_clean, …
     minus: Cell | None = None  # whose number is subtracted
+    usual_epochs: int | None = None  # of the protocol, where its experiments have others
     unavailable: str = ""  # why it cannot run
 
     def experiment(self, seed: int) -> Experiment:
@@ -85,6 +87,11 @@ class Cell:
             raise ValueError(f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}.")
         settings = replace(protocol(self.fields["paper"], self.fields["dataset"].partition(":")[0]), **self.settings)
         return Experiment(**self.fields, seed=seed, settings=settings, measures=MEASURES.get(self.metric, ""))
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs of its experiments; None if it cannot run."""
+        return None if self.unavailable else self.experiment(0).settings.epochs
 
     @property
     def names(self) -> set[str]:
@@ -132,10 +139,14 @@ class PaperTable:
         return replace(self, cells=cells)
 
     def with_epochs(self, epochs: int | None) -> PaperTable:
-        """The table with another number of epochs; None: that of the protocols."""
+        """The table with another number of epochs; None: that of the protocols.
+
+        Cells whose protocol has another number are not judged: what was published is not of such runs.
+        """
 
         def change(cell: Cell) -> Cell:
-            return replace(cell, settings={**cell.settings, "epochs": epochs}, minus=cell.minus and change(cell.minus))
+            settings, usual = {**cell.settings, "epochs": epochs}, None if cell.epochs == epochs else cell.epochs
+            return replace(cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus))
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
 
@@ -247,9 +258,15 @@ class Comparison:
     precision: str | None = None  # None without runs
     made_by: tuple[Json, ...] = ()  # sessions of a rerun that the package has: commit, hardware, versions, command
 
+    @property
+    def commits(self) -> list[str]:
+        """Commits of its sessions, each once."""
+        return list(dict.fromkeys(session["commit"] for session in self.made_by))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values of the runs, for JSON."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"}
+        of_runs = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"}
+        return {"epochs": self.cell.epochs, **of_runs}
 
 
 def compare_cells(
@@ -288,6 +305,21 @@ def _compare_cell(
     return summarise(empty, [measured(result, cell) for result in done], table, base)
 
 
+def count_other_epochs(
+    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
+) -> dict[int, int]:
+    """How many of ``results`` are runs of ``table`` but for their epochs, by the number of these."""
+    papers = {cell.fields["paper"] for cell in table.cells}  # keys are slow: only for what may be there
+    made = [run for run in (result["experiment"] for result in results.values()) if run.get("paper") in papers]
+    counts = Counter[int]()
+    for epochs, of_run in {(run["settings"].get("epochs"), run.get("precision")) for run in made}:
+        if isinstance(epochs, int) and of_run in ((precision,) if precision else PRECISIONS):
+            cells = tuple(cell for cell in table.with_epochs(epochs).cells if cell.usual_epochs)
+            runs = replace(table, cells=cells).experiments(seeds)
+            counts[epochs] += sum(replace(run, precision=of_run).key in results for run in runs)
+    return {epochs: count for epochs, count in sorted(counts.items()) if count}
+
+
 def measured(result: Json, cell: Cell) -> float | None:
     """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not measured."""
     if cell.metric == "hours":
@@ -311,7 +343,7 @@ def summarise(
     if not values or subtracted is None:
         return empty
     mean, spread = _summary(values, table.statistic)
-    judged = base is None and empty.cell.metric not in OF_THE_MACHINE
+    judged = base is None and empty.cell.metric not in OF_THE_MACHINE and empty.cell.usual_epochs is None
     return replace(
         empty,
         values=values,
@@ -383,7 +415,7 @@ def lines(
 def _rerun_texts(one: Comparison) -> list[str]:
     if one.mean is None:
         return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
-    first, *others = dict.fromkeys(session["commit"] for session in one.made_by)
+    first, *others = one.commits
     return [*_texts(one), first + f" +{len(others)}" * bool(others)]
 
 
@@ -416,12 +448,12 @@ def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Compa
     ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
     counts = (
-        f"{len(yours)} cells: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them with the "
-        f"paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} cannot "
-        f"run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
+        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them "
+        f"with the paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} "
+        f"cannot run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
     )
     texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
-    texts += _sessions(done)
+    texts += [*_sessions(done), *_epochs_note(yours)]
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
@@ -435,6 +467,13 @@ def _sessions(done: Sequence[Comparison]) -> list[str]:
             machine = f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision {one.precision}"
             commits.setdefault(machine, {})[session["commit"]] = None
     return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
+
+
+def _epochs_note(yours: Sequence[Comparison]) -> list[str]:
+    changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
+    usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
+    epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}  # one number at most: that of ``with_epochs``
+    return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
 
 
 def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison], format: str) -> str:

@@ -40,6 +40,7 @@ from noiseproof.cli.show import (
     refusals,
     say,
     show,
+    show_csv,
     show_json,
     training_exits,
 )
@@ -47,9 +48,9 @@ from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
-    from noiseproof.bench.ranking import Place
+    from noiseproof.bench.ranking import Group, Place
     from noiseproof.bench.search import SearchResult
-    from noiseproof.bench.tables import PaperTable
+    from noiseproof.bench.tables import Comparison, PaperTable
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
@@ -141,8 +142,9 @@ def _show_plan(
     states = status(experiments, results)
     todo = [run for run, state in states.items() if state not in ended]
     expected = expected_seconds(
-        todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads, progress=_announce
-    )
+        todo, read_results(results, _say_damaged), data_dir=data_dir, accelerator=accelerator, threads=threads,
+        progress=_announce,
+    )  # fmt: skip
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
     columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
@@ -157,6 +159,10 @@ def _show_plan(
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
     return echo(f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on this machine")
+
+
+def _say_damaged(error: ValueError) -> None:
+    say(f"Left out: {error}")
 
 
 def _announce(run: Experiment) -> None:
@@ -186,6 +192,7 @@ def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int,
 @bench_app.command(
     "status",
     epilog=examples(
+        "bench status",
         "bench status sweep.toml",
         "bench status sweep.toml --json",
         "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine --data-dir /srv/data",
@@ -195,7 +202,10 @@ def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int,
 )
 @refusals()
 def bench_status(
-    spec: Spec,
+    spec: Annotated[
+        str | None,
+        typer.Argument(help="As in `bench run`; without one the tables are listed.", autocompletion=names("tables")),
+    ] = None,
     results: ResultsDir = "results",
     only: Only = None,
     seeds: TableSeeds = None,
@@ -205,7 +215,10 @@ def bench_status(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which experiments of a file or a table are done, failed, running, interrupted, or to do."""
+    """Show which experiments of a file or a table are done, failed, running, interrupted, or to do.
+
+    Without one: how many cells of each table were rerun, and how many runs are left for `bench run TABLE --left`.
+    """
     from collections import Counter
 
     from noiseproof.bench import status
@@ -213,6 +226,9 @@ def bench_status(
     from noiseproof.bench.results import holder
     from noiseproof.bench.tables import list_tables, load_table
 
+    if spec is None:
+        _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir)
+        return _show_left(results, as_json)
     states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left), results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
@@ -227,12 +243,32 @@ def bench_status(
     if spec in list_tables():
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
         cells = count_cells(table, rerun_cells(table, precision))
+        of_runs = f" with {counted(epochs, 'epoch')}" if epochs else ""
         echo(
-            f"Reruns that noiseproof has (`bench table {spec}`): {cells.rerun} of {cells.runnable} cells that can run, "
-            f"{cells.with_all_seeds} with all seeds of the paper"
+            f"Reruns that noiseproof has (`bench table {spec}`){of_runs}: {cells.rerun} of {cells.runnable} cells that "
+            f"can run, {cells.with_all_seeds} with all seeds of the paper"
             + "; --left leaves their runs out"
             * (cells.rerun > 0 and not left)
         )
+    return None
+
+
+def _show_left(results: str, as_json: bool) -> None:
+    from noiseproof.bench import status
+    from noiseproof.bench.reruns import count_all, runs_left
+    from noiseproof.bench.tables import load_table
+
+    names = ("published", "runnable", "rerun", "with_all_seeds")
+    lines: list[dict[str, Any]] = []
+    for id, counts in count_all().items():
+        states = list(status(runs_left(load_table(id)), results).values())
+        left = len(states) - states.count("done") - states.count("failed")
+        lines.append({"id": id, **{name: getattr(counts, name) for name in names}, "left": left})
+    if as_json:
+        return show_json(lines)
+    return show(
+        ("id", "cells", "can run", "rerun", "with all seeds", "runs left"), [[*map(str, one.values())] for one in lines]
+    )
 
 
 def _experiments(
@@ -308,6 +344,7 @@ def _runs_of(
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
         "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
+        "bench table --worst 20 --format csv",
         "bench table bias-table-a2 --only fashion-mnist --epochs 50",
         "bench table sweep.toml --results mine",
     ),
@@ -329,9 +366,13 @@ def bench_table(
     format: Annotated[
         str,
         typer.Option(
-            help="text, markdown, latex or html.", autocompletion=names(more=("text", "markdown", "latex", "html"))
+            help="text, csv (with all digits), markdown, latex or html.",
+            autocompletion=names(more=("text", "csv", "markdown", "latex", "html")),
         ),
     ] = "text",
+    worst: Annotated[
+        int | None, typer.Option(min=1, help="Of all tables, this number of reruns that differ most, by |z|.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a table of the papers with our reruns and your results beside it, or the ranking of a sweep of your own.
@@ -339,31 +380,46 @@ def bench_table(
     z is the difference of the means in standard errors; asterisks mark what is bold in the paper. Without a table: how
     many cells of each were published, can run and were rerun, with all seeds of the paper, and how many agree.
     """
-    from noiseproof.bench import read_results
-    from noiseproof.bench.reruns import explain, find_diagnosis, rerun_cells
-    from noiseproof.bench.tables import FORMATS, compare_cells, heading, lines, list_tables, load_table, notes, render
+    from noiseproof.bench.tables import FORMATS, list_tables, load_table
 
+    if format not in ("text", "csv", *FORMATS):
+        raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
     if id is None:
-        return _show_counts(as_json)
-    if format not in ("text", *FORMATS):
-        raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
+        _need_table(results=results != "results", only=only, seeds=seeds, precision=precision, epochs=epochs)
+        return _show_worst(worst, format, as_json) if worst else _show_counts(format, as_json)
+    if worst:
+        raise ValueError(f"Expected no table beside --worst, which is about all of them, got {id!r}.")
     if id not in list_tables() and id.endswith(".toml"):
         sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
         return _show_sweep(sweep, results, format, as_json)
-    table = load_table(id).only(*only or ()).with_epochs(epochs)
+    table = load_table(id).only(*only or ())
+    return _show_paper_table(table, results, range(seeds) if seeds else None, precision, epochs, format, as_json)
+
+
+def _show_paper_table(
+    table: PaperTable,
+    results: str,
+    seeds: Iterable[int] | None,
+    precision: str | None,
+    epochs: int | None,
+    format: str,
+    as_json: bool,
+) -> None:
+    from noiseproof.bench import read_results
+    from noiseproof.bench.reruns import explain, rerun_cells
+    from noiseproof.bench.tables import compare_cells, count_other_epochs, heading, lines, notes, render
+
     if not Path(results).exists():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision)
-    reruns = rerun_cells(table, precision)
-    if as_json:
-        pairs = zip(yours, reruns, strict=True)
-        return show_json([
-            {
-                **own.cell.as_dict(), "rerun": rerun.as_dict(), "yours": own.as_dict(),
-                "diagnosis": (find_diagnosis(table, own.cell) or {}).get("finding"),
-            }
-            for own, rerun in pairs
-        ])  # fmt: skip
+    found = read_results(results, _say_damaged)
+    yours = compare_cells(table.with_epochs(epochs), found, seeds, precision)
+    reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
+    if not epochs and (others := count_other_epochs(table, found, seeds, precision)):
+        counts = ", ".join(f"{count} (--epochs {number})" for number, count in others.items())
+        say(f"Results of yours with other epochs: {counts}.")
+    if as_json or format == "csv":
+        records = [_record(table, *pair, flat=not as_json) for pair in zip(yours, reruns, strict=True)]
+        return show_json(records) if as_json else show_csv(records)
     if format != "text":
         return echo(render(table, yours, reruns, format), nl=False)
     columns, rows = lines(yours, reruns, bold="*{}*".format)
@@ -372,7 +428,42 @@ def bench_table(
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
 
 
-def _show_counts(as_json: bool) -> None:
+def _need_table(**options: object) -> None:
+    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+        raise ValueError(
+            f"Expected a table beside {' and '.join(given)}, got none. `noiseproof bench table` lists them."
+        )
+
+
+def _show_worst(count: int, format: str, as_json: bool) -> None:
+    from noiseproof.bench.reruns import find_diagnosis, largest_differences
+    from noiseproof.bench.tables import Comparison, lines
+
+    found = [(table, Comparison(rerun.cell), rerun) for table, rerun in largest_differences(count)]
+    if as_json or format == "csv":
+        return (show_json if as_json else show_csv)([_record(*one, flat=not as_json) for one in found])
+    columns, rows = lines([own for _, own, _ in found], [rerun for *_, rerun in found])
+    why = [(find_diagnosis(table, own.cell) or {}).get("sweep", "") for table, own, _ in found]
+    head = ("table", *columns, "experiment on why")
+    rows = [(table.id, *row, sweep) for (table, *_), row, sweep in zip(found, rows, why, strict=True)]
+    return show(head, rows) if format == "text" else _export(format, "The largest differences", head, rows, left=4)
+
+
+def _record(table: PaperTable, own: Comparison, rerun: Comparison, flat: bool) -> dict[str, Any]:
+    """A cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
+    from noiseproof.bench.reruns import find_diagnosis
+
+    why = find_diagnosis(table, rerun.cell) or {}
+    runs: dict[str, Any] = {"rerun": rerun.as_dict(), "yours": own.as_dict()}
+    if flat:
+        names = ("mean", "spread", "z", "seeds", "failed", "precision", "epochs")
+        runs = {f"{whose}_{name}": one[name] for whose, one in runs.items() for name in names}
+        runs["rerun_commits"] = " ".join(rerun.commits)
+    of_table = {"table": table.id, "statistic": table.statistic}
+    return {**of_table, **own.cell.as_dict(), **runs, "diagnosis": why.get("finding"), "experiment": why.get("sweep")}
+
+
+def _show_counts(format: str, as_json: bool) -> None:
     from functools import reduce
     from operator import add
 
@@ -381,33 +472,49 @@ def _show_counts(as_json: bool) -> None:
 
     counts = count_all()
     tables = {id: load_table(id) for id in counts}
-    if as_json:
-        return show_json([
+    if as_json or format == "csv":
+        return (show_json if as_json else show_csv)([
             {"id": id, "paper": t.paper, "table": t.number, "title": t.title, "runs": t.runs, **vars(counts[id])}
             for id, t in tables.items()
         ])  # fmt: skip
     rows = [(id, tables[id].title, one) for id, one in counts.items()]
     rows.append(("all", "", reduce(add, counts.values())))
     head = ("id", "what it shows", "cells", "can run", "rerun", "with all seeds", "|z| ≤ 2")
-    return show(
-        head,
-        [
-            (id, title, *map(str, (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}")))
-            for id, title, c in rows
-        ],
-    )
+    texts = [
+        (id, title, *map(str, (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}")))
+        for id, title, c in rows
+    ]
+    return show(head, texts) if format == "text" else _export(format, "The papers' tables", head, texts, left=2)
+
+
+def _export(
+    format: str,
+    title: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Sequence[str] = (),
+    left: int = 1,
+) -> None:
+    """Print a table in a format of documents; its first columns, ``left`` of them, are texts."""
+    from noiseproof.bench.tables import FORMATS
+
+    escape, _, assemble = FORMATS[format]
+    top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
+    sides = ["left"] * left + ["right"] * (len(head) - left)
+    echo(assemble(escape(title), top, sides, cells, [escape(note) for note in notes]))
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
     from noiseproof.bench import read_results
     from noiseproof.bench.ranking import data_of, summarise_sweep
-    from noiseproof.bench.tables import FORMATS
 
     if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, read_results(results))
+    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
+    if format == "csv":
+        return _show_sweep_csv(groups)
     columns, texts = _distinguish((data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN)
     for group, data in zip(groups, texts, strict=True):
         title = ", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True))
@@ -422,11 +529,20 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
             show(head, rows)
             echo(group.recommendation + "\n")
         else:
-            escape, _, assemble = FORMATS[format]
-            top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
-            sides = ["left"] * len(names) + ["right"] * 3
-            echo(assemble(escape(title), top, sides, cells, [escape(group.recommendation)]))
+            _export(format, title, head, rows, [group.recommendation], left=len(names))
     return None
+
+
+def _show_sweep_csv(groups: Sequence[Group]) -> None:
+    entries = [(group.metric, entry) for group in groups for entry in group.entries]
+    names, values = _distinguish((entry.run for _, entry in entries), "dataset", "noise", "method", hidden=HIDDEN)
+    show_csv([
+        {
+            **dict(zip(names, value, strict=True)), "metric": metric, "mean": entry.place.mean, "std": entry.std,
+            "p": entry.place.p, "seeds": entry.place.seeds, "failed": entry.place.failed, "wanted": entry.wanted,
+        }
+        for (metric, entry), value in zip(entries, values, strict=True)
+    ])  # fmt: skip
 
 
 def _mean(mean: float | None, std: float | None) -> str:

@@ -230,6 +230,12 @@ def show_json(value: Any) -> None:
     echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # JSON has no NaN
 
 
+def show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    from noiseproof.train.record import to_csv
+
+    echo(to_csv(rows), nl=False)
+
+
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table on a terminal, aligned plain columns in a pipe."""
     rows = [[printable(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row] for row in rows]

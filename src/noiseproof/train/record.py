@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -313,12 +313,12 @@ def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:
     return max(measured, key=lambda row: row[metric]) if measured else None
 
 
-def to_csv(metrics: Sequence[Metrics]) -> str:
-    """The metrics as CSV; numbers are read back exactly."""
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows, such as metrics, as CSV; numbers are read back exactly."""
     text = io.StringIO()
-    if metrics:
-        names = dict.fromkeys(name for row in metrics for name in row)
+    if rows:
+        names = dict.fromkeys(name for row in rows for name in row)
         writer = csv.DictWriter(text, list(names), restval="nan", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(metrics)
+        writer.writerows(rows)
     return text.getvalue()
