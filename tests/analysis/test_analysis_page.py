@@ -466,8 +466,10 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     for name in ("sensitivity-q", "sensitivity"):
         (none,) = collect(folders, only=[name])
         assert isinstance(none, MissingFigure) and none.name == name
-    with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
+    with pytest.raises(ValueError, match="Unknown figure 'nonsense'. There are: loss-weights, "):
         collect(folders, only=["nonsense"])
+    with pytest.raises(ValueError, match="Unknown figure 'accuracy-curve'. Did you mean 'accuracy-curves'"):
+        collect(folders, only=["cost", "accuracy-curve"])
 
 
 def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(folders: list[Path], tmp_path: Path) -> None:

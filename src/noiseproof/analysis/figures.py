@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from noiseproof.analysis.runs import RunFolder, Runs, open_runs, seeds_of
 from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Progress
+from noiseproof.core.registry import near_names
 
 T = TypeVar("T")
 Lack = tuple[str, str]  # a run, and why it has not the data of a figure
@@ -215,8 +216,8 @@ def collect(
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
     makers = figure_makers()
     if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
-        names = ", ".join(maker.name.removesuffix("-") for maker in makers)
-        raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
+        names = [maker.name.removesuffix("-") for maker in makers]
+        raise ValueError(f"Unknown figure {unknown[0]!r}. {near_names(unknown[0], names)}")
     wanted = stage and STAGES[check_word("stage", stage, STAGES)]
     of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
     return [maker for maker in of_stage if not only or any(_matches(name, maker) for name in only)]

@@ -51,7 +51,10 @@ def analyze_loss(
     losses: Annotated[
         str,
         typer.Option(
-            help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.", autocompletion=names("losses", several=True)
+            "--losses",
+            "--loss",
+            help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.",
+            autocompletion=names("losses", several=True),
         ),
     ],
     classes: Classes = None,
@@ -142,6 +145,8 @@ def analyze_fit(
     loss: Annotated[
         str,
         typer.Option(
+            "--loss",
+            "--losses",
             help="Loss, sum of losses or method, whose loss is judged: gce:q=0.7, 10*nce + mae, nal, …",
             autocompletion=names("methods", "losses"),
         ),

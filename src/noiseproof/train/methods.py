@@ -17,10 +17,18 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.grammar import calls_in, format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.grammar import (
+    calls_in,
+    format_call,
+    format_value,
+    parse_call,
+    parse_sum,
+    split_outside_brackets,
+    split_specs,
+)
 from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
-from noiseproof.core.registry import Registry, near_names
+from noiseproof.core.registry import Registry, unknown_name
 from noiseproof.data import NoisyData
 from noiseproof.heads import HEADS, get_head
 from noiseproof.heads.base import gives, head_for
@@ -279,12 +287,14 @@ def _is_named(spec: str) -> bool:
 
 def check_method(spec: str) -> None:
     """Refuse a spec whose first word names no method and no loss, without a task."""
+    if len(several := split_specs(spec)) > 1:
+        raise ValueError(f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time.")
     name = _first_word(spec)
     if name not in METHODS and name not in LOSSES:
         load_plugins()
     bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
-    if bare.replace("-", "").isalnum() and name not in LOSSES and not _is_named(spec):
-        raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
+    if bare and not set(bare) & set("+*@=()[]{}") and name not in LOSSES and not _is_named(spec):
+        raise ValueError(unknown_name("method", name, sorted({*METHODS, *LOSSES})))
 
 
 def _build(spec: str, context: MethodContext) -> Method:
@@ -304,7 +314,10 @@ def _build(spec: str, context: MethodContext) -> Method:
 
 def _misplaced(spec: str, context: MethodContext) -> str:
     """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
-    for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
+    calls = []
+    with suppress(ValueError):  # what is no spec was refused as such
+        calls = calls_in(spec)
+    for name in (name for name, _ in calls if name not in LOSSES):
         if name in METHODS and not _is_named(spec):
             own = METHODS.create(name, context).loss
             return f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`."
