@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.analysis import collect
+from noiseproof.analysis.after import cost
 from noiseproof.analysis.during import curves, samples, variants
 from noiseproof.analysis.figures import Figure, MissingFigure, first_seeds, histogram
 from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, open_run, open_runs, seeds_of
@@ -252,6 +253,17 @@ def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
         np.testing.assert_allclose(rows["value"], each.mean(0))
         assert rows["low"].tolist() == each.min(0).tolist() and rows["high"].tolist() == each.max(0).tolist()
         assert set(rows["runs"]) == {3} and rows["epoch"].tolist() == list(range(1, 7))
+
+
+def test_costs_are_means_over_seeds(folder: Callable[..., Path]) -> None:
+    runs = open_runs([folder("ce", seed) for seed in (0, 1, 2)] + [folder("gce")])
+    figure = cost.cost_figure(runs)
+    assert isinstance(figure, Figure) and figure.data["method"].tolist() == ["ce", "gce"]
+    last = [run.rows["test_accuracy"].iloc[-1] for run in runs.values()][:3]
+    seconds = [run.rows["seconds"].sum() for run in runs.values()][:3]
+    row = figure.data.iloc[0]
+    assert (row["low"], row["high"], row["runs"]) == (min(last), max(last), 3)
+    np.testing.assert_allclose([row["accuracy"], row["seconds"]], [np.mean(last), np.mean(seconds)])
 
 
 def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[..., Path]) -> None:

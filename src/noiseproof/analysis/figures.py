@@ -21,7 +21,7 @@ from noiseproof.core.messages import Progress
 from noiseproof.core.registry import near_names
 
 T = TypeVar("T")
-Lack = tuple[str, str]  # a run, and why it has not the data of a figure
+Lack = tuple[str, str]  # a run, or several, and why it has not the data of a figure
 Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
@@ -263,12 +263,16 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
     made: dict[str, T] = {}
-    lacking: list[Lack] = []
+    causes: dict[str, list[Lack]] = {}  # in a sweep most runs lack the same
     for name, run in runs.items():
         try:
             made[name] = make(run)
         except (ValueError, OSError) as error:
-            lacking.append((name, str(error)))
+            causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append((name, str(error)))
+    lacking = []
+    for why, alike in causes.items():
+        names = " and ".join(name for name, _ in alike) if len(alike) < 4 else f"{len(alike)} of {len(runs)} runs"
+        lacking.append(alike[0] if len(alike) == 1 else (names, why))
     if needs and not made:
         raise Needs(needs, tuple(lacking))
     return Subjects(made, _without(lacking))

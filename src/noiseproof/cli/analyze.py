@@ -307,10 +307,12 @@ def analyze_page(
     if as_json:
         drawn = [figure.name for figure in figures if not isinstance(figure, MissingFigure)]
         return show_json({"files": written, "figures": drawn, "missing": {one.name: one.needs for one in missing}})
+    causes: dict[tuple[str, ...], list[MissingFigure]] = {}  # several figures lack the same
     for one in missing:
-        say(f"not drawn: {one.name}, needs {one.what}")
-    for run, why in dict.fromkeys(lack for one in missing for lack in one.lacking):  # several figures lack the same
-        say(f"without {run}: {why}")
+        causes.setdefault((one.what, *(why for _, why in one.lacking)), []).append(one)
+    for first, *others in causes.values():
+        listed = ", ".join(one.name for one in (first, *others))
+        say(f"not drawn: {listed}, need{'' if others else 's'} {first.needs}")
     for file in written:
         echo(file)
     return None
