@@ -438,7 +438,9 @@ def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
 # What is missing
 
 
-def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Path]) -> None:
+def test_figures_without_their_data_say_what_records_it(
+    folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = {figure.name: figure for figure in during(open_runs([folder("ce", samples=False)]))}
     needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)}
     assert sorted(needs) == [
@@ -449,6 +451,9 @@ def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Pa
     assert needs["attention"] == "noiseproof train --samples --method nal"
     assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
     assert {figure.stage for figure in figures.values()} == {"During training"}
+    monkeypatch.setattr(RunFolder, "of_bench", True)
+    (missing,) = collect([folder("ce", samples=False)], only=["margins"])
+    assert isinstance(missing, MissingFigure) and missing.needs == "`samples = true` in the file of the sweep"
 
 
 def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:
