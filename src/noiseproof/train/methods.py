@@ -245,6 +245,7 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
 
 
 def _assembled(spec: str, context: MethodContext) -> Method:
+    _check_single(spec)
     first, *more = split_outside_brackets(spec, "&")
     method = _build(first.strip(), context)
     head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
@@ -285,10 +286,14 @@ def _is_named(spec: str) -> bool:
     return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
 
 
-def check_method(spec: str) -> None:
-    """Refuse a spec whose first word names no method and no loss, without a task."""
+def _check_single(spec: str) -> None:
     if len(several := split_specs(spec)) > 1:
         raise ValueError(f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time.")
+
+
+def check_method(spec: str) -> None:
+    """Refuse a spec whose first word names no method and no loss, without a task."""
+    _check_single(spec)
     name = _first_word(spec)
     if name not in METHODS and name not in LOSSES:
         load_plugins()
@@ -314,10 +319,7 @@ def _build(spec: str, context: MethodContext) -> Method:
 
 def _misplaced(spec: str, context: MethodContext) -> str:
     """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
-    calls = []
-    with suppress(ValueError):  # what is no spec was refused as such
-        calls = calls_in(spec)
-    for name in (name for name, _ in calls if name not in LOSSES):
+    for name in (name for name, _ in calls_in(spec) if name not in LOSSES):
         if name in METHODS and not _is_named(spec):
             own = METHODS.create(name, context).loss
             return f"Expected losses in a sum, got the method {name!r}. Write its loss, `{own}`."
