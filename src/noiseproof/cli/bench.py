@@ -402,10 +402,9 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
     from noiseproof.bench.ranking import data_of, summarise_sweep
     from noiseproof.bench.tables import FORMATS
 
-    made = read_results(results)
-    if not made:
+    if not any(Path(results).glob("*.json")):
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, made)
+    groups = summarise_sweep(experiments, read_results(results))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
     columns, texts = _distinguish((data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN)
