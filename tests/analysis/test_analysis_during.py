@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.analysis import collect
+from noiseproof.analysis.after import cost
 from noiseproof.analysis.during import curves, samples, variants
 from noiseproof.analysis.figures import Figure, MissingFigure, first_seeds, histogram
 from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, open_run, open_runs, seeds_of
@@ -254,6 +255,17 @@ def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
         assert set(rows["runs"]) == {3} and rows["epoch"].tolist() == list(range(1, 7))
 
 
+def test_costs_are_means_over_seeds(folder: Callable[..., Path]) -> None:
+    runs = open_runs([folder("ce", seed) for seed in (0, 1, 2)] + [folder("gce")])
+    figure = cost.cost_figure(runs)
+    assert isinstance(figure, Figure) and figure.data["method"].tolist() == ["ce", "gce"]
+    last = [run.rows["test_accuracy"].iloc[-1] for run in runs.values()][:3]
+    seconds = [run.rows["seconds"].sum() for run in runs.values()][:3]
+    row = figure.data.iloc[0]
+    assert (row["low"], row["high"], row["runs"]) == (min(last), max(last), 3)
+    np.testing.assert_allclose([row["accuracy"], row["seconds"]], [np.mean(last), np.mean(seconds)])
+
+
 def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[..., Path]) -> None:
     run = open_run(folder("ce"))
     figure = curves.accuracy_figure({"ce": run})
@@ -426,7 +438,9 @@ def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
 # What is missing
 
 
-def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Path]) -> None:
+def test_figures_without_their_data_say_what_records_it(
+    folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = {figure.name: figure for figure in during(open_runs([folder("ce", samples=False)]))}
     needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)}
     assert sorted(needs) == [
@@ -437,6 +451,9 @@ def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Pa
     assert needs["attention"] == "noiseproof train --samples --method nal"
     assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
     assert {figure.stage for figure in figures.values()} == {"During training"}
+    monkeypatch.setattr(RunFolder, "of_bench", True)
+    (missing,) = collect([folder("ce", samples=False)], only=["margins"])
+    assert isinstance(missing, MissingFigure) and missing.needs == "`samples = true` in the file of the sweep"
 
 
 def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:

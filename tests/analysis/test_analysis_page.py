@@ -466,8 +466,10 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     for name in ("sensitivity-q", "sensitivity"):
         (none,) = collect(folders, only=[name])
         assert isinstance(none, MissingFigure) and none.name == name
-    with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
+    with pytest.raises(ValueError, match="Unknown figure 'nonsense'. There are: loss-weights, "):
         collect(folders, only=["nonsense"])
+    with pytest.raises(ValueError, match="Unknown figure 'accuracy-curve'. Did you mean 'accuracy-curves'"):
+        collect(folders, only=["cost", "accuracy-curve"])
 
 
 def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(folders: list[Path], tmp_path: Path) -> None:
@@ -523,7 +525,7 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
         (("page", folders[0], "--format", "pdf", "--out", "a.png"), "Expected a file that ends in .pdf"),
         (("page", tmp_path / "nowhere"), "no such folder"),
         (("page", folders[0], "--only", "nonsense"), "cost, sensitivity, features, "),
-        (("page", folders[0], "--only", "nonsense"), "got nonsense."),
+        (("page", folders[0], "--only", "accuracy-curve"), "Did you mean 'accuracy-curves'"),
         (("page", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
         (("rows", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
         (("landscape", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
@@ -540,14 +542,14 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
         assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
 
 
-def test_a_run_that_cannot_be_read_is_named_once(folders: list[Path], tmp_path: Path) -> None:
+def test_runs_that_cannot_be_read_are_named_once(folders: list[Path], tmp_path: Path) -> None:
     for folder in folders:
         shutil.copytree(folder, tmp_path / "runs" / folder.name, ignore=shutil.ignore_patterns("*checkpoint*"))
     own = sorted((tmp_path / "runs").iterdir())
     answer = run("page", *own, "--only", "dissection,confusion,gradient-noise", "--out", tmp_path / "page.html")
-    assert answer.stderr.count("not drawn: ") == 3
-    for folder in own:
-        assert answer.stderr.count(f"Expected a checkpoint in {folder},") == 1
+    assert answer.stderr.count("not drawn: ") == answer.stderr.count("Expected a checkpoint in each folder, got") == 1
+    assert "not drawn: dissection, confusion, gradient-noise, need a run whose" in answer.stderr
+    assert "Without ce and gce: Expected" in answer.stderr
     assert f"no run.json in it. Its runs are {tmp_path / 'runs'}/*." in run("page", tmp_path).stderr
 
 

@@ -359,16 +359,20 @@ def test_pretrained_weights_are_not_fetched_again(option: str, tmp_path: Path) -
 
 def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
     def described(number: int, **own: Any) -> Path:
-        folder = tmp_path / str(number)
-        folder.mkdir()
+        folder = tmp_path / "runs" / str(number)
+        folder.mkdir(parents=True)
         about = {"name": "ce", "method": "ce", "seed": 0, "dataset": "digits", "noise": "none", "epochs": 2, **own}
         (folder / "run.json").write_text(json.dumps(about))
         return folder
 
     folders = [described(0), described(1, seed=1), described(2, name="gce"), described(3, noise="symmetric:rate=0.4")]
     assert list(open_runs(folders)) == [
-        "ce · noise=none · seed=0", "ce · noise=none · seed=1", "gce", "ce · noise=symmetric:rate=0.4",
+        "ce · noise=none · seed=0", "ce · noise=none · seed=1", "gce · noise=none",
+        "ce · noise=symmetric:rate=0.4",
     ]  # fmt: skip
+    for number in range(4):  # a result beside each: of a sweep, whose folders have no order
+        (tmp_path / f"{number}.json").touch()
+    assert [run.folder for run in open_runs(folders[::-1]).values()] == [folders[n] for n in (0, 1, 3, 2)]
     assert list(open_runs(folders[:1])) == ["ce"]
     assert list(open_runs([folders[0], described(4, epochs=5)])) == ["ce · epochs=2", "ce · epochs=5"]
     twins = [folders[0], described(5)]

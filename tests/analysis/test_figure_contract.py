@@ -106,17 +106,24 @@ def test_a_function_without_data_says_what_it_needs() -> None:
     assert made(table)({}) == MissingFigure("mine", "Mine", "", "a run")
 
 
-def test_every_run_is_named_with_what_it_lacks(runs: dict[str, RunFolder]) -> None:
+def test_runs_are_named_with_what_they_lack_each_cause_once(runs: dict[str, RunFolder]) -> None:
     first, second = list(runs)[:2]
 
     def fail(run: RunFolder) -> str:
-        raise ValueError("Expected more.")
+        raise ValueError(f"Expected more in {run.folder}." if run.name != runs[second].name else "Expected less.")
 
-    with pytest.raises(Needs) as raised:
-        each({name: runs[name] for name in (first, second)}, fail, needs="a run")
-    missing = made(lambda subject: None).missing(raised.value)
-    assert (missing.what, missing.lacking) == ("a run", ((first, "Expected more."), (second, "Expected more.")))
-    assert missing.needs == f"a run. Without {first}: Expected more. Without {second}: Expected more."
+    def lacking(names: list[str]) -> MissingFigure:
+        with pytest.raises(Needs) as raised:
+            each({name: runs[name.rstrip("'")] for name in names}, fail, needs="a run")
+        return made(lambda subject: None).missing(raised.value)
+
+    missing = lacking([first, second])
+    assert missing.what == "a run"
+    assert missing.lacking == ((first, f"Expected more in {runs[first].folder}."), (second, "Expected less."))
+    assert missing.needs == f"a run. Without {first}: {missing.lacking[0][1]} Without {second}: Expected less."
+    assert lacking([first, f"{first}'"]).lacking == ((f"{first} and {first}'", "Expected more in each folder."),)
+    many = lacking([second, *(first + "'" * n for n in range(4))])
+    assert many.lacking == ((second, "Expected less."), ("4 of 5 runs", "Expected more in each folder."))
 
 
 def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:
@@ -127,5 +134,6 @@ def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:
 
     subjects = each(dict(list(runs.items())[:2]), name)
     assert (
-        dict(subjects) == {"gce:q=0.5": "gce:q=0.5"} and subjects.note == f" Without {next(iter(runs))}: Expected more."
+        dict(subjects) == {list(runs)[1]: "gce:q=0.5"}
+        and subjects.note == f" Without {next(iter(runs))}: Expected more."
     )

@@ -385,6 +385,8 @@ def test_the_loss_that_is_judged_is_the_one_that_the_method_trains_with(digits: 
     first = runner.invoke(app, [*command, "het-tau"]).stdout.splitlines()[0]
     assert first.startswith("het-tau: het:tau=10.0,samples=100,") and "100 times the steps" in first
     assert "Unknown method" in runner.invoke(app, [*command, "het-tauu"]).stderr
+    several = runner.invoke(app, ["analyze", "fit", "--classes", "100", "--losses", "gce,ce"]).stderr
+    assert "Expected one method, got 2: gce and ce." in several
 
 
 def test_a_root_that_starts_too_long_is_forecast() -> None:

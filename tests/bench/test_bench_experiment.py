@@ -396,6 +396,13 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
     [
         ('"gce:q=0.7"', '"gce:q=1.3"', 7, "Expected `q` in (0, 1], got 1.3"),
         ('"gce:q=0.7"', '"ln:tau=[0.5,1]"', 7, 'For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].'),
+        ('"gce:q=0.7"', '"ce, gce:q=0.1"', 7, 'For several, write a list: ["ce", "gce:q=0.1"].'),
+        ("rate=0.4", "rate=[0.2,0.4]", 4, 'got [0.2, 0.4]. For a grid, list noises: ["symmetric:rate=0.2", "symm'),
+        ('"none"', "0.4", 4, "Expected a noise model with its rate, got 0.4. Write symmetric:rate=0.4."),
+        ("[0, 1]", '"0,1,2"', 11, "Expected one `seed`, got '0,1,2'. For several, write a list: [0, 1, 2]."),
+        ("epochs = 2", "lr = 0.1", 10, """Unknown key 'lr'. Write optimizer = "sgd:lr=0.1,momentum=0.9"."""),
+        ("epochs = 2", 'loss = "gce"', 10, """Unknown key 'loss'. Write method = "gce"."""),
+        ('"gce:q=0.7"', '"ce gce"', 7, "Unknown method 'ce gce'."),
         ('"gce:q=0.7"', '"gcee"', 7, "Unknown method 'gcee'. Did you mean 'gce'"),
         ('"gce:q=0.7"', '"gce & mixupp"', 7, "Unknown strategy 'mixupp'"),
         ('"gce:q=0.7"', "7", 7, "Expected `method` to be a word or a spec, got 7"),

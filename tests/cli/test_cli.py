@@ -118,6 +118,22 @@ def test_calibrate_advises_no_bias_below_zero() -> None:
 
 
 @pytest.mark.parametrize(
+    "line, message",
+    [
+        ("train --lr 0.1", "No such option: --lr. Write --optimizer sgd:lr=0.1,momentum=0.9."),
+        ("train --weight-decay 0", "Write --optimizer sgd:lr=0.1,weight_decay=5e-4."),
+        ("train --loss gce", "No such option: --loss. Write --method gce."),
+        ("bench search gce --lr 0.1", "No such option: --lr (Possible options:"),  # it has no --optimizer
+        ("bench compare --data digits --seeds 0,1,2", "Expected a number of seeds, at least 1: 3 stands for the seeds"),
+        ("bench run ln-table1 --seeds 0", "'--seeds': Expected a number of seeds, at least 1: 3 stands"),
+    ],
+)
+def test_names_of_other_libraries_and_lists_of_seeds_get_what_is_written_instead(line: str, message: str) -> None:
+    answer = run(*line.split())
+    assert answer.exit_code == 2 and message in re.sub(r"[│\s]+", " ", answer.stderr)
+
+
+@pytest.mark.parametrize(
     "arguments, message",
     [
         (("nope", "--classes", "10"), "Unknown loss 'nope'"),

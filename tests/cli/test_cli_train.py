@@ -98,6 +98,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
 # A run from beginning to end
 
 
+def test_of_five_classes_or_fewer_no_top_5_is_shown() -> None:
+    moons = ("--dataset", "two-moons:n=40,n_test=10", "--epochs", "1", "--out", "none", "--accelerator", "cpu")
+    shown = run(*moons).stdout
+    assert "test accuracy" in shown and "top5" not in shown
+
+
 def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str]) -> None:
     folder, code, out, err = finished
     assert code == 0, err

@@ -973,6 +973,8 @@ def test_other_data_can_be_named() -> None:
         assert value(build("sln@sln:noise=symmetric", dataset="cifar10", noise=noise), "sigma") == 1
     with pytest.raises(ValueError, match="has several settings for .*noise=worst"):
         build("ln@ln", dataset="cifar10n")
+    with pytest.raises(ValueError, match=r"as in ln@ln:dataset=…: mnist, cifar10, cifar100, cifar10n, .*clothing1m.$"):
+        build("ln@ln")
     with pytest.raises(ValueError, match="no parameters beside dataset, num_classes"):
         build("nce+agce@bias:num_classes=10,beta=1")
     with pytest.raises(ValueError, match=r"No setting sln@bias in the papers. There are: sln@ln, sln@sln."):
@@ -1040,6 +1042,9 @@ def test_added_strategies_train(digits: Task) -> None:
     ("spec", "message"),
     [
         ("gcee", "Unknown method 'gcee'. Did you mean 'gce'"),
+        ("ce, gce:q=0.3", "Expected one method, got 2: ce and gce:q=0.3. Take one"),
+        ("gce:q=0.3,ce", "Expected one method, got 2: gce:q=0.3 and ce."),
+        ("gce2", r"Unknown method 'gce2'. Did you mean .*\? A name of your own: .* in NOISEPROOF_PLUGINS."),
         ("sln-mo-cl", "Did you mean 'sln-mo-lc'"),
         ("bitemperd", "Did you mean .*'bitempered'"),
         ("maee**", r"Unknown method 'maee\*\*'. Did you mean 'mae\*\*'"),

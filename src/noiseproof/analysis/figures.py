@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from noiseproof.analysis.runs import RunFolder, Runs, open_runs, seeds_of
 from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Progress
+from noiseproof.core.registry import near_names
 
 T = TypeVar("T")
-Lack = tuple[str, str]  # a run, and why it has not the data of a figure
+Lack = tuple[str, str]  # a run, or several, and why it has not the data of a figure
 Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
@@ -215,8 +216,8 @@ def collect(
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
     makers = figure_makers()
     if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
-        names = ", ".join(maker.name.removesuffix("-") for maker in makers)
-        raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
+        names = [maker.name.removesuffix("-") for maker in makers]
+        raise ValueError(f"Unknown figure {unknown[0]!r}. {near_names(unknown[0], names)}")
     wanted = stage and STAGES[check_word("stage", stage, STAGES)]
     of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
     return [maker for maker in of_stage if not only or any(_matches(name, maker) for name in only)]
@@ -262,12 +263,16 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
     made: dict[str, T] = {}
-    lacking: list[Lack] = []
+    causes: dict[str, list[Lack]] = {}  # in a sweep most runs lack the same
     for name, run in runs.items():
         try:
             made[name] = make(run)
         except (ValueError, OSError) as error:
-            lacking.append((name, str(error)))
+            causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append((name, str(error)))
+    lacking = []
+    for why, alike in causes.items():
+        names = " and ".join(name for name, _ in alike) if len(alike) < 4 else f"{len(alike)} of {len(runs)} runs"
+        lacking.append(alike[0] if len(alike) == 1 else (names, why))
     if needs and not made:
         raise Needs(needs, tuple(lacking))
     return Subjects(made, _without(lacking))

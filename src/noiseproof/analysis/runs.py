@@ -76,6 +76,11 @@ class RunFolder:
         return int(self.config["seed"])
 
     @property
+    def of_bench(self) -> bool:
+        """Whether it is a run of a sweep, with its result beside it."""
+        return (self.folder.absolute().parent.parent / f"{self.folder.absolute().name}.json").is_file()
+
+    @property
     def classes(self) -> tuple[str, ...]:
         return tuple(map(str, self.config["classes"]))
 
@@ -319,20 +324,26 @@ def open_run(
 
 
 def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFolder]:
-    """Several runs by name: their method, then noise, dataset, settings and seed as far as they differ."""
+    """Several runs by name: their method, then noise, dataset, settings and seed as far as they differ.
+
+    Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method, noise and seed.
+    """
     runs = [open_run(folder, **options) for folder in folders]
+    if all(run.of_bench for run in runs):
+        runs.sort(key=lambda run: (run.dataset, run.name, run.noise, run.seed))
     return dict(zip(told_apart([run.name for run in runs], runs), runs, strict=True))
 
 
 def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
-    """Names of runs, with what else differs between those of the same name."""
+    """Names of runs, with what else differs between those of the same name; a seed only of those that need it."""
     for key in ("noise", "dataset", *(f.name for f in fields(Settings)), "seed"):
         if len(set(names)) == len(names):
             break
         values = [run.config.get(key) for run in runs]
         pairs = list(zip(names, values, strict=True))
         differ = {name for name in names if len({str(value) for other, value in pairs if other == name}) > 1}
-        names = [f"{name} · {key}={value}" if name in differ else name for name, value in pairs]
+        named = differ if key == "seed" or not differ else set(names)
+        names = [f"{name} · {key}={value}" if name in named else name for name, value in pairs]
     count = Counter(names)
     return [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
 

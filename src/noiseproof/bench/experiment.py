@@ -22,7 +22,8 @@ from torch import Tensor
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
-from noiseproof.core.grammar import calls_in, canonical_number, parse_call, parse_line
+from noiseproof.core.grammar import calls_in, canonical_number, parse_call, parse_line, parse_value, split_specs
+from noiseproof.core.messages import ELSEWHERE
 from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
@@ -360,14 +361,16 @@ def _name(experiment: Experiment) -> str:
 
 # Refusals
 
+GRIDS = {"method": '["ln:tau=0.5", "ln:tau=1"]', "noise": '["symmetric:rate=0.2", "symmetric:rate=0.4"]'}
+
 
 @contextmanager
 def _blame(experiment: Experiment, field: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        refuses_list = field == "method" and re.search(r", got '?\[", str(error))
-        grid = ' For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].' if refuses_list else ""
+        refuses_list = field in GRIDS and re.search(r", got '?\[", str(error))
+        grid = f" For a grid, list {field}s: {GRIDS[field]}." if refuses_list else ""
         raise BadExperiment(f"{error}{grid}", experiment, field) from error
 
 
@@ -580,7 +583,9 @@ class _BadValue(BadExperiment):
 def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     for key in block:
         if key not in KEYS:
-            raise _BadValue(f"Unknown key {key!r}. {near_names(key, KEYS)}", key, None)
+            name, example = ELSEWHERE.get(key, ("", ""))
+            remedy = f'Write {name} = "{example}".' if name in KEYS else near_names(key, KEYS)
+            raise _BadValue(f"Unknown key {key!r}. {remedy}", key, None)
     if "dataset" not in block:
         raise _BadValue("Expected a `dataset` in each [[experiment]], got none.", "", None)
     grid = {key: value if isinstance(value, list) else [value] for key, value in block.items()}
@@ -611,6 +616,10 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
 
 
 def _check_alone(key: str, value: object) -> None:
+    several = split_specs(value) if isinstance(value, str) and key != "measures" else ()
+    if len(several) > 1:
+        listed = json.dumps([parse_value(one) for one in several], ensure_ascii=False)
+        raise ValueError(f"Expected one `{key}`, got {value!r}. For several, write a list: {listed}.")
     if key in SETTINGS:
         if key == "model" and not isinstance(value, str):
             raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
@@ -618,6 +627,8 @@ def _check_alone(key: str, value: object) -> None:
     elif key in ("seed", "noise_seed", "rows", "validation", "precision", "augment", "samples", "weights", "measures"):
         Experiment("", **{key: value})  # type: ignore[arg-type]
     elif not isinstance(value, str):
+        if key == "noise":
+            get_noise(value)  # type: ignore[arg-type]  # says how a rate is written
         raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")
 
 

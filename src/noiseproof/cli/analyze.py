@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from noiseproof.analysis.before.forecast import Forecast
     from noiseproof.analysis.before.robustness import Robustness
     from noiseproof.analysis.before.untrained import Probe
+    from noiseproof.analysis.figures import MissingFigure
     from noiseproof.train import Settings, Task
 
 analyze_app = typer.Typer(help="See what a loss does before, during and after training.", no_args_is_help=True)
@@ -33,6 +34,15 @@ Model = Annotated[
 ]
 Sigma = Annotated[float | None, typer.Option(help="Standard deviation of simulated logits, by default 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batches.")]
+Losses = Annotated[
+    str,
+    typer.Option(
+        "--losses",
+        "--loss",
+        help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.",
+        autocompletion=names("losses", several=True),
+    ),
+]
 
 
 @analyze_app.command(
@@ -48,12 +58,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batch
 )
 @refusals()
 def analyze_loss(
-    losses: Annotated[
-        str,
-        typer.Option(
-            help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.", autocompletion=names("losses", several=True)
-        ),
-    ],
+    losses: Losses,
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
@@ -142,6 +147,8 @@ def analyze_fit(
     loss: Annotated[
         str,
         typer.Option(
+            "--loss",
+            "--losses",
             help="Loss, sum of losses or method, whose loss is judged: gce:q=0.7, 10*nce + mae, nal, …",
             autocompletion=names("methods", "losses"),
         ),
@@ -302,13 +309,20 @@ def analyze_page(
     if as_json:
         drawn = [figure.name for figure in figures if not isinstance(figure, MissingFigure)]
         return show_json({"files": written, "figures": drawn, "missing": {one.name: one.needs for one in missing}})
-    for one in missing:
-        say(f"not drawn: {one.name}, needs {one.what}")
-    for run, why in dict.fromkeys(lack for one in missing for lack in one.lacking):  # several figures lack the same
-        say(f"without {run}: {why}")
+    _note_missing(missing)
     for file in written:
         echo(file)
     return None
+
+
+def _note_missing(figures: Sequence[MissingFigure]) -> None:
+    """Print one line for all figures that lack the same."""
+    causes: dict[tuple[str, ...], list[MissingFigure]] = {}
+    for one in figures:
+        causes.setdefault((one.what, *(why for _, why in one.lacking)), []).append(one)
+    for first, *others in causes.values():
+        names = ", ".join(one.name for one in (first, *others))
+        say(f"not drawn: {names}, need{'' if others else 's'} {first.needs}")
 
 
 @analyze_app.command(

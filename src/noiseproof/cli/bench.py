@@ -291,14 +291,13 @@ def _experiments(
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
         experiments = _runs_of(table, seeds, data_dir, precision, check_runs, left)
     else:
-        if only or seeds:
-            raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
         if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(spec).exists():
             raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
-        if epochs:
-            raise ValueError(
-                f"Expected a table of `noiseproof bench table` for --epochs, got {spec!r}. Write `epochs = {epochs}`."
-            )
+        in_file = {"--seeds": seeds and f"seed = {list(range(seeds))}", "--epochs": epochs and f"epochs = {epochs}"}
+        for option, line in {"--only": "" if only else None, **in_file}.items():
+            if line is not None:
+                remedy = f" Write `{line}` in the file." if line else " Leave it out."
+                raise ValueError(f"Expected a table of `noiseproof bench table` for {option}, got {spec!r}.{remedy}")
         if not Path(spec).is_file():
             raise ValueError(
                 f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is neither."
@@ -508,7 +507,7 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
     from noiseproof.bench import read_results
     from noiseproof.bench.ranking import data_of, summarise_sweep
 
-    if not Path(results).exists():
+    if not any(Path(results).glob("*.json")):
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
     groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if as_json:

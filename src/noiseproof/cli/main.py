@@ -5,11 +5,13 @@ import gc
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from noiseproof import __version__
+from noiseproof.core.messages import ELSEWHERE
 
 # The parts of the help, in its order.
 YOUR_DATA, TRAINING, LISTS, INSTALLATION = "Your data", "Training and research", "Lists", "This installation"
@@ -24,7 +26,30 @@ WELCOME = """noiseproof finds the wrong labels of a dataset, and trains classifi
   noiseproof --help                     all commands
 """
 
+
+class Commands(TyperGroup):
+    """Adds to refused options what is written instead: names of other libraries, lists of seeds."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            _explain(error)
+            raise
+
+
+def _explain(error: Any) -> None:
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    word = getattr(error, "option_name", "").lstrip("-")
+    name, example = ELSEWHERE.get(word.replace("-", "_"), ("", ""))
+    if name in [param.name for param in getattr(command, "params", ())]:
+        error.possibilities, error.message = None, f"No such option: --{word}. Write --{name} {example}."
+    if getattr(getattr(error, "param", None), "name", "") == "seeds":
+        error.message = "Expected a number of seeds, at least 1: 3 stands for the seeds 0, 1 and 2."
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train classifiers on labels that can't be trusted, and find out which labels are wrong.",
     invoke_without_command=True,
     rich_markup_mode="markdown",

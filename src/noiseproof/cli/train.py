@@ -251,7 +251,8 @@ def _show_result(
     if as_json:
         epochs = {name: getattr(result, name) for name in EPOCHS}
         return show_json({**run, "rate": rate, "folder": folder, "stopped": result.stopped, **epochs})
-    columns = [name for name in SHOWN if not math.isnan(result.last.get(name, math.nan))]
+    said = [name for name in SHOWN if name != "test_top5" or result.run.num_classes > 5]  # else always 1
+    columns = [name for name in said if not math.isnan(result.last.get(name, math.nan))]
     rows = [
         (words, *(str(metrics[c]) if c == "epoch" else f"{metrics[c]:.4f}" for c in columns))
         for words, metrics in ((words, getattr(result, name)) for name, words in EPOCHS.items())

@@ -20,7 +20,8 @@ def check_number(
         below = number <= high if interval.endswith("]") else number < high
         inside = above and below and math.isfinite(number)
     if not inside:
-        raise ValueError(f"Expected `{name}` in {interval}, got {value!r}.{' ' + remedy if remedy else ''}")
+        remedy = f" {remedy}" * bool(remedy and not isinstance(value, list))  # it is about a number
+        raise ValueError(f"Expected `{name}` in {interval}, got {value!r}.{remedy}")
     return number
 
 

@@ -8,6 +8,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
+ELSEWHERE = {  # names of other libraries: the option or key that stands for them here, with an example
+    **dict.fromkeys(("lr", "learning_rate", "momentum"), ("optimizer", "sgd:lr=0.1,momentum=0.9")),
+    "weight_decay": ("optimizer", "sgd:lr=0.1,weight_decay=5e-4"),
+    **dict.fromkeys(("loss", "losses", "criterion"), ("method", "gce")),
+    **dict.fromkeys(("rate", "noise_rate"), ("noise", "symmetric:rate=0.4")),
+    **dict.fromkeys(("backbone", "arch"), ("model", "resnet34")),
+    "device": ("accelerator", "cuda"),
+}
+
 
 def quoted(label: str) -> str:
     """A label in quotes, with a remark on spaces that one would not see."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from noiseproof.core.grammar import canonical_number, format_call, parse_call
-from noiseproof.core.plugins import load_plugins, note_module, plugin_being_imported
+from noiseproof.core.plugins import PLUGINS, load_plugins, note_module, plugin_being_imported
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -30,6 +30,12 @@ def near_names(name: str, known: Collection[str]) -> str:
     """Suggest the ``known`` names nearest to an unknown ``name``, or list them all."""
     near = difflib.get_close_matches(name, known, n=3)
     return f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
+
+
+def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
+    """Say that ``name`` is not registered, which names are near, and where names of one's own come from."""
+    own = f"A name of your own: import its module, or list it in {PLUGINS}."
+    return f"Unknown {kind} {name!r}. {near_names(name, known)} {own}"
 
 
 class Registry(Generic[T]):
@@ -93,7 +99,7 @@ class Registry(Generic[T]):
             load_plugins()
         if name in self._factories:
             return self._factories[name]
-        raise ValueError(f"Unknown {self.kind} {name!r}. {near_names(name, sorted(self))}")
+        raise ValueError(unknown_name(self.kind, name, sorted(self)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)

@@ -8,6 +8,7 @@ are equal modulo 2³² are the same seed), and no global generator is used.
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Integral
@@ -19,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_labels, check_number, check_word
-from noiseproof.core.grammar import format_call
+from noiseproof.core.grammar import NUMBER, format_call
 from noiseproof.core.registry import Registry
 
 Count = Literal["draws", "total", "per-class", "equal"]
@@ -51,6 +52,9 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
     >>> print(get_noise('asymmetric:rate=0.4,map={"5": 6, "6": 5}').corrupt([5, 6, 5, 7], generator=2))
     asymmetric:rate=0.4,map={"5": 6, "6": 5}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
     """
+    if re.fullmatch(NUMBER, str(spec).strip()):
+        rate = float(spec) / 100 if 1 < float(spec) <= 100 else float(spec)
+        raise ValueError(f"Expected a noise model with its rate, got {spec}. Write symmetric:rate={rate:g}.")
     name, values = NOISES.parse(spec, params)
     if data_dir is not None and "folder" in NOISES.parameters(name):
         values.setdefault("folder", data_dir)

@@ -174,8 +174,14 @@ def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
         known = ", ".join(f"{method}@{name}" for name in sorted(papers)) or "none of this method"
         raise ValueError(f"No setting {method}@{paper} in the papers. There are: {known}.")
     matches = [p for p in candidates if all(data.get(key, value) == value for key, value in p.data.items())]
-    near = [p for p in candidates if p.data.get("dataset") == data.get("dataset")] or candidates
+    near = [p for p in candidates if p.data.get("dataset") == data.get("dataset")]
     example = f"{method}@{paper}:{QUALIFIERS[0]}=…"
+    if not matches and not near:
+        datasets = ", ".join(dict.fromkeys(str(p.data.get("dataset")) for p in candidates))
+        raise ValueError(
+            f"{method}@{paper} has no setting for {format_data(data)}. Choose another dataset's, as in {example}: "
+            f"{datasets}."
+        )
     return _only_spec(matches, near, data, f"Choose one, as in {example}, with {', '.join(QUALIFIERS)}")
 
 

@@ -230,7 +230,8 @@ def reopen(task: Task, method: Method, settings: Settings, *, seed: int, fabric:
     path = latest(Path(folder, "checkpoints"))
     if path is None:
         raise FileNotFoundError(
-            f"Expected a checkpoint in {folder}, got none. Benchmarks keep theirs with `weights = true` only."
+            f"Expected a checkpoint in {folder}, got none. "
+            "Benchmarks keep theirs with `weights = true` only, in their file."
         )
     fabric.launch()
     method, run, record = build(Job(task, method, settings, seed), fabric)

@@ -17,10 +17,18 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.grammar import calls_in, format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.grammar import (
+    calls_in,
+    format_call,
+    format_value,
+    parse_call,
+    parse_sum,
+    split_outside_brackets,
+    split_specs,
+)
 from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
-from noiseproof.core.registry import Registry, near_names
+from noiseproof.core.registry import Registry, unknown_name
 from noiseproof.data import NoisyData
 from noiseproof.heads import HEADS, get_head
 from noiseproof.heads.base import gives, head_for
@@ -237,6 +245,7 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
 
 
 def _assembled(spec: str, context: MethodContext) -> Method:
+    _check_single(spec)
     first, *more = split_outside_brackets(spec, "&")
     method = _build(first.strip(), context)
     head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
@@ -277,14 +286,20 @@ def _is_named(spec: str) -> bool:
     return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
 
 
+def _check_single(spec: str) -> None:
+    if len(several := split_specs(spec)) > 1:
+        raise ValueError(f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time.")
+
+
 def check_method(spec: str) -> None:
     """Refuse a spec whose first word names no method and no loss, without a task."""
+    _check_single(spec)
     name = _first_word(spec)
     if name not in METHODS and name not in LOSSES:
         load_plugins()
     bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
-    if bare.replace("-", "").isalnum() and name not in LOSSES and not _is_named(spec):
-        raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
+    if bare and not set(bare) & set("+*@=()[]{}") and name not in LOSSES and not _is_named(spec):
+        raise ValueError(unknown_name("method", name, sorted({*METHODS, *LOSSES})))
 
 
 def _build(spec: str, context: MethodContext) -> Method:

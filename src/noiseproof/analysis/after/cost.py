@@ -2,42 +2,49 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
-from noiseproof.analysis.runs import RunFolder, Runs, told_apart
+from noiseproof.analysis.runs import RunFolder, Runs, seeds_of, told_apart
 from noiseproof.core.grammar import format_value, parse_call, parse_line, parse_sum
 
 
-def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Seconds of training, with the passes of the record, and the last test accuracy of each run's record.
+def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
+    """Seconds of training, with the passes of the record, and the last test accuracy, each a mean over records.
+
+    ``low`` and ``high`` are the smallest and the largest accuracy.
 
     >>> import pandas as pd
-    >>> costs({"ce": pd.DataFrame({"seconds": [3.0, 2.0], "test_accuracy": [0.5, 0.7]})}).values.tolist()
-    [['ce', 2, 5.0, 0.7]]
+    >>> costs({"ce": [pd.DataFrame({"seconds": [3.0, 2.0], "test_accuracy": [0.5, 0.7]})]}).values.tolist()
+    [['ce', 2, 5.0, 0.7, 0.7, 0.7, 1]]
     """
     rows = []
-    for name, record in records.items():
-        _check_columns(record, ["seconds", "test_accuracy"])
-        accuracy = float(record["test_accuracy"].iloc[-1])
-        seconds = float(record["seconds"].sum())
-        rows.append({"method": name, "epochs": len(record), "seconds": seconds, "accuracy": accuracy})
+    for name, group in records.items():
+        for record in group:
+            _check_columns(record, ["seconds", "test_accuracy"])
+        last = [float(record["test_accuracy"].iloc[-1]) for record in group]
+        seconds = fmean(float(record["seconds"].sum()) for record in group)
+        row = {"method": name, "epochs": max(map(len, group)), "seconds": seconds, "accuracy": fmean(last)}
+        rows.append(row | {"low": min(last), "high": max(last), "runs": len(last)})
     return pd.DataFrame(rows)
 
 
 @figure(
     "cost",
     "Accuracy against training time",
-    Layer("points", "seconds", "accuracy", color="method"),
+    Layer("points", "seconds", "accuracy", color="method", low="low", high="high"),
     subject=all_runs,
-    reading="The nearer to the upper left corner, the more accuracy for the time; compare only runs on one machine.",
+    reading="The nearer to the upper left corner, the more accuracy for the time; compare only runs on one machine. "
+    "Of several seeds the mean, with bars from the smallest to the largest accuracy.",
     paper="SLN paper, Fig. 8",
     axes=("seconds of training", "test accuracy of the last epoch"),
 )
 def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    records = {name: run.rows for name, run in runs.items() if "test_accuracy" in run.rows}
+    tested = {name: run for name, run in runs.items() if "test_accuracy" in run.rows}
+    records = {name: [run.rows for run in group] for name, group in seeds_of(tested).items()}
     if not records:
         return None
     table = costs(records)

@@ -15,7 +15,6 @@ from noiseproof.losses.logistic_normal import negative_log_normal
 from noiseproof.strategies import per_row
 
 BINS = 60
-SAMPLES = "noiseproof train --samples"
 
 
 def distributions(
@@ -35,7 +34,9 @@ def distributions(
         epochs = recorded if len(recorded) <= 3 else (recorded[0], recorded[middle], recorded[-1])
     samples = {epoch: run.samples(epoch) for epoch in epochs}
     if not samples or any(quantity not in columns for columns in samples.values()):
-        raise NotARun(f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {SAMPLES}.")
+        raise NotARun(
+            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {_recorded_by(run)}."
+        )
     values = {epoch: columns[quantity].astype(np.float64) for epoch, columns in samples.items()}
     values = {epoch: v for epoch, v in values.items() if np.isfinite(v).any()}
     if not values:
@@ -57,6 +58,12 @@ def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bi
         except (TypeError, ValueError):  # it depends on the other classes, or is not registered
             return table.assign(weight=np.nan)
     return table.assign(weight=weight.numpy())
+
+
+def _recorded_by(*runs: RunFolder, method: str = "") -> str:
+    if all(run.of_bench for run in runs):
+        return "`samples = true` in the file of the sweep" + f", with the method `{method}`" * bool(method)
+    return "noiseproof train --samples" + f" --method {method}" * bool(method)
 
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
@@ -86,7 +93,7 @@ def margin_figure(runs: Runs) -> pd.DataFrame:
         line = table[["epoch", "margin"]].assign(weight=table["weight"] / table["weight"].max() * peak)
         return pd.concat([table.drop(columns="weight"), line.drop_duplicates().dropna()])
 
-    return _with_panels(stack(each(runs, table_of), needs=SAMPLES), "epoch", "epoch")
+    return _with_panels(stack(each(runs, table_of), needs=_recorded_by(*runs.values())), "epoch", "epoch")
 
 
 def sample_weights(run: RunFolder) -> pd.DataFrame:
@@ -117,7 +124,7 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
         row = {"epoch": epoch, "lr": lr, "alpha": alpha, "snr": snr, "mean": mean}
         rows.append(row | {"mean_right": mean_right, "mean_wrong": mean_wrong})
     if not rows:
-        raise NotARun(f"Expected recorded samples in {run.folder}, got none. Use {SAMPLES}.")
+        raise NotARun(f"Expected recorded samples in {run.folder}, got none. Use {_recorded_by(run)}.")
     return pd.DataFrame(rows)
 
 
@@ -146,7 +153,7 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
         curves = [table[["epoch"]].assign(panel=panel, labels=labels, value=table[c]) for c, panel, labels in parts]
         return pd.concat(curves).dropna(subset="value")
 
-    return stack(each(runs, table_of), needs=SAMPLES)
+    return stack(each(runs, table_of), needs=_recorded_by(*runs.values()))
 
 
 @figure(
@@ -163,7 +170,7 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
 )
 def trust_figure(runs: Runs) -> pd.DataFrame:
     tables = each(runs, lambda run: distributions(run, "trust", edges=np.linspace(0, 1, BINS + 1)))
-    return _with_panels(stack(tables, needs=f"{SAMPLES} --method nal"), "epoch", "epoch")
+    return _with_panels(stack(tables, needs=_recorded_by(*runs.values(), method="nal")), "epoch", "epoch")
 
 
 def residuals(run: RunFolder) -> dict[str, Array]:

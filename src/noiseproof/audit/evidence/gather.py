@@ -39,7 +39,7 @@ from noiseproof.audit.evidence.trees import (
 )
 from noiseproof.core.messages import Brief, Progress
 from noiseproof.core.plugins import load_object, load_plugins
-from noiseproof.core.registry import near_names
+from noiseproof.core.registry import unknown_name
 from noiseproof.data.frames import ParquetColumns
 from noiseproof.data.tables import FeatureTable
 from noiseproof.models import MODELS
@@ -183,7 +183,7 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
         name, _ = MODELS.parse(spelled_out(model) if isinstance(model, str) else model, {})
         load_plugins()
         if name not in (*MODELS, "timm"):
-            raise ValueError(f"Unknown model {name!r}. {near_names(name, [*CHOICES, *sorted(MODELS)])}")
+            raise ValueError(unknown_name("model", name, [*CHOICES, *sorted(MODELS)]))
 
 
 def default_model(data: AuditData, mode: Mode) -> str:

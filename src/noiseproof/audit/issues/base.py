@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import load_plugins
-from noiseproof.core.registry import Registry, near_names
+from noiseproof.core.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -228,7 +228,7 @@ def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
     wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     for name in wanted:
         if name not in kinds:
-            raise ValueError(f"Unknown issue type {name!r}. {near_names(name, ['all', *kinds])}")
+            raise ValueError(unknown_name("issue type", name, ["all", *kinds]))
     return [kind for name, kind in kinds.items() if name in wanted or name in ALWAYS]
 
 
