@@ -454,6 +454,10 @@ def test_a_refusal_names_file_line_and_remedy(old: str, new: str, line: int, mes
         load_experiments(path, data_dir=tmp_path)
     assert str(refused.value).startswith(f"{path}:{line}: ")
     assert message in str(refused.value)
+    if message.startswith("Unknown"):  # for which no data is needed
+        with pytest.raises(BadExperiment) as unchecked:
+            load_experiments(path, check_runs=False)
+        assert str(unchecked.value) == str(refused.value)
 
 
 def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:

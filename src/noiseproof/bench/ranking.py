@@ -221,7 +221,10 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     order = [*places, *(i for i in range(len(entries)) if i not in places)]
     listed = [_entry(entries[i], places.get(i), accuracies[i], seeds) for i in order]
     named = [entry.place for entry in listed[: len(places)]]
-    return Group(listed, recommend(named) if named else "Nothing to compare yet: no seed was run by all.", metric)
+    if not named:
+        return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
+    missing = ", ".join(dict.fromkeys(entry.run.method for entry in listed[len(places) :]))
+    return Group(listed, recommend(named) + f" Not compared, since not run yet: {missing}." * bool(missing), metric)
 
 
 def _entry(

@@ -230,6 +230,7 @@ def bench_status(
         _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir)
         return _show_left(results, as_json)
     states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left), results)
+    _results_with_notes(states, results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
         return show_json([
@@ -505,12 +506,11 @@ def _export(
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
-    from noiseproof.bench import read_results
     from noiseproof.bench.ranking import data_of, summarise_sweep
 
     if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
+    groups = summarise_sweep(experiments, _results_with_notes(experiments, results))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
     if format == "csv":
@@ -543,6 +543,17 @@ def _show_sweep_csv(groups: Sequence[Group]) -> None:
         }
         for (metric, entry), value in zip(entries, values, strict=True)
     ])  # fmt: skip
+
+
+def _results_with_notes(experiments: Iterable[Experiment], folder: str) -> dict[str, Any]:
+    """The results in ``folder``; a line on stderr says which are of earlier code or data."""
+    from noiseproof.bench import read_results
+    from noiseproof.bench.results import earlier_results
+
+    results = read_results(folder, _say_damaged)
+    for line in earlier_results(experiments, results):
+        say(line)
+    return results
 
 
 def _mean(mean: float | None, std: float | None) -> str:

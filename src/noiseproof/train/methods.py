@@ -17,7 +17,15 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.grammar import calls_in, format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.grammar import (
+    calls_in,
+    format_call,
+    format_value,
+    parse_call,
+    parse_line,
+    parse_sum,
+    split_outside_brackets,
+)
 from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
@@ -39,7 +47,7 @@ from noiseproof.losses import (
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.losses.sums import check_factors
-from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
+from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers, presets_of
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.strategies.base import Plan, check_targets, check_together
 from noiseproof.strategies.momentum import default_alpha
@@ -278,13 +286,21 @@ def _is_named(spec: str) -> bool:
 
 
 def check_method(spec: str) -> None:
-    """Refuse a spec whose first word names no method and no loss, without a task."""
-    name = _first_word(spec)
-    if name not in METHODS and name not in LOSSES:
+    """Refuse a spec with a name that no method, loss, strategy or head has, without a task."""
+    first, *more = split_outside_brackets(spec, "&")
+    name = _first_word(first)
+    if more or (name not in METHODS and name not in LOSSES):
         load_plugins()
     bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
-    if bare.replace("-", "").isalnum() and name not in LOSSES and not _is_named(spec):
+    if bare.replace("-", "").isalnum() and name not in LOSSES and not _is_named(first):
         raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
+    if "@" in name:
+        presets_of(*map(str.strip, name.split("@", 1)))
+    elif not _is_named(first):
+        for term, _ in parse_line(first)[0]:
+            _ = LOSSES[term.partition("@")[0]]
+    for word in map(_first_word, more):
+        _ = word in HEADS or STRATEGIES[word]
 
 
 def _build(spec: str, context: MethodContext) -> Method:
