@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -685,9 +686,9 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     (tmp_path / "sweep.toml").write_text(SPEC)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(engine: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(engine: str, *options: str, stderr: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         command = ("-m", "noiseproof", "bench", "run", str(tmp_path / "sweep.toml"), "--engine", engine, *options)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr}
         started.append(python(*command, "--results", str(tmp_path / "results"), **quiet))
         return started[-1]
 
@@ -877,13 +878,25 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
-    driver = drive(engine)
+    driver = drive(engine, stderr=subprocess.PIPE)
     wait_for(lambda: is_mid_sweep(folder))
     driver.send_signal(signal.SIGINT)
+    assert driver.stderr is not None
+    *_, last = driver.stderr.read().decode().splitlines()
     assert driver.wait() == 130
     assert all(holder(folder, e.key) is None for e in SWEEP)
-    states = list(status(SWEEP, folder).values())
-    assert "done" in states and "interrupted" in states
+    count = Counter(status(SWEEP, folder).values())
+    assert count["done"] and count["interrupted"]
+    done, begun = f"{count['done']} of {len(SWEEP)} runs done", f"{count['interrupted']} begun"
+    assert last == f"noiseproof: Stopped: {done}, {begun}. The same command resumes."
+
+
+def test_a_stop_between_two_runs_is_told_like_one_within(tmp_path: Path) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"^Stopped: 1 of 2 runs done\.$"):
+        run_all([ONE, replace(ONE, seed=5)], tmp_path, progress=stop)
 
 
 # Ray
@@ -988,7 +1001,7 @@ def test_tasks_of_ray_that_fail_die_or_meet_another_driver(tmp_path: Path, monke
     ray = LocalRay(stop)
     ray.init(num_cpus=2)  # by others: it goes on
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(Interrupted, match="Stopped with 1 of 2 runs to do"):
+    with pytest.raises(Interrupted, match=r"^Stopped: 1 of 2 runs done\.$"):
         run_all([replace(ONE, seed=8), replace(ONE, seed=9)], tmp_path, engine="ray", gpus=0)
     assert ray.running and ray.cancelled == [1]
 
