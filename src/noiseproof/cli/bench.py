@@ -506,7 +506,7 @@ def _export(
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
-    from noiseproof.bench.ranking import data_of, summarise_sweep
+    from noiseproof.bench.ranking import NOTE, data_of, summarise_sweep
 
     if not Path(results).exists():
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
@@ -529,8 +529,8 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
             show(head, rows)
             echo(group.recommendation + "\n")
         else:
-            _export(format, title, head, rows, [group.recommendation], left=len(names))
-    return None
+            _export(format, title, head, rows, [group.recommendation, NOTE], left=len(names))
+    return echo(NOTE) if format == "text" else None
 
 
 def _show_sweep_csv(groups: Sequence[Group]) -> None:
