@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, REVISED, _digest, folder_digest
+from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, REVISED, _digest, datasets_here, folder_digest
 from noiseproof.bench.tables import load_table
 from noiseproof.core import plugins
 from noiseproof.core.grammar import format_call
@@ -585,6 +585,9 @@ def test_all_missing_data_is_named_once_each_with_what_to_do(tmp_path: Path) -> 
         assert message.count(f"`noiseproof data fetch {name}`") == 1
     assert message.count("https://github.com/Cysu/noisy_label") == message.count("no.csv") == 1
     assert "digits" not in message and "coarse" not in message
+    moons = [replace(ONE, dataset="two-moons:n=99", noise=noise) for noise in ("none", "file:path=gone.npy")]
+    assert datasets_here([*runs, *moons[:1]], tmp_path) == ["digits", "two-moons"]
+    assert datasets_here([*runs, *moons], tmp_path) == ["digits"]
     with pytest.raises(BadExperiment) as alone:
         check([replace(ONE, dataset="mnist")], tmp_path)
     assert "Also missing" not in str(alone.value)

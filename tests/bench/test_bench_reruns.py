@@ -365,6 +365,14 @@ def test_status_needs_no_data() -> None:
     assert shown.stdout.rstrip().endswith("; --left leaves their runs out")
     refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
+    assert "--only" not in refused.stderr
+
+
+def test_a_table_whose_data_is_there_in_part_says_which_cells_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.bench.experiment.datasets_here", lambda runs, folder: ["cifar100", "digits"])
+    refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith(". Add --only cifar100,digits for the cells whose files are here.\n")
 
 
 def test_only_runs_that_are_left_are_listed() -> None:

@@ -360,6 +360,19 @@ def with_data(
     return there, absent
 
 
+def datasets_here(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> list[str]:
+    """Names of the datasets whose experiments find all their files, also those of noise and of other images."""
+    load, found = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir)), dict[str, bool]()
+    tasks = {replace(experiment.without_method, seed=0) for experiment in experiments}
+    for task in sorted(tasks, key=repr):
+        if found.setdefault(name := _name(task), True):
+            try:
+                task.make_task(data_dir, data=load(task.dataset))
+            except (ValueError, TypeError, OSError, ImportError):
+                found[name] = False
+    return [name for name, is_here in found.items() if is_here]
+
+
 def _name(experiment: Experiment) -> str:
     return experiment.dataset.partition(":")[0]
 

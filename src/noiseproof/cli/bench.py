@@ -321,8 +321,8 @@ def _runs_of(
     table: PaperTable, seeds: int | None, data_dir: str | None, precision: str | None, check_runs: bool, left: bool
 ) -> list[Experiment]:
     """The runs of a table that can be made here; with ``left`` those without a rerun, in ``precision`` or in any."""
-    from noiseproof.bench import check
-    from noiseproof.bench.experiment import with_data
+    from noiseproof.bench import BadExperiment, check
+    from noiseproof.bench.experiment import datasets_here, with_data
     from noiseproof.bench.reruns import runs_left
 
     if not table.parts:
@@ -334,7 +334,12 @@ def _runs_of(
         experiments, without_data = with_data(experiments, data_dir)
         for dataset, message in without_data.items():
             say(f"Left out: the runs on {dataset}. {message}")
-        check(experiments, data_dir)
+        try:
+            check(experiments, data_dir)
+        except BadExperiment as error:
+            here = datasets_here(experiments, data_dir) if error.field in ("dataset", "noise", "foreign") else []
+            more = f" Add --only {','.join(here)} for the cells whose files are here." * bool(here)
+            raise BadExperiment(f"{error}{more}", error.experiment, error.field) from error
     return experiments
 
 
