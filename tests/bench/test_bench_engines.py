@@ -34,6 +34,7 @@ from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
+from noiseproof.cli.show import duration
 from noiseproof.core.messages import install_command
 from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
@@ -602,27 +603,32 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--precision", "16"]).exit_code == 2
 
 
-def test_a_dry_run_says_what_it_measures_on_a_terminal_and_that_it_saves_nothing(
+def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(
         '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nmethod = ["ce", "gce"]\nseed = [0, 1]\n'
     )
-    announced: list[str] = []
-    expected_seconds(load_experiments(path), {}, progress=lambda run: announced.append(run.method))
-    assert announced == ["ce", "gce"]
+    announced: list[tuple[str, int, int]] = []
+    expected_seconds(load_experiments(path), {}, progress=lambda run, *k: announced.append((run.method, *k)))
+    assert announced == [("ce", 1, 2), ("gce", 2, 2)]
 
     def stop(*_: object, progress: Any, **__: object) -> NoReturn:
-        progress(load_experiments(path)[0])
+        progress(load_experiments(path)[0], 1, 2)
         raise Interrupted("Nothing was saved: no folder was given.")
 
     monkeypatch.setattr("noiseproof.bench.duration.expected_seconds", stop)
     command = ["bench", "run", str(path), "--results", str(tmp_path), "--dry-run"]
     ran = CliRunner().invoke(app, command)
-    assert (ran.exit_code, ran.stderr) == (130, "noiseproof: Stopped. A dry run saves nothing.\n")
-    monkeypatch.setattr("noiseproof.cli.bench.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
-    assert CliRunner().invoke(app, command).stderr.startswith("measuring a few steps: digits, mlp:hidden=[8], ce\n")
+    timing = "timing 1/2: digits, mlp:hidden=[8], ce\n"
+    assert (ran.exit_code, ran.stderr) == (130, f"{timing}noiseproof: Stopped. A dry run saves nothing.\n")
+
+
+def test_long_times_are_in_days_and_years() -> None:
+    hours = {1 / 60: "60 s", 1: "60 min", 1.5: "1.5 h", 47.9: "47.9 h", 48: "2 days", 17531: "730 days"}
+    assert {hour: duration(3600 * hour) for hour in hours} == hours
+    assert duration(3600 * 48375.2) == "5.5 years"
 
 
 def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -165,9 +164,8 @@ def _say_damaged(error: ValueError) -> None:
     say(f"Left out: {error}")
 
 
-def _announce(run: Experiment) -> None:
-    if sys.stderr.isatty():
-        echo(f"measuring a few steps: {run.dataset}, {run.settings.model}, {run.method}", err=True)
+def _announce(run: Experiment, number: int, total: int) -> None:
+    echo(f"timing {number}/{total}: {run.dataset}, {run.settings.model}, {run.method}", err=True)
 
 
 def _distinguish(
