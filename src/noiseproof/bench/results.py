@@ -270,7 +270,8 @@ def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Jso
     counts = Counter[str]()
     for run in once(experiments):
         if run.key not in results and (earlier := others.get(_spelled(run.as_dict()))):
-            changed = code_and_data(run) + ["noiseproof"] * any(one["version"] != run.version for one in earlier)
+            is_older = any(one.get("version", run.version) != run.version for one in earlier)
+            changed = code_and_data(run) + ["noiseproof"] * is_older
             counts[" or ".join(dict.fromkeys(changed)) or "version"] += len(earlier)
     return [
         f"{counted(count, 'result')} of an earlier {what} {'is' if count == 1 else 'are'} not counted."
