@@ -145,12 +145,19 @@ def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> Non
 @pytest.mark.parametrize(
     "accuracies, said",
     [
-        (RUNS, "No clear winner: a is ahead with 0.910, but 5 seeds cannot tell it from d, b."),
+        (
+            RUNS,
+            "No clear winner: a is ahead with 0.910, but 5 seeds are too few to tell it from b (run more) and cannot "
+            "tell it from d.",
+        ),
         ({key: RUNS[key] for key in "ac"}, "Use a: with 0.910 it is ahead of all others, and by more than chance"),
         ({"a": [0.8], "b": [0.9]}, "Nothing is settled: b is ahead with 0.900, but without two seeds"),
         ({"a": [0.8, 0.9]}, "Nothing to recommend: only a was run, with 0.850."),
         ({"a": [nan, nan], "b": [nan, nan]}, "Nothing to recommend: every run failed."),
-        ({"a": [0.8, 0.9], "b": [0.7, 0.8]}, "No clear winner: a is ahead with 0.850, but 2 seeds cannot tell"),
+        (
+            {"a": [0.8, 0.9], "b": [0.7, 0.8]},
+            "No clear winner: a is ahead with 0.850, but 2 seeds are too few to tell it from b (run more).",
+        ),
         ({"a": [0.8, 0.9], "b": [nan, nan]}, "Nothing is settled: a is ahead with 0.850, but without two seeds"),
         (
             {"a": [0.8, 0.9, 0.85], "b": [0.2, 0.3, 0.26], "c": [0.98, 0.99, nan]},
@@ -166,6 +173,11 @@ def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> Non
             {"a": [0.90, 0.92, 0.91], "b": [0.90, 0.91, 0.92], "c": [0.89, 0.92, 0.91], "d": [0.9, nan, nan]},
             "No clear winner: a and b are level with 0.910, but 3 seeds cannot tell them from c; too few seeds to "
             "judge d.",
+        ),
+        (
+            {"a": [0.91, 0.92, 0.90], "b": [0.90, 0.93, 0.89], "c": [0.79, 0.86, 0.82], "d": [0.80, 0.82, 0.90]},
+            "No clear winner: a is ahead with 0.910, but 3 seeds are too few to tell it from d, c (run more) and "
+            "cannot tell it from b.",
         ),
         ({"a": [0.9, 0.92], "b": [0.9, 0.92]}, "No clear winner: a and b are level with 0.910."),
         ({"a": [0.9], "b": [0.9]}, "Nothing is settled: a and b are level with 0.900, but without two seeds in common"),
@@ -186,7 +198,7 @@ def test_recommendations(accuracies: dict[str, list[float]], said: str) -> None:
 
 
 def test_a_tie_names_the_quickest_where_clocks_can_tell() -> None:
-    places = rank({key: RUNS[key] for key in "abd"})
+    places = rank({key: RUNS[key] for key in "ad"} | {"b": [0.91, 0.91, 0.90, 0.92, 0.88]})
 
     def said(*seconds: float) -> str:
         return recommend([replace(place, seconds=s) for place, s in zip(places, seconds, strict=True)])

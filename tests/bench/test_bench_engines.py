@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,7 @@ from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
+from noiseproof.cli.show import duration
 from noiseproof.core.messages import install_command
 from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
@@ -601,27 +603,32 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--precision", "16"]).exit_code == 2
 
 
-def test_a_dry_run_says_what_it_measures_on_a_terminal_and_that_it_saves_nothing(
+def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(
         '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nmethod = ["ce", "gce"]\nseed = [0, 1]\n'
     )
-    announced: list[str] = []
-    expected_seconds(load_experiments(path), {}, progress=lambda run: announced.append(run.method))
-    assert announced == ["ce", "gce"]
+    announced: list[tuple[str, int, int]] = []
+    expected_seconds(load_experiments(path), {}, progress=lambda run, *k: announced.append((run.method, *k)))
+    assert announced == [("ce", 1, 2), ("gce", 2, 2)]
 
     def stop(*_: object, progress: Any, **__: object) -> NoReturn:
-        progress(load_experiments(path)[0])
+        progress(load_experiments(path)[0], 1, 2)
         raise Interrupted("Nothing was saved: no folder was given.")
 
     monkeypatch.setattr("noiseproof.bench.duration.expected_seconds", stop)
     command = ["bench", "run", str(path), "--results", str(tmp_path), "--dry-run"]
     ran = CliRunner().invoke(app, command)
-    assert (ran.exit_code, ran.stderr) == (130, "noiseproof: Stopped. A dry run saves nothing.\n")
-    monkeypatch.setattr("noiseproof.cli.bench.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
-    assert CliRunner().invoke(app, command).stderr.startswith("measuring a few steps: digits, mlp:hidden=[8], ce\n")
+    timing = "timing 1/2: digits, mlp:hidden=[8], ce\n"
+    assert (ran.exit_code, ran.stderr) == (130, f"{timing}noiseproof: Stopped. A dry run saves nothing.\n")
+
+
+def test_long_times_are_in_days_and_years() -> None:
+    hours = {1 / 60: "60 s", 1: "60 min", 1.5: "1.5 h", 47.9: "47.9 h", 48: "2 days", 17531: "730 days"}
+    assert {hour: duration(3600 * hour) for hour in hours} == hours
+    assert duration(3600 * 48375.2) == "5.5 years"
 
 
 def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:
@@ -685,9 +692,9 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     (tmp_path / "sweep.toml").write_text(SPEC)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(engine: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(engine: str, *options: str, stderr: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         command = ("-m", "noiseproof", "bench", "run", str(tmp_path / "sweep.toml"), "--engine", engine, *options)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr}
         started.append(python(*command, "--results", str(tmp_path / "results"), **quiet))
         return started[-1]
 
@@ -877,13 +884,25 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
-    driver = drive(engine)
+    driver = drive(engine, stderr=subprocess.PIPE)
     wait_for(lambda: is_mid_sweep(folder))
     driver.send_signal(signal.SIGINT)
+    assert driver.stderr is not None
+    *_, last = driver.stderr.read().decode().splitlines()
     assert driver.wait() == 130
     assert all(holder(folder, e.key) is None for e in SWEEP)
-    states = list(status(SWEEP, folder).values())
-    assert "done" in states and "interrupted" in states
+    count = Counter(status(SWEEP, folder).values())
+    assert count["done"] and count["interrupted"]
+    done, begun = f"{count['done']} of {len(SWEEP)} runs done", f"{count['interrupted']} begun"
+    assert last == f"noiseproof: Stopped: {done}, {begun}. The same command resumes."
+
+
+def test_a_stop_between_two_runs_is_told_like_one_within(tmp_path: Path) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"^Stopped: 1 of 2 runs done\.$"):
+        run_all([ONE, replace(ONE, seed=5)], tmp_path, progress=stop)
 
 
 # Ray
@@ -988,7 +1007,7 @@ def test_tasks_of_ray_that_fail_die_or_meet_another_driver(tmp_path: Path, monke
     ray = LocalRay(stop)
     ray.init(num_cpus=2)  # by others: it goes on
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(Interrupted, match="Stopped with 1 of 2 runs to do"):
+    with pytest.raises(Interrupted, match=r"^Stopped: 1 of 2 runs done\.$"):
         run_all([replace(ONE, seed=8), replace(ONE, seed=9)], tmp_path, engine="ray", gpus=0)
     assert ray.running and ray.cancelled == [1]
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, REVISED, _digest, folder_digest
+from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, REVISED, _digest, datasets_here, folder_digest
 from noiseproof.bench.tables import load_table
 from noiseproof.core import plugins
 from noiseproof.core.grammar import format_call
@@ -461,6 +461,10 @@ def test_a_refusal_names_file_line_and_remedy(old: str, new: str, line: int, mes
         load_experiments(path, data_dir=tmp_path)
     assert str(refused.value).startswith(f"{path}:{line}: ")
     assert message in str(refused.value)
+    if message.startswith("Unknown"):  # for which no data is needed
+        with pytest.raises(BadExperiment) as unchecked:
+            load_experiments(path, check_runs=False)
+        assert str(unchecked.value) == str(refused.value)
 
 
 def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
@@ -588,6 +592,9 @@ def test_all_missing_data_is_named_once_each_with_what_to_do(tmp_path: Path) -> 
         assert message.count(f"`noiseproof data fetch {name}`") == 1
     assert message.count("https://github.com/Cysu/noisy_label") == message.count("no.csv") == 1
     assert "digits" not in message and "coarse" not in message
+    moons = [replace(ONE, dataset="two-moons:n=99", noise=noise) for noise in ("none", "file:path=gone.npy")]
+    assert datasets_here([*runs, *moons[:1]], tmp_path) == ["digits", "two-moons"]
+    assert datasets_here([*runs, *moons], tmp_path) == ["digits"]
     with pytest.raises(BadExperiment) as alone:
         check([replace(ONE, dataset="mnist")], tmp_path)
     assert "Also missing" not in str(alone.value)

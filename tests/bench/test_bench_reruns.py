@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
 import shlex
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import load_experiments, reruns, run_all
 from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.ranking import NOTE
 from noiseproof.bench.reruns import (
     DIGITS,
     PRECISIONS,
@@ -306,7 +308,8 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     results = run_all([run for run in runs if (run.method, run.seed) != ("ce", 2)], tmp_path / "mine")
     shown = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine")])
     assert shown.exit_code == 0, shown.stderr
-    data, titles, best, second, sentence, *_ = shown.stdout.splitlines()
+    data, titles, best, second, sentence, _, note = shown.stdout.splitlines()
+    assert note == NOTE
     assert data == "dataset digits, noise symmetric:rate=0.4"
     assert titles.split() == ["method", "test", "accuracy", "p", "against", "the", "first", "seeds"]
     of = {
@@ -323,6 +326,9 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine"), "--json"]).stdout
     )
     assert groups[0]["entries"][0]["place"]["method"] == ahead
+    values = {entry["place"]["method"]: entry["values"] for entry in groups[0]["entries"]}
+    assert values["ce"] == [{"seed": s, "noise_seed": s, "value": value} for s, value in enumerate(of["ce"])]
+    assert [one["seed"] for one in values["gce:q=0.7"]] == [0, 1, 2]  # one more than were compared
     for _ in range(2):
         nothing = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "none")])
         assert nothing.exit_code == 0 and "Nothing to compare yet" in nothing.stdout
@@ -332,12 +338,14 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     options = ["--results", str(tmp_path / "mine"), "--format", "markdown"]
     text = CliRunner().invoke(app, ["bench", "table", str(path), *options]).stdout
     assert text.startswith("### dataset digits, noise symmetric:rate=0.4\n\n| method | test accuracy |")
-    assert f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text
+    assert f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text and f"\n{NOTE}\n" in text
     text = CliRunner().invoke(app, ["bench", "table", str(path), *options[:3], "csv"]).stdout
     first, *_ = csv.DictReader(text.splitlines())
     assert (first["noise"], first["method"], first["metric"]) == ("symmetric:rate=0.4", ahead, "test_accuracy")
     assert (float(first["mean"]), float(first["std"])) == (means[ahead], stdev(of[ahead]))
     assert (first["seeds"], first["failed"], first["wanted"]) == ("2", "0", "3")
+    for format, note in (("latex", NOTE.replace("±", r"$\pm$")), ("html", f"<p>{html.escape(NOTE)}</p>")):
+        assert note in CliRunner().invoke(app, ["bench", "table", str(path), *options[:-1], format]).stdout
 
 
 def test_a_ranking_is_headed_by_what_its_runs_share(tmp_path: Path) -> None:
@@ -359,6 +367,14 @@ def test_status_needs_no_data() -> None:
     assert shown.stdout.rstrip().endswith("; --left leaves their runs out")
     refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
+    assert "--only" not in refused.stderr
+
+
+def test_a_table_whose_data_is_there_in_part_says_which_cells_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.bench.experiment.datasets_here", lambda runs, folder: ["cifar100", "digits"])
+    refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith(". Add --only cifar100,digits for the cells whose files are here.\n")
 
 
 def test_only_runs_that_are_left_are_listed() -> None:

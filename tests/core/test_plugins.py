@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -15,9 +16,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from click.testing import Result
+from typer.testing import CliRunner
 
 from noiseproof.bench import Experiment, run_all
 from noiseproof.bench.engines import _modules
+from noiseproof.cli import app
 from noiseproof.cli.show import refusals
 from noiseproof.core import plugins
 from noiseproof.core.plugins import PLUGINS, import_module, load_plugins
@@ -236,6 +240,37 @@ def test_code_of_ones_own_is_in_the_key(
     assert mine.key == before
     begin(**texts | {changed: texts[changed] + "# mended\n"})
     assert mine.key != before and own.key == without
+
+
+def test_a_sweep_without_its_plugin_is_refused_and_results_of_earlier_code_are_named(
+    begin: Callable[..., None], tmp_path: Path
+) -> None:
+    sweep, folder, code = tmp_path / "sweep.toml", str(tmp_path / "results"), LOSS.format(name="taylor8")
+    sweep.write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
+        'method = ["ce", "mae", "taylor8 & momentum"]\nseed = [0, 1]\n'
+    )
+
+    def bench(command: str, *options: str) -> Result:
+        return CliRunner().invoke(app, ["bench", command, str(sweep), "--results", folder, *options])
+
+    begin(loss=code)
+    assert bench("run").exit_code == 0
+    for command in ("table", "status"):
+        begin(loss=code)
+        assert (bench(command).exit_code, bench(command).stderr) == (0, "")
+        begin(loss=code + "# mended\n")
+        shown = bench(command)
+        assert shown.exit_code == 0
+        assert shown.stderr == "noiseproof: 2 results of an earlier own_loss.py are not counted.\n"
+        assert ("Not compared, since not run yet: taylor8 & momentum.\n" in shown.stdout) == (command == "table")
+        assert json.loads(bench(command, "--json").stdout)
+        begin()
+        refused = bench(command)
+        assert (refused.exit_code, refused.stdout, refused.stderr) == (2, "", bench("run").stderr)
+        assert refused.stderr.startswith(f"noiseproof: {sweep}:5: Unknown method 'taylor8'. ")
+    begin(loss=code + "# mended\n")
+    assert bench("run").exit_code == 0 and bench("table").stderr == ""  # made again: nothing is missing
 
 
 def test_the_code_that_counts_is_what_was_imported(begin: Callable[..., None], tmp_path: Path) -> None:

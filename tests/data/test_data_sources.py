@@ -17,7 +17,7 @@ import torch
 from noiseproof.data import DATASETS, Dataset, get_dataset
 from noiseproof.data.cifar import CIFAR10_CLASSES, PIXELS, _read_counts, read_pickle
 from noiseproof.data.idx import read_idx
-from noiseproof.data.sources import FILES, data_root, find
+from noiseproof.data.sources import FILES, OfficialFiles, data_root, find
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 
 REAL = Path(os.environ.get("NOISEPROOF_DATA", "/tmp/noiseproof-data"))
@@ -494,3 +494,11 @@ def test_cifar100n_gives_human_labels_and_keeps_the_truth(cifar100: Dataset) -> 
     data = get_dataset("cifar100n", REAL)
     assert torch.equal(data.train.clean, cifar100.train.y)
     assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(0.4020, abs=5e-5)
+
+
+def test_a_place_outside_the_data_folder_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FILES, "mine", OfficialFiles((("here", "there", str(tmp_path / "gone")),)))
+    with pytest.raises(FileNotFoundError) as refused:
+        find("mine", tmp_path)
+    text = f"Expected the files of mine in here or there under {tmp_path} or in {tmp_path / 'gone'}, found none of them"
+    assert str(refused.value).startswith(text)

@@ -22,12 +22,13 @@ def expected_seconds(
     data_dir: PathLike | None = None,
     accelerator: str = "auto",
     threads: int = 1,
-    progress: Callable[[Experiment], None] = lambda experiment: None,
+    progress: Callable[[Experiment, int, int], None] = lambda experiment, number, total: None,
 ) -> dict[Experiment, float | None]:
     """Seconds that each run will take by itself on this machine; None if its first steps diverge.
 
     Runs that differ only in seeds and noise take the same time: the mean of those in ``results`` that were made on this
-    machine with as many threads, otherwise an estimate from a few real steps, which are announced to ``progress``.
+    machine with as many threads, otherwise an estimate from a few real steps, announced to ``progress`` with the number
+    of its kind and of all kinds.
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
@@ -44,10 +45,12 @@ def expected_seconds(
     by_kind: dict[Experiment, float | None] = {kind: fmean(seconds) for kind, seconds in measured.items()}
     expected: dict[Experiment, float | None] = {}
     data: tuple[str, Dataset] | None = None
-    for experiment in sorted(once(experiments), key=lambda experiment: experiment.dataset):  # each loaded once
+    runs = sorted(once(experiments), key=lambda experiment: experiment.dataset)  # each loaded once
+    kinds = [kind for kind in dict.fromkeys(map(_kind, runs)) if kind not in by_kind]
+    for experiment in runs:
         kind = _kind(experiment)
         if kind not in by_kind:
-            progress(experiment)
+            progress(experiment, kinds.index(kind) + 1, len(kinds))
             if data is None or data[0] != experiment.dataset:
                 data = experiment.dataset, get_dataset(experiment.dataset, data_dir)
             with fixed_threads(threads):

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -39,6 +39,7 @@ from noiseproof.bench.results import (
     provenance,
     read_result,
     result_path,
+    status,
     write_result,
 )
 from noiseproof.core import plugins
@@ -163,13 +164,28 @@ def run_all(
         if progress is not None:
             progress(experiment, result, done, len(every))
 
-    if todo and engine == "local":
-        _run_here(todo, plan, announce, fit)
-    elif todo and engine == "processes":
-        _run_in_processes(todo, plan, announce, min(workers, len(todo)))
-    elif todo:
-        _run_on_ray(todo, plan, announce, workers, address, gpus)
+    with _stops_counted(every.values(), folder):
+        if todo and engine == "local":
+            _run_here(todo, plan, announce, fit)
+        elif todo and engine == "processes":
+            _run_in_processes(todo, plan, announce, min(workers, len(todo)))
+        elif todo:
+            _run_on_ray(todo, plan, announce, workers, address, gpus)
     return {key: result for key in every if (result := read_result(folder, key)) is not None}
+
+
+@contextmanager
+def _stops_counted(every: Collection[Experiment], folder: Path) -> Iterator[None]:
+    """Raise ``Interrupted`` with how far the sweep came; Ctrl-C may also come between two runs."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        if type(stopped) not in (Interrupted, KeyboardInterrupt):  # a search gave up one point
+            raise
+        count = Counter(status(every, folder).values())
+        more = {"failed": count["failed"], "begun": count["interrupted"]}
+        rest = "".join(f", {number} {state}" for state, number in more.items() if number)
+        raise Interrupted(f"Stopped: {count['done']} of {counted(len(every), 'run')} done{rest}.") from stopped
 
 
 def _pending(every: Mapping[str, Experiment], folder: Path, retry: bool) -> tuple[list[Experiment], set[str]]:
@@ -444,7 +460,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
             for worker in team:
                 worker.stop()
     if waiting:
-        raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Start it again to resume.")
+        raise Interrupted
 
 
 class _Worker:
@@ -571,7 +587,7 @@ def _run_on_ray(
                 for ref in running:
                     ray.cancel(ref)  # interrupts the run, which saves a checkpoint
                 ray.wait(list(running), num_returns=len(running), timeout=30)
-                raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Start it again to resume.")
+                raise Interrupted
         if troubles:
             raise troubles[0]
 

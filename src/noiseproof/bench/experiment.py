@@ -24,7 +24,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.files import file_digest
 from noiseproof.core.grammar import calls_in, canonical_number, parse_call, parse_line, parse_value, split_specs
 from noiseproof.core.messages import ELSEWHERE
-from noiseproof.core.plugins import load_plugins, plugin_digests
+from noiseproof.core.plugins import load_plugins, module_file, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
@@ -36,7 +36,7 @@ from noiseproof.papers import PAPERS, get_paper
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
 from noiseproof.train.job import Job
 from noiseproof.train.loop import training
-from noiseproof.train.methods import plain_method
+from noiseproof.train.methods import check_method, plain_method
 from noiseproof.train.protocols import protocol, protocols
 from noiseproof.train.settings import PRECISIONS
 
@@ -128,7 +128,7 @@ class Experiment:
         load_plugins()  # a key must not depend on which names were used before
         pinned: str | None = self.__dict__.get("_key")
         code = plugin_digests(repr(self)).values() if plugins.MODULES else ()  # called often in a sweep
-        return pinned or _digest(self, (*_contents(self), *code))
+        return pinned or _digest(self, (*(digest for _, digest in _contents(self)), *code))
 
     def pinned(self) -> Experiment:
         """A copy that keeps its present key, even if the files that it names change."""
@@ -266,13 +266,19 @@ def _plainly(plain: Callable[[str], str], spec: str) -> str:
         return spec
 
 
-def _contents(experiment: Experiment) -> Iterator[str]:
-    """A digest of each file or folder that it names, except in the data folder, whose files are official."""
+def _contents(experiment: Experiment) -> Iterator[tuple[Path, str]]:
+    """Path and digest of each file or folder that it names, except in the data folder, whose files are official."""
     specs = ((DATASETS, experiment.dataset), (NOISES, experiment.noise), (DATASETS, experiment.foreign))
     for path in (path for registry, spec in specs for path in _paths(registry, spec or "none")):
         with suppress(OSError, ValueError):  # refused later, or not a path
             if not path.resolve().is_relative_to(data_root().resolve()):
-                yield folder_digest(str(path)) if path.is_dir() else file_digest(path)
+                yield path, folder_digest(str(path)) if path.is_dir() else file_digest(path)
+
+
+def code_and_data(experiment: Experiment) -> list[str]:
+    """Names of the files of plug-ins and data that are part of its key."""
+    modules = plugin_digests(repr(experiment)) if plugins.MODULES else ()
+    return [Path(module_file(module)).name for module in modules] + [path.name for path, _ in _contents(experiment)]
 
 
 def _paths(registry: Registry[Any], spec: str) -> list[Path]:
@@ -355,6 +361,19 @@ def with_data(
     return there, absent
 
 
+def datasets_here(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> list[str]:
+    """Names of the datasets whose experiments find all their files, also those of noise and of other images."""
+    load, found = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir)), dict[str, bool]()
+    tasks = {replace(experiment.without_method, seed=0) for experiment in experiments}
+    for task in sorted(tasks, key=repr):
+        if found.setdefault(name := _name(task), True):
+            try:
+                task.make_task(data_dir, data=load(task.dataset))
+            except (ValueError, TypeError, OSError, ImportError):
+                found[name] = False
+    return [name for name, is_here in found.items() if is_here]
+
+
 def _name(experiment: Experiment) -> str:
     return experiment.dataset.partition(":")[0]
 
@@ -372,6 +391,21 @@ def _blame(experiment: Experiment, field: str) -> Iterator[None]:
         refuses_list = field in GRIDS and re.search(r", got '?\[", str(error))
         grid = f" For a grid, list {field}s: {GRIDS[field]}." if refuses_list else ""
         raise BadExperiment(f"{error}{grid}", experiment, field) from error
+
+
+def check_names(experiment: Experiment) -> None:
+    """Refuse names that nothing has, for which no data need be there."""
+    specs: dict[str, tuple[Registry[Any], str | None]] = {
+        "dataset": (DATASETS, experiment.dataset),
+        "foreign": (DATASETS, experiment.foreign),
+        "noise": (NOISES, experiment.noise),
+        "model": (MODELS, experiment.settings.model),
+    }
+    for name, (registry, spec) in specs.items():
+        with _blame(experiment, name):
+            _ = spec in (None, "auto") or registry[spec.partition(":")[0].strip()]
+    with _blame(experiment, "method"):
+        check_method(experiment.method)
 
 
 def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> None:
@@ -511,8 +545,8 @@ def load_experiments(
 ) -> list[Experiment]:
     """Read experiments from a TOML file, or from its text; errors name file and line.
 
-    Experiments that cannot start are refused (``check``), for which the data must be there; not so without
-    ``check_runs``.
+    Experiments that cannot start are refused (``check``), for which the data must be there; without ``check_runs``
+    unknown names are.
 
     Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is a grid, and several
     lists are their product, the last varying fastest. ``protocol`` takes a paper's settings and preparation of inputs
@@ -564,6 +598,8 @@ def load_experiments(
         number = -1
         if check_runs:
             check(origins, data_dir)
+        for experiment in origins if not check_runs else ():
+            check_names(experiment)
     except BadExperiment as error:
         if error.experiment is not None and number < 0:
             number = origins[error.experiment]

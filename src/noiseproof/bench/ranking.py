@@ -10,6 +10,8 @@ from noiseproof.bench.results import Json, once
 from noiseproof.train import Settings
 
 LEVEL = 0.05  # of significance
+CLEAR = 1.96  # standard errors of a difference: from these on, p is above LEVEL because seeds are few or tests many
+NOTE = "± is the standard deviation over seeds, p that of paired t tests over seeds, with Holm's correction."
 SAME = 1e-12  # accuracies that differ by less are equal up to rounding
 
 
@@ -20,7 +22,8 @@ class Place:
     method: str
     mean: float | None = None  # accuracy over the seeds that did not fail
     margin: float | None = None  # half of the 95 % confidence interval of the mean
-    p: float | None = None  # of the difference to the best, adjusted by Holm's rule; None for the best itself
+    t: float | None = None  # the difference to the best in standard errors over seeds; None for the best itself
+    p: float | None = None  # of t, adjusted by Holm's rule
     seeds: int = 0
     shared: int = 0  # seeds in common with the best, which the test compares; 0 for the best itself
     failed: int = 0
@@ -63,9 +66,10 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     best, *others = places
     pairs = {other.method: zip(accuracies[best.method], accuracies[other.method], strict=True) for other in others}
     differences = {method: [a - b for a, b in pair if not math.isnan(a - b)] for method, pair in pairs.items()}
-    p_values = {method: _paired_p(d, math.sqrt(2) * rounding) for method, d in differences.items()}
-    adjusted = _holm({method: p for method, p in p_values.items() if p is not None})
-    return [best, *(replace(o, p=adjusted.get(o.method), shared=len(differences[o.method])) for o in others)]
+    t = {method: _paired_t(d, math.sqrt(2) * rounding) for method, d in differences.items() if len(d) > 1}
+    p = _holm({method: _p_value(value, len(differences[method])) for method, value in t.items()})
+    shared = {method: len(d) for method, d in differences.items()}
+    return [best, *(replace(o, t=t.get(o.method), p=p.get(o.method), shared=shared[o.method]) for o in others)]
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
@@ -79,16 +83,16 @@ def _error(values: Sequence[float], least: float) -> float:
     return max(stdev(values), least) / math.sqrt(len(values))
 
 
-def _paired_p(d: Sequence[float], least: float) -> float | None:
-    """Two-sided p of the mean difference over seeds; None for fewer than two."""
+def _paired_t(d: Sequence[float], least: float) -> float:
+    """The mean difference over seeds in standard errors."""
+    mean, error = abs(fmean(d)), _error(d, least)
+    return mean / error if error >= SAME else math.inf if mean >= SAME else 0.0
+
+
+def _p_value(t: float, seeds: int) -> float:
     from scipy.special import stdtr
 
-    if len(d) < 2:
-        return None
-    mean, error = fmean(d), _error(d, least)
-    if error < SAME:
-        return 1.0 if abs(mean) < SAME else 2.0 ** (1 - len(d))
-    return 2 * float(stdtr(len(d) - 1, -abs(mean) / error))
+    return 2.0 ** (1 - seeds) if math.isinf(t) else 2 * float(stdtr(seeds - 1, -t))
 
 
 def _holm(tests: Mapping[str, float]) -> dict[str, float]:
@@ -144,15 +148,23 @@ def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: s
     seeds = min(place.shared for place in tested)
     except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
     if rivals := [place for place in tested if (place.p or 0.0) >= LEVEL]:
-        near = _names([place for place in rivals if place not in level])
-        cannot = f", but {seeds} seeds cannot tell {'them' if level else 'it'} from {near}" * bool(near)
-        return f"No clear winner: {lead}{cannot}{_quickest([best, *rivals])}{except_for}."
+        near = [place for place in rivals if (place.t or 0.0) < CLEAR]
+        but = _undecided(seeds, near, [place for place in rivals if place not in near], level)
+        return f"No clear winner: {lead}{but}{_quickest([best, *near])}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
     group = group or (f" of {_names(tested)}" if untested else " of all others")
     return (
         f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more than chance "
         f"explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
     )
+
+
+def _undecided(seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]) -> str:
+    """From which methods the best cannot be told, and from which only because seeds are few."""
+    it, others = "them" if level else "it", [place for place in near if place not in level]
+    reasons = [f"are too few to tell {it} from {_names(far)} (run more)"] * bool(far)
+    reasons += [f"cannot tell {it} from {_names(others)}"] * bool(others)
+    return f", but {seeds} seeds {' and '.join(reasons)}" * bool(reasons)
 
 
 def _failures(place: Place) -> str:
@@ -182,6 +194,7 @@ class Entry:
     place: Place  # without values where nothing was compared; ``p`` is against the first of its group
     std: float | None  # of the accuracies over seeds
     wanted: int  # number of runs
+    values: list[Json]  # seed, noise_seed and value of each that has ended; NaN if it failed
 
 
 @dataclass(frozen=True)
@@ -221,7 +234,10 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     order = [*places, *(i for i in range(len(entries)) if i not in places)]
     listed = [_entry(entries[i], places.get(i), accuracies[i], seeds) for i in order]
     named = [entry.place for entry in listed[: len(places)]]
-    return Group(listed, recommend(named) if named else "Nothing to compare yet: no seed was run by all.", metric)
+    if not named:
+        return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
+    missing = ", ".join(dict.fromkeys(entry.run.method for entry in listed[len(places) :]))
+    return Group(listed, recommend(named) + f" Not compared, since not run yet: {missing}." * bool(missing), metric)
 
 
 def _entry(
@@ -232,7 +248,8 @@ def _entry(
 ) -> Entry:
     finite = [accuracies[seed] for seed in seeds if not math.isnan(accuracies[seed])] if place else []
     named = replace(place or Place(""), method=runs[0].method)
-    return Entry(runs[0], named, stdev(finite) if len(finite) > 1 else None, len(runs))
+    values = [{"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()]
+    return Entry(runs[0], named, stdev(finite) if len(finite) > 1 else None, len(runs), values)
 
 
 def _metric(done: Iterable[Json]) -> str:

@@ -17,7 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -27,8 +28,9 @@ import numpy as np
 import torch
 import xxhash
 
-from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment, code_and_data
 from noiseproof.core import files
+from noiseproof.core.messages import counted
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Result, Task
 from noiseproof.train.checkpoint import BEST, write_text
@@ -258,6 +260,27 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
             started = (folder / "runs" / experiment.key / "checkpoints").is_dir()
             states[experiment] = "interrupted" if started else "to do"
     return states
+
+
+def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Json]) -> list[str]:
+    """A line on results that do not count, since they are of the same runs with other plug-ins, data or noiseproof."""
+    others: dict[str, list[Json]] = {}
+    for result in results.values():
+        others.setdefault(_spelled(result["experiment"]), []).append(result)
+    counts = Counter[str]()
+    for run in once(experiments):
+        if run.key not in results and (earlier := others.get(_spelled(run.as_dict()))):
+            is_older = any(one.get("version", run.version) != run.version for one in earlier)
+            changed = code_and_data(run) + ["noiseproof"] * is_older
+            counts[" or ".join(dict.fromkeys(changed)) or "version"] += len(earlier)
+    return [
+        f"{counted(count, 'result')} of an earlier {what} {'is' if count == 1 else 'are'} not counted."
+        for what, count in counts.items()
+    ]
+
+
+def _spelled(experiment: Json) -> str:
+    return json.dumps({name: value for name, value in experiment.items() if name not in OUTSIDE_KEY}, sort_keys=True)
 
 
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:

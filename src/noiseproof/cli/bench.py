@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -165,9 +164,8 @@ def _say_damaged(error: ValueError) -> None:
     say(f"Left out: {error}")
 
 
-def _announce(run: Experiment) -> None:
-    if sys.stderr.isatty():
-        echo(f"measuring a few steps: {run.dataset}, {run.settings.model}, {run.method}", err=True)
+def _announce(run: Experiment, number: int, total: int) -> None:
+    echo(f"timing {number}/{total}: {run.dataset}, {run.settings.model}, {run.method}", err=True)
 
 
 def _distinguish(
@@ -230,6 +228,7 @@ def bench_status(
         _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir)
         return _show_left(results, as_json)
     states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left), results)
+    _results_with_notes(states, results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
         return show_json([
@@ -319,8 +318,8 @@ def _runs_of(
     table: PaperTable, seeds: int | None, data_dir: str | None, precision: str | None, check_runs: bool, left: bool
 ) -> list[Experiment]:
     """The runs of a table that can be made here; with ``left`` those without a rerun, in ``precision`` or in any."""
-    from noiseproof.bench import check
-    from noiseproof.bench.experiment import with_data
+    from noiseproof.bench import BadExperiment, check
+    from noiseproof.bench.experiment import datasets_here, with_data
     from noiseproof.bench.reruns import runs_left
 
     if not table.parts:
@@ -332,7 +331,12 @@ def _runs_of(
         experiments, without_data = with_data(experiments, data_dir)
         for dataset, message in without_data.items():
             say(f"Left out: the runs on {dataset}. {message}")
-        check(experiments, data_dir)
+        try:
+            check(experiments, data_dir)
+        except BadExperiment as error:
+            here = datasets_here(experiments, data_dir) if error.field in ("dataset", "noise", "foreign") else []
+            more = f" Add --only {','.join(here)} for the cells whose files are here." * bool(here)
+            raise BadExperiment(f"{error}{more}", error.experiment, error.field) from error
     return experiments
 
 
@@ -504,12 +508,11 @@ def _export(
 
 
 def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as_json: bool) -> None:
-    from noiseproof.bench import read_results
-    from noiseproof.bench.ranking import data_of, summarise_sweep
+    from noiseproof.bench.ranking import NOTE, data_of, summarise_sweep
 
     if not any(Path(results).glob("*.json")):
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
+    groups = summarise_sweep(experiments, _results_with_notes(experiments, results))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
     if format == "csv":
@@ -528,8 +531,8 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, format: str, as
             show(head, rows)
             echo(group.recommendation + "\n")
         else:
-            _export(format, title, head, rows, [group.recommendation], left=len(names))
-    return None
+            _export(format, title, head, rows, [group.recommendation, NOTE], left=len(names))
+    return echo(NOTE) if format == "text" else None
 
 
 def _show_sweep_csv(groups: Sequence[Group]) -> None:
@@ -542,6 +545,17 @@ def _show_sweep_csv(groups: Sequence[Group]) -> None:
         }
         for (metric, entry), value in zip(entries, values, strict=True)
     ])  # fmt: skip
+
+
+def _results_with_notes(experiments: Iterable[Experiment], folder: str) -> dict[str, Any]:
+    """The results in ``folder``; a line on stderr says which are of earlier code or data."""
+    from noiseproof.bench import read_results
+    from noiseproof.bench.results import earlier_results
+
+    results = read_results(folder, _say_damaged)
+    for line in earlier_results(experiments, results):
+        say(line)
+    return results
 
 
 def _mean(mean: float | None, std: float | None) -> str:

@@ -111,7 +111,10 @@ def list_registered(registry: Registry[Any], as_json: bool) -> None:
 def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    hours = seconds / 3600
+    if hours < 48:
+        return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h"
+    return f"{hours / 24:.0f} days" if hours < 2 * 8766 else f"{hours / 8766:.1f} years"
 
 
 @contextmanager

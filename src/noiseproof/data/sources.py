@@ -63,8 +63,10 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
         raise FileNotFoundError(
             f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got the file {root}."
         )
+    below = " or ".join(place for place in files.places[group] if not Path(place).is_absolute())
+    elsewhere = "".join(f" or in {place}" for place in files.places[group] if Path(place).is_absolute())
     raise FileNotFoundError(
-        f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. {get}."
+        f"Expected the files of {name} in {below} under {root}{elsewhere}, found none of them. {get}."
     )
 
 

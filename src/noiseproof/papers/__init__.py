@@ -166,13 +166,18 @@ def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
     return _only_spec(matches, candidates, data, f"Give {', '.join(QUALIFIERS)}")
 
 
+def presets_of(method: str, paper: str) -> list[Preset]:
+    """All settings of ``method`` in ``paper``, one at least."""
+    if candidates := [preset for preset in method_presets(paper) if preset.name == method]:
+        return candidates
+    papers = dict.fromkeys(preset.paper for preset in method_presets() if preset.name == method)
+    known = ", ".join(f"{method}@{name}" for name in sorted(papers)) or "none of this method"
+    raise ValueError(f"No setting {method}@{paper} in the papers. There are: {known}.")
+
+
 def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
     """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``."""
-    candidates = [preset for preset in method_presets(paper) if preset.name == method]
-    if not candidates:
-        papers = dict.fromkeys(preset.paper for preset in method_presets() if preset.name == method)
-        known = ", ".join(f"{method}@{name}" for name in sorted(papers)) or "none of this method"
-        raise ValueError(f"No setting {method}@{paper} in the papers. There are: {known}.")
+    candidates = presets_of(method, paper)
     matches = [p for p in candidates if all(data.get(key, value) == value for key, value in p.data.items())]
     near = [p for p in candidates if p.data.get("dataset") == data.get("dataset")]
     example = f"{method}@{paper}:{QUALIFIERS[0]}=…"

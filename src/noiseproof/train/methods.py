@@ -22,6 +22,7 @@ from noiseproof.core.grammar import (
     format_call,
     format_value,
     parse_call,
+    parse_line,
     parse_sum,
     split_outside_brackets,
     split_specs,
@@ -47,7 +48,7 @@ from noiseproof.losses import (
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.losses.sums import check_factors
-from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
+from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers, presets_of
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.strategies.base import Plan, check_targets, check_together
 from noiseproof.strategies.momentum import default_alpha
@@ -292,14 +293,22 @@ def _check_single(spec: str) -> None:
 
 
 def check_method(spec: str) -> None:
-    """Refuse a spec whose first word names no method and no loss, without a task."""
+    """Refuse a spec with a name that no method, loss, strategy or head has, without a task."""
     _check_single(spec)
-    name = _first_word(spec)
-    if name not in METHODS and name not in LOSSES:
+    first, *more = split_outside_brackets(spec, "&")
+    name = _first_word(first)
+    if more or (name not in METHODS and name not in LOSSES):
         load_plugins()
     bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
-    if bare and not set(bare) & set("+*@=()[]{}") and name not in LOSSES and not _is_named(spec):
+    if bare and not set(bare) & set("+*@=()[]{}") and name not in LOSSES and not _is_named(first):
         raise ValueError(unknown_name("method", name, sorted({*METHODS, *LOSSES})))
+    if "@" in name:
+        presets_of(*map(str.strip, name.split("@", 1)))
+    elif not _is_named(first):
+        for term, _ in parse_line(first)[0]:
+            _ = LOSSES[term.partition("@")[0]]
+    for word in map(_first_word, more):
+        _ = word in HEADS or STRATEGIES[word]
 
 
 def _build(spec: str, context: MethodContext) -> Method:
