@@ -121,6 +121,7 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         press("Enter")
         page.wait_for_selector("#confirm[open]")
         page.check("#confirm-also")
+        page.evaluate("document.getElementById('confirm').dispatchEvent(new Event('close'))")  # that of No, late
         page.click("#confirm button[value=yes]")
         says(page, "200 decisions saved.")
         assert choices(folder) == {"other": 200}

@@ -216,15 +216,22 @@ function toRanges(places) { // sorted places as [first, behind the last]
   return ranges;
 }
 
+let asked = new AbortController(); // of the last question
+
 function confirmMany(question, decided) { // decided: how many already are, null: not known
   const dialog = byId("confirm"), also = byId("confirm-also");
+  asked.abort();
+  asked = new AbortController();
   byId("confirm-question").textContent = question;
   byId("confirm-decided").hidden = decided === 0;
   byId("confirm-also-text").textContent = decided === null ? "also rows that have a decision" : `also ${counted(decided, "row")} with a decision`;
   also.checked = view.filter.state !== null && view.filter.state !== "open"; // whoever lists decided rows wants to change them
   dialog.returnValue = "";
   dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve({ yes: dialog.returnValue === "yes", also: also.checked }), { once: true }));
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
+    // The end of the question before may be told when this one is open already.
+    if (!dialog.open) resolve({ yes: dialog.returnValue === "yes", also: also.checked });
+  }, { signal: asked.signal }));
 }
 
 byId("bulk").addEventListener("click", (event) => {
