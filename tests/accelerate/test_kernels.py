@@ -47,6 +47,7 @@ CONVOLUTIONS = {
     "side 4": (2, 19, 32, 64, 4, 4, 3, 1, 1, True),
     "256 outputs": (2, 2, 64, 256, 4, 4, 3, 1, 1, False),
     "256 back": (2, 2, 256, 64, 4, 4, 3, 2, 1, False),
+    "256 turned": (2, 1, 256, 64, 8, 9, 3, 1, 1, False),
     "linear": (2, 37, 1100, 10, 1, 1, 1, 1, 0, True),  # longer sums than convolutions have
     "hidden": (2, 33, 1176, 84, 1, 1, 1, 1, 0, True),
     "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has
@@ -385,14 +386,16 @@ def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: boo
         optimizer = torch.optim.SGD([alone], lr=rate, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
         optimizer.state[alone]["momentum_buffer"] = momentum[seat].double()
         expected.append((alone, optimizer))
-    for _ in range(3):
+    rounded = torch.zeros(shape, dtype=torch.float16, device=DEVICE)
+    for last in (False, False, True):
         grad = torch.randn(shape, generator=generator, device=DEVICE)
-        sgd(weight, grad, momentum, rates, 0.9, 0.1, nesterov)
+        sgd(weight, grad, momentum, rates, 0.9, 0.1, nesterov, rounded if last else None)
         for seat, (alone, optimizer) in enumerate(expected):
             alone.grad = grad[seat].double()
             optimizer.step()
     for seat, (alone, _) in enumerate(expected):
         torch.testing.assert_close(weight[seat].double(), alone.detach(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(rounded, weight.half())
 
 
 def linear_layers(inputs: int, outputs: int, bias: bool) -> list[torch.nn.Module]:

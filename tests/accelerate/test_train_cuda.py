@@ -212,6 +212,23 @@ def test_a_joint_update_from_factors_is_that_from_gradients(
         assert one.last["train_loss"] == pytest.approx(other.last["train_loss"], rel=5e-3)
 
 
+def test_convolutions_with_weights_rounded_by_the_update_learn_the_same(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", 0)  # linear layers would sum in another order
+    settings = Settings("wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9")
+    ends: list[list[Outcome]] = []
+    for is_kept in (True, False):
+        if not is_kept:
+            monkeypatch.setattr("noiseproof.accelerate.networks._Stacked.defer", lambda layer, deferred: None)
+        jobs = [Job(task, "ce", settings, seed=seed) for seed in range(3)]
+        ends.append(fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=3, stack=True))
+    for one, other in zip(*ends, strict=True):
+        assert isinstance(one, Result) and isinstance(other, Result), (one, other)
+        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+            assert torch.equal(left, right)
+
+
 @pytest.mark.parametrize(
     "method", ["ce", "co-teaching:forget=0.4", "dividemix:warmup=1", "nal", "ln", "het:samples=50"]
 )

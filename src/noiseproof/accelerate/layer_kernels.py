@@ -52,8 +52,8 @@ def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, 
     if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
         return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
-    if outputs % 256 == columns % 64 == 0 and step == 1:  # 144 KiB: only Hopper GPUs stack such widths (hopper.widest)
-        return Tile(128, 256, bk, 8, 3)
+    if outputs % 256 == columns % 64 == 0 and step == 1:  # 192 KiB: only Hopper GPUs stack such widths (hopper.widest)
+        return Tile(128, 256, bk, 8, 4)
     return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
 
 
@@ -212,6 +212,25 @@ def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + i, tl.sum(sums, 0), mask=i < size)
 
 
+@_kernel
+def _turn(weight, out, O: tl.constexpr, I: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Weights (S, O, taps, I) as (S, I, taps, O), the last tap first."""
+    tap, begin = tl.program_id(1), tl.program_id(2).to(tl.int64) * (O * TAPS * I)
+    o, i = _divide(tl.program_id(0), tl.cdiv(I, BLOCK))
+    o, i = o * BLOCK + tl.arange(0, BLOCK), i * BLOCK + tl.arange(0, BLOCK)
+    valid = (o < O)[:, None] & (i < I)[None, :]
+    part = tl.load(weight + begin + ((o * TAPS + tap) * I)[:, None] + i[None, :], mask=valid)
+    at = begin + ((i * TAPS + TAPS - 1 - tap) * O)[:, None] + o[None, :]
+    tl.store(out + at, tl.trans(part), mask=tl.trans(valid))
+
+
+def _turned(weight: Tensor) -> Tensor:
+    seats, o, kh, kw, i = weight.shape
+    out = weight.new_empty(seats, i, kh, kw, o)
+    _turn[triton.cdiv(o, 64) * triton.cdiv(i, 64), kh * kw, seats](weight, out, O=o, I=i, TAPS=kh * kw, BLOCK=64)
+    return out
+
+
 def _summed(parts: Tensor) -> Tensor:
     """(P, …) → (…)."""
     if len(parts) == 1:
@@ -245,6 +264,8 @@ def _multiply(
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
     step = stride if back else 1
     tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
+    if back and tile.outputs == 256 and height * width >= 64:  # many rows, so that turning the weights saves time
+        return _multiply(x.permute(0, 3, 1, 2), _turned(weight), None, height, width, 1, kh - 1 - padding, False)
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
         x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,
@@ -331,22 +352,26 @@ def _conv_backward(ctx, grad):
 _conv.register_autograd(_conv_backward, setup_context=_conv_context)
 
 
-def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def stacked_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
+) -> Tensor:
     """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
 
-    Weights are rounded to the precision of x, sums and the gradients of parameters are float32.
+    Weights are ``rounded`` to the precision of x, sums and the gradients of parameters are float32.
     """
     _check(x, weight, *([] if bias is None else [bias]))
     if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
         # Eight numbers are read at once: those beside each other become channels of a kernel one column wide.
         rest = 8 - weight.shape[3]
         x = F.pad(x, (padding, padding + rest, padding, padding)).squeeze(1).unfold(2, 8, 1).permute(0, 3, 1, 2)
-        weight, padding = F.pad(weight.transpose(3, 4), (0, rest)), 0
+        weight, padding, rounded = F.pad(weight.transpose(3, 4), (0, rest)), 0, None
     if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; a compiler fuses the padding
         more = -x.shape[1] % 8
-        x, weight = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more))
+        x, weight, rounded = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more)), None
+    if rounded is None or rounded.dtype != x.dtype:
+        rounded = weight.detach().to(x.dtype)
     with device_of(x):
-        out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
+        out: Tensor = _conv(x, weight, rounded, bias, stride, padding)
     return out
 
 
@@ -845,22 +870,32 @@ def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.c
 
 
 @_kernel
-def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):
+def _sgd(
+    weight, grad, momentum, rounded, rates, n, factor, decay,
+    NESTEROV: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
-    _descend(weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV)
+    w = _descend(weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV)
+    if ROUND:
+        tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
 
 
 def sgd(
-    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool
-) -> None:
-    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place."""
+    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool,
+    rounded: Tensor | None = None,
+) -> None:  # fmt: skip
+    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place.
+
+    ``rounded``: the weights in another precision, which follow them.
+    """
     n = weight[0].numel()
     with device_of(weight):
         _sgd[triton.cdiv(n, 1024), len(weight)](
-            weight, grad, momentum, rates, n, factor, decay, NESTEROV=nesterov, BLOCK=1024, num_warps=4
-        )
+            weight, grad, momentum, weight if rounded is None else rounded, rates, n, factor, decay,
+            NESTEROV=nesterov, ROUND=rounded is not None, BLOCK=1024, num_warps=4,
+        )  # fmt: skip
 
 
 @_kernel

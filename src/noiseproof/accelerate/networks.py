@@ -35,7 +35,8 @@ class _Stacked(nn.Module):
     weight: Tensor
     bias: Tensor | None
     factors: tuple[Tensor, Tensor] | None = None  # of the weight's gradient: of the output (S, B, O), input (S, B, I)
-    rounded: Tensor | None = None  # the weight in the precision of products, while ``factors`` are left to an update
+    rounded: Tensor | None = None  # the weight in the precision of products, while a joint update keeps it
+    dtype: torch.dtype | None = None  # of the last products, if ``rounded`` can serve them
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -77,7 +78,9 @@ class _Stacked(nn.Module):
         return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
     def defer(self, deferred: bool) -> None:
-        """Leave weight gradients as ``factors`` to a joint update where that saves time, or end it."""
+        """Leave rounding, and weight gradients as ``factors``, to a joint update where that saves time, or end it."""
+        self.factors = None
+        self.rounded = self.weight.detach().to(self.dtype) if deferred and self.dtype else None
 
     def share_gradients(self, layers: Sequence[nn.Module]) -> None:
         """Give each member its part of the gradients."""
@@ -92,7 +95,6 @@ class StackedLinear(_Stacked):
 
     weight: Tensor  # (S, O, I) or (S, O, H, W, C)
     bias: Tensor | None  # (S, O)
-    dtype: torch.dtype | None = None  # of the last products, if they had few rows
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
@@ -107,10 +109,6 @@ class StackedLinear(_Stacked):
         out: Tensor = _Products.apply(x, weight, self.bias, None if self.rounded is None else self)  # type: ignore[no-untyped-call]
         return out.flatten(0, 1)
 
-    def defer(self, deferred: bool) -> None:
-        self.factors = None
-        self.rounded = self.weight.detach().flatten(2).to(self.dtype) if deferred and self.dtype else None
-
 
 class _Products(torch.autograd.Function):
     """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O); the factors of W's gradient go to a ``keeper``, if there is one.
@@ -120,7 +118,7 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keeper: Any) -> Tensor:
-        small = weight.to(x.dtype) if keeper is None else keeper.rounded
+        small = weight.to(x.dtype) if keeper is None else keeper.rounded.flatten(2)
         ctx.save_for_backward(x, small)
         ctx.dtype, ctx.has_bias, ctx.keeper = weight.dtype, bias is not None, keeper
         if bias is None:
@@ -160,7 +158,9 @@ class StackedConv2d(_Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
-            return convolved(x, self.weight, self.bias, self.stride, self.padding)
+            out = convolved(x, self.weight, self.bias, self.stride, self.padding, self.rounded)
+            self.dtype = out.dtype if out.dtype != self.weight.dtype else None
+            return out
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
         return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))

@@ -581,9 +581,7 @@ class JointSGD:
             for name, momentum in momenta.items():
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
-                    update(weight, weight.grad, momentum, *options)
-            if stacked.rounded is not None:  # the first step, whose gradients were not left to this
-                stacked.rounded.copy_(stacked.weight.flatten(2))
+                    update(weight, weight.grad, momentum, *options, stacked.rounded if name == "weight" else None)
 
     def _limit(self, clip: float) -> None:
         """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
@@ -617,18 +615,21 @@ def can_update(steppers: Sequence[Stepper]) -> bool:
 
 
 def update(
-    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool
-) -> None:
-    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,)."""
+    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool,
+    rounded: Tensor | None = None,
+) -> None:  # fmt: skip
+    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,); ``rounded`` weights follow."""
     if has_kernels(weight) and weight.dtype == torch.float32:
         from noiseproof.accelerate.layer_kernels import sgd  # needs Triton
 
-        sgd(weight, grad.contiguous(), momentum, rates, factor, decay, nesterov)
+        sgd(weight, grad.contiguous(), momentum, rates, factor, decay, nesterov, rounded)
         return
     grad = grad.add(weight, alpha=decay) if decay else grad
     momentum.mul_(factor).add_(grad)
     step = grad.add(momentum, alpha=factor) if nesterov else momentum
     weight.addcmul_(step, rates.view(-1, *[1] * (weight.dim() - 1)), value=-1)
+    if rounded is not None:
+        rounded.copy_(weight)
 
 
 def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) -> None:
@@ -644,8 +645,7 @@ def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) 
     update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options)
     if bias is not None:
         update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], *options)
-    if rounded.dtype != weight.dtype:  # else it is the weight
-        rounded.copy_(weight.flatten(2))
+    rounded.copy_(weight)
 
 
 def _optimizer(stepper: Stepper) -> torch.optim.Optimizer:

@@ -21,11 +21,13 @@ def is_plain(layer: nn.Conv2d) -> bool:
     return square and layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
 
 
-def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def convolved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
+) -> Tensor:
     """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding)
+    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding, rounded)
     return out
 
 
