@@ -312,7 +312,17 @@ def test_normalisations_hide_no_nan(relu: bool) -> None:
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
-@pytest.mark.parametrize("model", ["lenet5", "wrn-28-2-sln:depth=10", "resnet32"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "lenet5",
+        "wrn-28-2-sln:depth=10",
+        "resnet32",
+        "resnet34",
+        "resnet50:stem=cifar,layers=[1,1,1,1]",
+        "preact-resnet18",
+    ],
+)
 def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,18 +335,34 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     network.eval()
     calls: list[int] = []
     monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+    folded: list[bool] = []
+    fold = layers._folded
+    monkeypatch.setattr(layers, "_folded", lambda *values: (out := fold(*values), folded.append(out is not None))[0])
     layers_of_ours = sum(isinstance(layer, (layers.Conv2d, layers.NormReLU)) for layer in network.modules())
     with torch.no_grad():
         exact = network.double()(x.double())
         network.float()
+        folded.clear()
         with torch.autocast("cuda", torch.bfloat16):
             ours = network(x)
-            assert len(calls) == layers_of_ours
+            assert len(calls) + sum(folded) == layers_of_ours
+            assert all(folded) if torch.cuda.get_device_capability() == (9, 0) else not any(folded)
             monkeypatch.setattr(layers, "_only_predicts", lambda *values: False)
             calls.clear()
             theirs = network(x)
     assert not calls and float((ours - exact).norm() / exact.norm()) < 0.02
     assert float((ours - exact).norm()) < 1.5 * float((theirs - exact).norm())
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+def test_predictions_hide_no_nan() -> None:
+    from noiseproof.models import get_model
+
+    network = get_model("resnet32", generator=torch.Generator().manual_seed(0)).cuda().eval()
+    x = normal(4, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last)
+    x[1, 0, 5, 5] = torch.nan
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert network(x).isnan().any(1).tolist() == [False, True, False, False]
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")

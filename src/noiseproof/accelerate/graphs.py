@@ -157,7 +157,7 @@ class Graphed:
 
     def seek(self) -> None:
         """Point ``places`` at the rows of the coming step."""
-        self.places.copy_(torch.arange(self.rows_done, self.rows_done + len(self.places)))
+        torch.arange(self.rows_done, self.rows_done + len(self.places), out=self.places)
 
     def next_batch(self, size: int) -> Batch:
         """The batch of the coming step; ``places`` moves on."""

@@ -236,7 +236,7 @@ def _summed(parts: Tensor) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     out = torch.empty_like(parts[0])
-    bp = _pow2(len(parts), 1, 32)
+    bp = _pow2(len(parts), 1, 256)
     _add_up[(triton.cdiv(out.numel(), 2048 // bp),)](
         parts, out, len(parts), out.numel(), BP=bp, BLOCK=2048 // bp, num_warps=4
     )
@@ -499,8 +499,8 @@ def _moments(
     if BESIDE:
         origin += tl.load(beside + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
-    for start in range(first, min(first + SHARE, rows), BM):
-        m = start + tl.arange(0, BM)
+    for start in tl.static_range(0, SHARE, BM):  # not a loop: a warp waits once for all that it reads
+        m = first + start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
         if BESIDE:
@@ -602,8 +602,8 @@ def _gradient_sums(
     more += seat * rows * C
     stored += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
-    for start in range(first, min(first + SHARE, rows), BM):
-        m = start + tl.arange(0, BM)
+    for start in tl.static_range(0, SHARE, BM):  # not a loop: a warp waits once for all that it reads
+        m = first + start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
@@ -627,14 +627,14 @@ def _rows(x: Tensor) -> Tensor:
     return _images(x) if x.dim() == 4 else x.contiguous()  # (…, C)
 
 
-def _blocks(channels: int, warps: int, numbers: int = 1024) -> tuple[int, int, int]:
-    """Rows and channels that a program of a normalisation holds at a time, and the rows of a part of its sums.
+def _blocks(channels: int, warps: int) -> tuple[int, int]:
+    """Rows and channels that a program of a normalisation holds at a time.
 
-    On an H200 sums are fastest with 2 warps (512 numbers each where nothing is written), what is written with 8, and
-    going back with 4.
+    On an H200 sums are fastest with one warp, which need not wait for others, in parts of 4 blocks, or of 8 where two
+    tensors are read and none is written; a normalisation is with 8 warps, and its gradient with 4.
     """
     bc = _pow2(channels, 4, 128)
-    return numbers * warps // bc, bc, 4 * 4096 // bc
+    return 1024 * warps // bc, bc
 
 
 @torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
@@ -646,16 +646,17 @@ def _measure(
     If there is something beside x, they are those of the sum, which comes with them.
     """
     inner, (seats, c) = _rows(x), running_mean.shape
-    rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c, 2, 512 if beside is None else 1024)
+    rows, (bm, bc) = x.numel() // (seats * c), _blocks(c, 1)
+    share = 4 * bm
     count = triton.cdiv(rows, share)
     parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
     total = x.new_empty(0) if beside is None else _like(x)
     _moments[count, triton.cdiv(c, bc), seats](
         inner, inner if beside is None else _rows(beside), inner if beside is None else total, parts, rows,
-        C=c, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=2,
+        C=c, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=1,
     )  # fmt: skip
-    bc, bp = _pow2(c, 4, 16), _pow2(count, 1, 128)
+    bc, bp = _pow2(c, 4, 8), _pow2(count, 1, 256)
     _statistics[triton.cdiv(c, bc), seats](
         parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, BP=bp, BC=bc, num_warps=4
     )
@@ -673,7 +674,7 @@ def _(
 @torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
 def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool) -> Tensor:
     inner, (seats, c) = _rows(x), weight.shape
-    rows, (bm, bc, _), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
+    rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
         inner, inner if beside is None else _rows(beside), inner, out, weight, bias, moments, moments, rows,
         C=c, RELU=relu, BESIDE=beside is not None, BACK=False, BM=bm, BC=bc, num_warps=8,
@@ -696,17 +697,18 @@ def _normalise_backward(
     ``more``: a second gradient of the output; ``past``: one that reaches x past the normalisation. Both are added.
     """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
-    rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c, 2), torch.empty_like(inner)
+    rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 1), torch.empty_like(inner)
     other = inner if beside is None else _rows(beside)
     stored = out.new_empty(0) if beside is None and more is None else torch.empty_like(inner)
+    share = (4 if len(stored) else 8) * bm
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
         inner, other, grad, grad if more is None else _rows(more), parts, stored if len(stored) else out,
         weight, bias, moments, seats, rows, C=c, RELU=relu, BESIDE=beside is not None, MORE=more is not None,
-        SHARE=share, BM=bm, BC=bc, num_warps=2,
+        SHARE=share, BM=bm, BC=bc, num_warps=1,
     )  # fmt: skip
-    sums, (bm, _, _) = _summed(parts), _blocks(c, 4)
+    sums, (bm, _) = _summed(parts), _blocks(c, 4)
     if len(stored):
         grad, relu = stored, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](

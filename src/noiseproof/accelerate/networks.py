@@ -189,9 +189,9 @@ class StackedBatchNorm(_Stacked):
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         out: Tensor
         if x.is_cuda:
-            out = provided("layer_kernels").stacked_norm(x, *self._start(), beside)
+            out = provided("layer_kernels").stacked_norm(x, *self._values(), beside)
             return out
-        *values, momentum, eps, relu = self._start()
+        *values, momentum, eps, relu = self._values()
         weight, bias, mean, var = (value.flatten() for value in values)
         out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, momentum, eps))
         out = out if beside is None else out + beside
@@ -202,18 +202,17 @@ class StackedBatchNorm(_Stacked):
     def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if not x.is_cuda:
             return (out := self(x, beside)), out
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(x, *self._start(), beside)
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(x, *self._values(), beside)
         return both
 
     def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
         if not x.is_cuda:
             return self(total := x + beside), total
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(x, beside, *self._start())
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(x, beside, *self._values())
         return both
 
-    def _start(self) -> tuple[Any, ...]:
-        """Count a batch; what its normalisation needs."""
-        self.num_batches_tracked += 1
+    def _values(self) -> tuple[Any, ...]:
+        """What the normalisation of a batch needs; the stack counts the batches of all its layers at once."""
         state = self.weight, self.bias, self.running_mean, self.running_var
         return *state, self.momentum, self.eps, self.relu
 
@@ -258,8 +257,12 @@ class Stack(nn.Module):
                 self.layers.append((stacked, parts))
             elif type(layer) is nn.MaxPool2d and _halves(layer):
                 self.joint.set_submodule(path, StackedMaxPool(2, ceil_mode=layer.ceil_mode))
+        norms = [layer for layer, _ in self.layers if isinstance(layer, StackedBatchNorm)]
+        self._batches = [norm.num_batches_tracked for norm in norms]
 
     def forward(self, x: Tensor) -> Output:
+        if self._batches:
+            torch._foreach_add_(self._batches, 1)
         out: Output = self.joint(x)
         return out
 

@@ -48,6 +48,12 @@ def new_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """``x`` on ``device``; to a GPU from pinned memory, without waiting for what the GPU has to do before."""
+    to_gpu = x.is_cpu and device.type == "cuda"
+    return x.pin_memory().to(device, non_blocking=True) if to_gpu else x.to(device)
+
+
 def until_done(device: torch.device) -> Iterator[None]:
     """Yield until a GPU has done all work of the current stream so far; nothing on a CPU."""
     if device.type == "cuda":

@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 from xxhash import xxh3_128_digest
 
 from noiseproof.core.checks import check_count, check_labels, check_number
+from noiseproof.core.tensors import moved
 from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
 from noiseproof.noise.base import as_generator, uniform
 
@@ -79,7 +80,7 @@ def derive_generator(*numbers: int, device: torch.device | str = "cpu") -> torch
 
 def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
     """A random permutation of 0 … n−1, the same on every machine, which ``torch.randperm`` does not guarantee."""
-    return uniform(generator, n).to(device).argsort(stable=True)
+    return moved(uniform(generator, n), torch.device(device)).argsort(stable=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
-from noiseproof.models.layers import NormReLU
+from noiseproof.models.layers import NormReLU, normalised, normalised_twice
 
 Shortcut = Literal["projection", "pad"]
 
@@ -61,7 +61,8 @@ class Basic(Block):
 
     def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         x, past = twice
-        return self.bn2.twice(self.conv2(self.bn1(self.conv1(x))), self.downsample(past))
+        x = normalised(self.conv1, self.bn1, x)
+        return normalised_twice(self.conv2, self.bn2, x, self.downsample(past))
 
 
 class Bottleneck(Block):
@@ -81,8 +82,8 @@ class Bottleneck(Block):
 
     def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         x, past = twice
-        out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))))
-        return self.bn3.twice(self.conv3(out), self.downsample(past))
+        x = normalised(self.conv2, self.bn2, normalised(self.conv1, self.bn1, x))
+        return normalised_twice(self.conv3, self.bn3, x, self.downsample(past))
 
 
 class PreAct(Block):
@@ -103,7 +104,7 @@ class PreAct(Block):
 
     def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         x, past = self.bn1.twice(twice[0])
-        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(past)
+        out: Tensor = self.conv2(normalised(self.conv1, self.bn2, x)) + self.downsample(past)
         return out, out
 
 

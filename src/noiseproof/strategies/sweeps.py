@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
+from noiseproof.core.tensors import moved
 from noiseproof.data import Inputs
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
@@ -64,17 +65,17 @@ def sweep(
     transform, params = run.normalise, None
     if augment is not None and run.augment is not None:
         transform = run.augment
-        params = transform.draw(len(x), run.random.generator(augment, run.epoch)).to(run.device)
+        params = moved(transform.draw(len(x), run.random.generator(augment, run.epoch)), run.device)
     places = run.processes.places(len(x))
     size = ROWS
     if run.device.type == "cuda" and isinstance(x, Tensor) and len(x):
         memory = torch.cuda.get_device_properties(run.device).total_memory
         size = sweep_rows(len(places), x[0].numel(), memory)
-    parts = torch.split(places % len(x), size)
-    counted = torch.split((places < len(x)).to(run.device), size)
+    parts = torch.split(moved(places % len(x), x.device) if isinstance(x, Tensor) else places % len(x), size)
+    counted = torch.split(moved(places < len(x), run.device), size)
     with evaluating([*models, run.loss]):  # a loss that draws its scores draws the same ones for every such pass
         for rows, counts, raw in zip(parts, counted, read_batches(x, parts, run.workers), strict=True):
-            rows = rows.to(run.device)
+            rows = moved(rows, run.device)
             ready = run.prepare(raw, transform, None if params is None else params[rows])
             yield rows, counts, [run.forward(model, ready) for model in models]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
+from noiseproof.core.tensors import moved
 from noiseproof.data import Inputs
 from noiseproof.losses import Loss
 from noiseproof.strategies import Batch, Run, Step, per_row, sweep
@@ -269,14 +270,15 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
     ]
     rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))  # scores: (n, M, K)
     if run.loss.multilabel:
-        return run.processes.sum(_evaluate_labels(scores, counts, [y.to(run.device)[rows] for y in labels]))
-    columns = [column.to(run.device)[rows] for column in labels]
+        return run.processes.sum(_evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels]))
+    columns = [moved(column, run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
     log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
     if soft is None:
         nll = -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0]
     else:
-        nll = -(soft.to(run.device)[rows, None] * log_p[..., : soft.shape[1]]).sum(2)  # LN's dummy class has no label
+        soft = moved(soft, run.device)[rows, None]
+        nll = -(soft * log_p[..., : soft.shape[2]]).sum(2)  # LN's dummy class has no label
     values = [
         nll.mean(1),
         (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None]).any(2).double().mean(1),
