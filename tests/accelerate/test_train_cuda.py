@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
-from noiseproof.accelerate import Job, Outcome, fit_many, stacks
+from noiseproof.accelerate import Job, Outcome, fit_many, networks, stacks
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
@@ -218,11 +218,18 @@ def test_convolutions_with_weights_rounded_by_the_update_learn_the_same(
     monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", 0)  # linear layers would sum in another order
     settings = Settings("wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9")
     ends: list[list[Outcome]] = []
+    kept: list[bool] = []
+    convolve = networks.convolved
+    monkeypatch.setattr(
+        networks, "convolved", lambda *values: (kept.append(values[-1] is not None), convolve(*values))[1]
+    )
     for is_kept in (True, False):
         if not is_kept:
             monkeypatch.setattr("noiseproof.accelerate.networks._Stacked.defer", lambda layer, deferred: None)
         jobs = [Job(task, "ce", settings, seed=seed) for seed in range(3)]
         ends.append(fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=3, stack=True))
+        assert any(kept) == is_kept
+        kept.clear()
     for one, other in zip(*ends, strict=True):
         assert isinstance(one, Result) and isinstance(other, Result), (one, other)
         for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noiseproof.core.tensors import is_hopper
 from noiseproof.models.layers import WIDEST
 
 log = logging.getLogger("noiseproof")
@@ -253,7 +254,7 @@ class _Library(NamedTuple):
 
 @cache
 def _library(device: int) -> _Library | None:
-    if torch.cuda.get_device_capability(device) != (9, 0):
+    if not is_hopper(device):
         return None
     version = str(torch.version.cuda).split(".")[0]
     spec = find_spec("nvidia")

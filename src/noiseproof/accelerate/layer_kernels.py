@@ -261,11 +261,11 @@ def _multiply(
         return fast.permute(0, 3, 1, 2)
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
-    out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
     step = stride if back else 1
     tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
-    if back and tile.outputs == 256 and height * width >= 64:  # many rows, so that turning the weights saves time
+    if back and kh == kw and tile.outputs == 256 and height * width >= 64:  # with many rows turning the weights pays
         return _multiply(x.permute(0, 3, 1, 2), _turned(weight), None, height, width, 1, kh - 1 - padding, False)
+    out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
         x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,

@@ -36,7 +36,7 @@ class _Stacked(nn.Module):
     bias: Tensor | None
     factors: tuple[Tensor, Tensor] | None = None  # of the weight's gradient: of the output (S, B, O), input (S, B, I)
     rounded: Tensor | None = None  # the weight in the precision of products, while a joint update keeps it
-    dtype: torch.dtype | None = None  # of the last products, if ``rounded`` can serve them
+    dtype: torch.dtype | None = None  # of the last products, if it is not that of the weight
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ def new_stream(device: torch.device) -> torch.cuda.Stream | None:
 def moved(x: Tensor, device: torch.device) -> Tensor:
     """``x`` on ``device``; to a GPU from pinned memory, without waiting for what the GPU has to do before."""
     to_gpu = x.is_cpu and device.type == "cuda"
-    return x.pin_memory().to(device, non_blocking=True) if to_gpu else x.to(device)
+    return x.contiguous().pin_memory().to(device, non_blocking=True) if to_gpu else x.to(device)
 
 
 def until_done(device: torch.device) -> Iterator[None]:
@@ -69,6 +69,12 @@ def has_kernels(x: Tensor) -> bool:
     False inside ``torch.func.vmap`` and the like, whose tensors stand for several that no kernel can see.
     """
     return x.is_cuda and torch._C._functorch.peek_interpreter_stack() is None and _compiles(x.get_device())
+
+
+@cache
+def is_hopper(index: int) -> bool:
+    """Whether a GPU has compute capability 9.0, as H100 and H200 have."""
+    return torch.cuda.get_device_capability(index) == (9, 0)
 
 
 @cache

@@ -3,7 +3,6 @@
 The kernels are provided by ``noiseproof.accelerate``, which this package does not import.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.lazy import provided
-from noiseproof.core.tensors import has_kernels
+from noiseproof.core.tensors import has_kernels, is_hopper
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: cuDNN runs wider convolutions of one network faster than ours run several
@@ -112,28 +111,36 @@ def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, beside: Tensor | None =
 
     For predictions in reduced precision on a Hopper GPU, where it was measured; None elsewhere.
     """
-    if not isinstance(conv, nn.Conv2d) or type(norm) is not NormReLU or norm.running_mean is None:
+    if type(norm) is not NormReLU or type(conv) not in (nn.Conv2d, Conv2d) or not _can_fold(conv, norm, x):
         return None
-    narrow = conv.in_channels % 8 or conv.out_channels % 8 or conv.bias is not None or not is_plain(conv)
-    wide = max(conv.in_channels, conv.out_channels)
-    if norm.training or narrow or not _only_predicts(x, norm.weight, wide) or not torch.backends.cudnn.enabled:
+    assert isinstance(conv, nn.Conv2d) and norm.running_mean is not None and norm.running_var is not None
+    padding = [int(side) for side in conv.padding]
+    keeps_shape = conv.in_channels == conv.out_channels and conv.stride == (1, 1)
+    if beside is None and not (keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)):
         return None
-    if not _is_hopper(x.get_device()):
-        return None
-    assert norm.running_var is not None and not isinstance(conv.padding, str)
     dtype = torch.get_autocast_dtype("cuda")
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     weight = (conv.weight * scale[:, None, None, None]).to(dtype, memory_format=torch.channels_last)
     bias = torch.addcmul(norm.bias, norm.running_mean, scale, value=-1).to(dtype)
-    x, steps = x.to(dtype), (conv.stride, conv.padding, conv.dilation)
-    if beside is None:
-        return torch.cudnn_convolution_relu(x, weight, bias, *steps, groups=1)
-    return torch.cudnn_convolution_add_relu(x, weight, beside.to(dtype), 1.0, bias, *steps, groups=1)
+    x = x.to(dtype)
+    # In `cudnn_convolution_relu` 0 is multiplied by memory that was never written, where NaN may lie: x is better.
+    other, alpha = (x, 0.0) if beside is None else (beside.to(dtype), 1.0)
+    return torch.cudnn_convolution_add_relu(
+        x, weight, other, alpha, bias, conv.stride, padding, conv.dilation, conv.groups
+    )
 
 
-@cache
-def _is_hopper(device: int) -> bool:
-    return torch.cuda.get_device_capability(device) == (9, 0)
+def _can_fold(conv: nn.Module, norm: NormReLU, x: Tensor) -> bool:
+    assert isinstance(conv, nn.Conv2d)
+    if norm.training or not norm.affine or norm.running_mean is None or conv.bias is not None or not is_plain(conv):
+        return False
+    if any(module._forward_hooks or module._forward_pre_hooks for module in (conv, norm)):
+        return False  # they want to be called
+    flags = torch.backends.cudnn
+    is_exact = flags.deterministic or torch.are_deterministic_algorithms_enabled()
+    if is_exact or not flags.enabled or torch.compiler.is_compiling() or conv.in_channels % 8 or conv.out_channels % 8:
+        return False
+    return _only_predicts(x, norm.weight, max(conv.in_channels, conv.out_channels)) and is_hopper(x.get_device())
 
 
 class FlatLinear(nn.Linear):
