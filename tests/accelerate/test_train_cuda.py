@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 from noiseproof.accelerate import Job, Outcome, fit_many, networks, stacks
+from noiseproof.core.tensors import moved
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
@@ -250,3 +251,8 @@ def test_sharded(task: Task, tmp_path: Path) -> None:
     assert sharded.last["test_accuracy"] == pytest.approx(whole.last["test_accuracy"], abs=0.02)
     with pytest.raises(ValueError, match="Train with DDP"):
         train(task, "sln-mo", SETTINGS, fabric=gpu(strategy="fsdp"))
+
+
+def test_numbers_that_share_memory_are_moved() -> None:
+    shared = torch.zeros(1, dtype=torch.int64).expand(5)
+    assert moved(shared, torch.device("cuda")).tolist() == [0] * 5
