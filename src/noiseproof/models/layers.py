@@ -111,9 +111,9 @@ def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, beside: Tensor | None =
 
     For predictions in reduced precision on a Hopper GPU, where it was measured; None elsewhere.
     """
-    if type(norm) is not NormReLU or type(conv) not in (nn.Conv2d, Conv2d) or not _can_fold(conv, norm, x):
+    if not isinstance(conv, nn.Conv2d) or not isinstance(norm, NormReLU) or not _can_fold(conv, norm, x):
         return None
-    assert isinstance(conv, nn.Conv2d) and norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None and norm.running_var is not None
     padding = [int(side) for side in conv.padding]
     keeps_shape = conv.in_channels == conv.out_channels and conv.stride == (1, 1)
     if beside is None and not (keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)):
@@ -130,10 +130,11 @@ def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, beside: Tensor | None =
     )
 
 
-def _can_fold(conv: nn.Module, norm: NormReLU, x: Tensor) -> bool:
-    assert isinstance(conv, nn.Conv2d)
+def _can_fold(conv: nn.Conv2d, norm: NormReLU, x: Tensor) -> bool:
     if norm.training or not norm.affine or norm.running_mean is None or conv.bias is not None or not is_plain(conv):
         return False
+    if type(conv) not in (nn.Conv2d, Conv2d) or type(norm) is not NormReLU:
+        return False  # subclasses may compute something else
     if any(module._forward_hooks or module._forward_pre_hooks for module in (conv, norm)):
         return False  # they want to be called
     flags = torch.backends.cudnn

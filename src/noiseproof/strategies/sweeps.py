@@ -67,11 +67,12 @@ def sweep(
         transform = run.augment
         params = moved(transform.draw(len(x), run.random.generator(augment, run.epoch)), run.device)
     places = run.processes.places(len(x))
+    order = places % len(x)
     size = ROWS
     if run.device.type == "cuda" and isinstance(x, Tensor) and len(x):
         memory = torch.cuda.get_device_properties(run.device).total_memory
         size = sweep_rows(len(places), x[0].numel(), memory)
-    parts = torch.split(moved(places % len(x), x.device) if isinstance(x, Tensor) else places % len(x), size)
+    parts = torch.split(moved(order, x.device) if isinstance(x, Tensor) else order, size)
     counted = torch.split(moved(places < len(x), run.device), size)
     with evaluating([*models, run.loss]):  # a loss that draws its scores draws the same ones for every such pass
         for rows, counts, raw in zip(parts, counted, read_batches(x, parts, run.workers), strict=True):
