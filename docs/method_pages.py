@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from noiseproof.analysis import Figure, Layer, to_matplotlib
 from noiseproof.analysis.before.losses import margin_density, weights
@@ -35,6 +36,7 @@ SOURCE = (
 def write_pages(folder: Path) -> None:
     """Write a page and, for losses of margins, a figure for each method, and an index of all."""
     folder.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # of small tensors; on busy cores threads wait for one another, five times as long
     results = json.loads(RESULTS.read_text("utf-8"))
     against = compared(pd.DataFrame(results["rows"]))
     for name in sorted(METHODS):
@@ -125,7 +127,7 @@ def draw_weights(name: str, loss: Loss, path: Path) -> bool:
     """Draw w(Δ) of a loss of logits beside that of cross entropy; False where it is no other such loss."""
     if str(loss) == "ce" or loss.needs != {"logits"}:
         return False
-    if path.exists():  # some take seconds: `make clean` removes them
+    if path.exists():  # those of other losses than margins take 2 seconds: `make clean` removes them
         return True
     data = pd.concat([weights([loss], CLASSES).assign(loss=name), cross_entropy()], ignore_index=True)
     layers = (Layer("area", "margin", "density", color="margins"), Layer("line", "margin", "weight", color="loss"))

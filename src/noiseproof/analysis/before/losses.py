@@ -20,9 +20,20 @@ from noiseproof.analysis.runs import NotARun, Runs
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
 from noiseproof.losses import Loss
-from noiseproof.losses.calibrate import average_error, calibrate, combined, expected_margin, log_sum, logit_bias, normal
+from noiseproof.losses.calibrate import (
+    DRAWS,
+    average_error,
+    calibrate,
+    combined,
+    expected_margin,
+    log_sum,
+    logit_bias,
+    normal,
+)
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.sums import as_loss, terms_of
+
+CURVE_DRAWS = DRAWS // 8  # for each point of a curve, where an error of 4e-4 is thinner than its line
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,9 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
 # Weights over the margins of an untrained network
 
 
-def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0) -> Tensor:
+def mean_weight(
+    loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
+) -> Tensor:
     """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other classes, its mean over them.
 
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
@@ -92,7 +105,7 @@ def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: f
         if term.kind == "margin":
             total += scale * term.sample_weight(at).detach()
         else:
-            total -= scale * average_error(term, at - start, num_classes, sigma=sigma)
+            total -= scale * average_error(term, at - start, num_classes, sigma=sigma, draws=draws)
     return total
 
 
@@ -104,7 +117,7 @@ def weights(losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.
         loss = as_loss(spec)
         count = points if loss.kind == "margin" else min(points, 25)  # others average over a sample at each point
         at = torch.linspace(min(start - 4, -6.0), max(6.0, -start), count, dtype=torch.float64)
-        weight = mean_weight(loss, at, num_classes, sigma=sigma)
+        weight = mean_weight(loss, at, num_classes, sigma=sigma, draws=CURVE_DRAWS)
         weight = weight / (loss.max_weight if loss.kind == "margin" else float(weight.max()))
         tables.append(pd.DataFrame({"loss": str(spec), "margin": at.numpy(), "weight": weight.numpy()}))
     return pd.concat(tables, ignore_index=True)
@@ -164,7 +177,7 @@ def average_errors(
             loss = as_loss(spec)
             count = points if loss.kind == "margin" else min(points, 17)  # others average over a sample at each point
             at = torch.linspace(-4 * sigma, 12.0, count, dtype=torch.float64)
-            error = average_error(loss, at, classes, sigma=sigma)
+            error = average_error(loss, at, classes, sigma=sigma, draws=CURVE_DRAWS)
             columns = {"loss": str(spec), "classes": classes, "logit": at.numpy(), "error": error.numpy()}
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
