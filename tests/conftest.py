@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from untested import untested
 
 from noiseproof.core import plugins
 
@@ -20,7 +20,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Two workers on two cores: a second thread in each only makes them wait for one another.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
 # Tests compare bits, which a GPU does not promise: on a machine that has one they train on the CPU all the same, those
 # aside that ask for the fixture `any_accelerator`.
@@ -32,11 +32,11 @@ settings.load_profile("noiseproof")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What did not run here, and why."""
+    """What was not tested here, and the command that would change it; `-rs` lists all reasons."""
     reports = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"{count} skipped: {reason}")
+    line = untested(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    if line:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture
