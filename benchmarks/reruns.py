@@ -1,12 +1,19 @@
 """Add results of `noiseproof bench run` to the reruns of the papers' tables, and write the tables of docs/results.md.
 
     python benchmarks/reruns.py RESULTS [RESULTS …] [--note "two side by side"]
+    python benchmarks/reruns.py RESULTS --commit 4d74622 --command "noiseproof bench run …"
+    python benchmarks/reruns.py RESULTS --as noise-f@ln
     python benchmarks/reruns.py                     only docs/results.md
 
 Every run in the folders RESULTS that belongs to a cell of a table, or to a file of benchmarks/sweeps that a diagnosis
 names, goes into src/noiseproof/papers/reruns/PAPER.json, values of the latter into a file of the same name beside it;
 what is there already stays. A new file of experiments first needs an entry in ``diagnoses``, without finding and seeds;
 what they found is written by hand once they have run, and ``cells`` names those whose data and method they have.
+
+``--commit`` is for results of a machine without git, which have none; results that name their commit keep it.
+``--command`` is for runs of a file that the repository does not have: a command that makes the same runs.
+``--as`` is for runs that are the training of a cell, whose table spells their method in another way.
+Hours and memory are not entered: runs side by side share a machine, and a paper's ran alone.
 """
 
 from __future__ import annotations
@@ -14,9 +21,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, reduce
+from itertools import pairwise
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -33,14 +42,54 @@ from noiseproof.bench.reruns import (
     rerun_cells,
     row_key,
 )
-from noiseproof.bench.tables import ACCURACIES, Cell, PaperTable, Published, heading, list_tables, load_table, measured
+from noiseproof.bench.tables import (
+    ACCURACIES,
+    OF_THE_MACHINE,
+    Cell,
+    Comparison,
+    PaperTable,
+    Published,
+    heading,
+    list_tables,
+    load_table,
+    measured,
+    summarise,
+)
 from noiseproof.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 RERUNS = ROOT / "src" / "noiseproof" / "papers" / "reruns"
 PAGE = ROOT / "docs" / "results.md"
 TEST = Cell("", "", "", Published(0.0, None, False, 2), {}, {})  # the test accuracy of the last epoch
+SAME = "the same training, written as "  # in the note of a session
 Json = dict[str, Any]
+
+
+# Results
+
+
+def with_source(results: Mapping[str, Json], commit: str | None, command: str | None) -> dict[str, Json]:
+    """Return ``results`` with the commit that they lack, and with a command that the repository has."""
+    return {key: _with_source(result, commit, command) for key, result in results.items()}
+
+
+def _with_source(result: Json, commit: str | None, command: str | None) -> Json:
+    made = result["provenance"]
+    if commit and made["commit"]:
+        raise ValueError(f"Expected results without a commit for --commit, got {made['commit']} in {result['key']}.")
+    given = {"commit": commit or made["commit"], "command": command or made["command"]}
+    return {**result, "provenance": {**made, **given}}
+
+
+def spelled_as(results: Mapping[str, Json], method: str) -> tuple[dict[str, Json], str]:
+    """Return ``results`` with ``method`` as the name of their method, and a note on how it was written."""
+    changed = {}
+    for result in results.values():
+        experiment = {**result["experiment"], "method": method}
+        key = Experiment.from_dict(experiment).key
+        changed[key] = {**result, "key": key, "experiment": experiment}
+    written = dict.fromkeys(result["experiment"]["method"] for result in results.values())
+    return changed, f"{SAME}{', '.join(written)}"
 
 
 # Rows
@@ -82,6 +131,8 @@ def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
     cells: dict[str, tuple[PaperTable, Cell, list[Cell]]] = {}
     for table in (load_table(id) for id in list_tables()):
         for part in table.parts if table.paper == paper else ():
+            if part.metric in OF_THE_MACHINE:
+                continue
             for precision in PRECISIONS:
                 key = row_key(replace(part.experiment(0), precision=precision))
                 cells.setdefault(key, (table, part, []))[2].append(part)
@@ -156,31 +207,58 @@ def write(path: Path, content: Json) -> None:
 
 # The page
 
-BLOCK = re.compile(r"(<!-- (counts|diagnoses|rerun: (\S+)(.*?)) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<mark><!-- (?P<kind>counts|diagnoses|rerun|readings)(?:: (?P<table>\S+)(?P<options>.*?))? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
 
 
 def page(text: str) -> str:
     """``text`` with new tables between its marks and `<!-- end -->`.
 
-    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->`, and `<!-- rerun: rest -->` for
-    the cells that no other mark shows.
+    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->` (with `--whole` it names the
+    cells that were not run, too), `<!-- readings: ID --only … --method M --without SEED -->`, which compares a row with
+    another reading of it, and `<!-- rerun: rest -->` for the cells that no other mark shows.
     """
-    marks = [found for found in BLOCK.finditer(text) if found[3] not in (None, "rest")]
-    shown = {id(cell) for found in marks for cell in selected(found[3], found[4])[0].cells}
+    marks = [Mark.of(found) for found in BLOCK.finditer(text)]
+    shown = {id(cell) for mark in marks if mark.kind == "rerun" and mark.id != "rest" for cell in mark.table.cells}
 
-    def made(found: re.Match[str]) -> str:
-        if found[3] is None:
-            return counts() if found[2] == "counts" else diagnoses()
-        return rest(shown) if found[3] == "rest" else reruns(*selected(found[3], found[4]))
+    def made(mark: Mark) -> str:
+        if mark.kind == "counts":
+            return counts()
+        if mark.kind == "diagnoses":
+            return diagnoses()
+        if mark.kind == "readings":
+            return readings(mark.table, mark.options["method"], int(mark.options["without"]))
+        if mark.id == "rest":
+            return rest(shown)
+        return reruns(mark.table, mark.options.get("precision"), whole="--whole" in mark.words)
 
-    return BLOCK.sub(lambda found: f"{found[1]}\n{made(found)}\n{found[5]}", text)
+    return BLOCK.sub(lambda found: f"{found['mark']}\n{made(Mark.of(found))}\n{found['end']}", text)
 
 
-def selected(table: str, options: str) -> tuple[PaperTable, str | None]:
-    """The cells and the precision that the options of a mark choose."""
-    given = re.findall(r"--(only|precision) (?:'([^']*)'|(\S+))", options)
-    words = [quoted or plain for name, quoted, plain in given if name == "only"]
-    return load_table(table).only(*words), next((plain for name, _, plain in given if name == "precision"), None)
+@dataclass(frozen=True)
+class Mark:
+    """A mark of the page: what is shown, of which table, with which options."""
+
+    kind: str
+    id: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, found: re.Match[str]) -> Mark:
+        return cls(found["kind"], found["table"] or "", tuple(shlex.split(found["options"] or "")))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The value of each option; the last of ``--only``, for all of which see ``table``."""
+        return {name.removeprefix("--"): value for name, value in pairwise(self.words) if name.startswith("--")}
+
+    @property
+    def table(self) -> PaperTable:
+        """The cells that it chooses."""
+        return load_table(self.id).only(*(value for name, value in pairwise(self.words) if name == "--only"))
 
 
 def rest(shown: set[int]) -> str:
@@ -227,35 +305,91 @@ def diagnoses() -> str:
     return markdown(("file", "cells", "found"), rows)
 
 
-def reruns(table: PaperTable, precision: str | None = None, without: Container[int] = ()) -> str:
-    """The cells that were rerun, each with its z, and whether an experiment looks into a large one."""
-    compared = [one for one in rerun_cells(table, precision) if one.mean is not None and id(one.cell) not in without]
-    blocks = len({one.cell.block for one in compared}) > 1
-    rows = []
-    for one in compared:
-        cell, digits = one.cell, one.cell.published.digits
-        spread = "" if one.spread is None else f" ± {one.spread:.{digits}f}"
-        why = "" if one.z is None or abs(one.z) <= 2 else "yes" if find_diagnosis(table, cell) else "no"
-        z = "" if one.z is None else f"{one.z:+.1f}".replace("-", "−")
-        row = [cell.row, cell.column, f"{one.mean:.{digits}f}{spread}", str(cell.published), z, str(one.seeds), why]
-        rows.append([cell.block] * blocks + row)
+def reruns(
+    table: PaperTable, precision: str | None = None, without: Container[int] = (), *, whole: bool = False
+) -> str:
+    """The cells that were rerun, each with its z, and whether an experiment looks into a large one.
+
+    ``whole`` names the cells that were not, too.
+    """
+    compared = [one for one in rerun_cells(table, precision) if id(one.cell) not in without]
+    done = [one for one in compared if one.mean is not None]
+    blocks = len({one.cell.block for one in done}) > 1
+    rows = [_line(table, one, blocks) for one in (compared if whole else done)]
     head = [*["data"] * blocks, "method", "setting", "rerun", "published", "z", "seeds", "experiment on why"]
-    c = count_cells(table, compared)
+    c = count_cells(table, done)
     seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
     return markdown(head, rows) + f"\n{seeds}; {c.within} of {c.judged} within |z| ≤ 2.\n"
+
+
+def _line(table: PaperTable, one: Comparison, blocks: bool) -> list[str]:
+    cell = one.cell
+    why = "" if one.z is None or abs(one.z) <= 2 else "yes" if find_diagnosis(table, cell) else "no"
+    mean, z = _texts(one)
+    seeds = "" if one.mean is None else str(one.seeds)
+    return [*[cell.block] * blocks, cell.row, cell.column, mean, str(cell.published), z, seeds, why]
+
+
+def _texts(one: Comparison) -> tuple[str, str]:
+    """The mean with its spread, and z."""
+    if one.mean is None:
+        return "not run", ""
+    digits = one.cell.published.digits
+    spread = "" if one.spread is None else f" ± {one.spread:.{digits}f}"
+    z = "" if one.z is None else f"{one.z:+.1f}".replace("-", "−")
+    return f"{one.mean:.{digits}f}{spread}", z
+
+
+def readings(table: PaperTable, method: str, without: int) -> str:
+    """The cells as they are read, with and without a seed, and with another ``method``, whose runs a sweep has."""
+    paper = load_reruns(table.paper)
+    swept = {row["key"]: row for one in paper.diagnoses for row in _sweep_rows(one["sweep"])}
+    many = len({cell.row for cell in table.cells}) > 1
+    rows = []
+    for cell in table.cells:
+        read = by_seed(cell, paper.rows)
+        other = by_seed(replace(cell, fields={**cell.fields, "method": method}), swept)
+        some = {seed: value for seed, value in read.items() if seed != without}
+        texts = [_texts(summarise(Comparison(cell), of.values(), table, None)) for of in (read, some, other)]
+        row = [cell.column, str(cell.published), *(text for pair in texts for text in pair)]
+        rows.append([cell.row] * many + row)
+    names = (table.cells[0].fields["method"], method)
+    own, others = (f"`{name}`" for name in names)
+    head = [*["method"] * many, "setting", "published", own, "z", f"without seed {without}", "z", others, "z"]
+    return markdown(head, rows)
+
+
+@cache
+def _sweep_rows(path: str) -> list[Json]:
+    rows: list[Json] = json.loads((ROOT / path).with_suffix(".json").read_text("utf-8"))["rows"]
+    return rows
+
+
+def by_seed(cell: Cell, rows: Mapping[str, Json]) -> dict[int, float]:
+    """The values of a cell by seed, from the row of its run in the first precision that has one."""
+    keys = (row_key(replace(cell.experiment(0), precision=precision)) for precision in PRECISIONS)
+    row = next((rows[key] for key in keys if key in rows), None)
+    return {} if row is None else dict(zip(row["seeds"], row[cell.metric], strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="*", help="Folders of results.")
     parser.add_argument("--note", default="", help="How the runs were made, for the session's entry.")
+    parser.add_argument("--commit", help="Of results that have none, since their machine had no git.")
+    parser.add_argument("--command", help="One that makes these runs, where theirs names a file that is not here.")
+    parser.add_argument("--as", dest="method", metavar="METHOD", help="How a table writes the method of these runs.")
     given = parser.parse_args()
     results = {key: result for folder in given.results for key, result in read_results(folder).items()}
+    results, note = with_source(results, given.commit, given.command), given.note
+    if given.method and results:
+        results, same = spelled_as(results, given.method)
+        note = f"{note}; {same}" if note else same
     for paper in PAPERS if results else ():
         path = RERUNS / f"{paper}.json"
         empty: Json = {"made_by": [], "rows": [], "diagnoses": []}
         content = json.loads(path.read_text("utf-8")) if path.exists() else empty
-        if grown := add_results(content, paper, results, given.note):
+        if grown := add_results(content, paper, results, note):
             write(path, content)
             print("\n".join(grown))
     load_reruns.cache_clear()

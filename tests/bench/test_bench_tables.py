@@ -333,7 +333,8 @@ def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> 
         (("ln-table1", "MNIST", "LN", "symmetric 60 %"), "ln:lam=0.1,tau=0.5"),
         (("ln-table1", "CIFAR-10", "GCE", "asymmetric 40 %"), "gce:q=0.1"),
         (("ln-table1", "MNIST", "Het^τ", "symmetric 40 %"), "het:tau=20,samples=2000"),
-        (("ln-table2", "", "NAN", "worst"), "ce × sln:sigma=0.75"),
+        (("ln-table2", "", "NAN", "worst"), "ce × noise-f:sigma=0.75"),
+        (("ln-table1", "MNIST", "NAN", "symmetric 60 %"), "ce × noise-f:sigma=1.0"),
         (("ln-table2", "", "GCE", "CIFAR-100N"), "gce:q=0.5"),
         (("sop-cifar-n", "", "SOP", "worst"), "sop:floor=0.0001 × sparse-noise:lr_u=10.0,lr_v=10.0,std=1e-08"),
         (("sop-cifar-n", "", "SOP", "CIFAR-100N"), "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08"),
@@ -865,7 +866,7 @@ def test_the_largest_differences_of_all_tables() -> None:
 def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> None:
     before = {one["id"]: one for one in json.loads(run("status", "--results", str(tmp_path), "--json").stdout)}
     assert list(before) == list_tables()
-    assert (before["ln-table1"]["rerun"], before["ln-table1"]["with_all_seeds"]) == (66, 63)
+    assert (before["ln-table1"]["rerun"], before["ln-table1"]["with_all_seeds"]) == (69, 61)
     left = run("status", "ln-table3", "--left", "--results", str(tmp_path)).stdout.splitlines()
     assert f"{before['ln-table3']['left']} to do" in left
     table = load_table("ln-table3")
