@@ -49,15 +49,16 @@ COMPUTING := tests/accelerate tests/analysis tests/audit tests/bench tests/core 
 	tests/house/test_digits.py tests/house/test_packaging.py src
 
 # The same bits are not promised on another processor; the tests have to pass. Its arithmetic is chosen by the
-# environment: `make portable ATEN=avx2 MKL=AVX2 OPENBLAS=Haswell THREADS=4`. Inductor's cache is not keyed by that.
+# environment: `make portable ATEN=avx2 MKL=AVX2 OPENBLAS=Haswell THREADS=4`. Inductor's cache is not keyed by that,
+# and its folder cannot have a space in its name.
 ATEN ?= default
 MKL ?= SSE4_2
 OPENBLAS ?= Nehalem
 THREADS ?= 1
 portable: setup  ## what computes, with the instructions of an old processor, no locale and a space in names (20 minutes)
-	@set -e; folder="$$(mktemp -d "$${TMPDIR:-/tmp}/noiseproof portable.XXXXXX")"; trap 'rm -rf "$$folder"' EXIT; \
+	@set -e; folder="$$(mktemp -d)"; trap 'rm -rf "$$folder"' EXIT; mkdir "$$folder/a space"; \
 	export ATEN_CPU_CAPABILITY=$(ATEN) MKL_ENABLE_INSTRUCTIONS=$(MKL) OPENBLAS_CORETYPE=$(OPENBLAS) \
-		OMP_NUM_THREADS=$(THREADS) LC_ALL=C PYTHONHASHSEED=1 TMPDIR="$$folder" TORCHINDUCTOR_CACHE_DIR="$$folder/inductor"; \
+		OMP_NUM_THREADS=$(THREADS) LC_ALL=C PYTHONHASHSEED=1 TMPDIR="$$folder/a space" TORCHINDUCTOR_CACHE_DIR="$$folder"; \
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(COMPUTING)
 
 # Label Studio, FiftyOne, Argilla and CVAT's formats, each in an environment of its own: their requirements do not fit.

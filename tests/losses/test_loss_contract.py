@@ -10,7 +10,9 @@ import copy
 import inspect
 import io
 import math
+import os
 import pickle
+import tempfile
 from typing import Any
 
 import pytest
@@ -446,8 +448,11 @@ def test_schedule_moves_inside_a_sum() -> None:
 # The C++ compiler is what takes the time; every loss's graph is compiled without it above.
 @pytest.mark.parametrize("name", ["gce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ce", "nce"))])
 def test_compile_inductor(name: str) -> None:
+    if " " in os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir()):
+        pytest.skip("PyTorch 2.13 does not quote names of files that it compiles: set TORCHINDUCTOR_CACHE_DIR")
     case = Case(name, {})
-    compiled_equals_eager(case, "inductor", case.targets())
+    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):  # they are in the temporary folder
+        compiled_equals_eager(case, "inductor", case.targets())
 
 
 @every_loss
