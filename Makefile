@@ -32,7 +32,7 @@ $(READY): $(BASE)
 demo: $(BASE)  ## digits with 40 % wrong labels: train, audit, measure, correct, train again (about a minute)
 	$(BIN)/noiseproof demo
 
-test: lint  ## lint, types, tests and doctests (10 minutes on two cores)
+test: lint  ## lint, types, tests and doctests (17 minutes on two cores)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup  ## ruff and mypy
@@ -55,7 +55,7 @@ ATEN ?= default
 MKL ?= SSE4_2
 OPENBLAS ?= Nehalem
 THREADS ?= 1
-portable: setup  ## what computes, with the instructions of an old processor, no locale and a space in names (20 minutes)
+portable: setup  ## what computes, with the instructions of an old processor, no locale and a space in names
 	@set -e; folder="$$(mktemp -d)"; trap 'rm -rf "$$folder"' EXIT; mkdir "$$folder/a space"; \
 	export ATEN_CPU_CAPABILITY=$(ATEN) MKL_ENABLE_INSTRUCTIONS=$(MKL) OPENBLAS_CORETYPE=$(OPENBLAS) \
 		OMP_NUM_THREADS=$(THREADS) LC_ALL=C PYTHONHASHSEED=1 TMPDIR="$$folder/a space" TORCHINDUCTOR_CACHE_DIR="$$folder"; \
@@ -115,7 +115,8 @@ chaos: setup  ## kill, fill the disk and flip bits at every place instead of a f
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
 
-# vulnerabilities.py says what was audited; where make ends with "Error 2", something was not, with "Error 1" one is known.
+# vulnerabilities.py says what was audited; with "Error 2" make says that something was not, with "Error 1" that a
+# vulnerability is known.
 security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and its known vulnerabilities (asks the package index)
 	.venv/security/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file sbom.json $(BIN)/python
 	$(BIN)/python vulnerabilities.py .venv/security/bin/pip-audit
@@ -124,7 +125,7 @@ security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	@touch $@
 
-docs: .venv/.docs  ## build docs/_build/html; a warning is an error (8 minutes)
+docs: .venv/.docs  ## build docs/_build/html; a warning is an error (7 minutes)
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 bench: setup  ## run every benchmark and write its rows; ONLY=losses runs one
