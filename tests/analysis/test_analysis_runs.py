@@ -145,10 +145,9 @@ def test_runs_in_double_precision(task: Task, tmp_path: Path) -> None:
 
 def test_the_command_line_writes_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = (
-        f"train --dataset two-moons:n=80 --noise symmetric:rate=0.2 --method gce --epochs 2 --out {folder} --samples"
-    )
-    done = CliRunner().invoke(app, [*command.split(), "--model", "mlp:hidden=[8]", "--accelerator", "cpu", "--json"])
+    command = "train --dataset two-moons:n=80 --noise symmetric:rate=0.2 --method gce --epochs 2 --samples"
+    options = "--model mlp:hidden=[8] --accelerator cpu --json"
+    done = CliRunner().invoke(app, [*command.split(), *options.split(), "--out", str(folder)])
     assert done.exit_code == 0, done.output
     run = open_run(folder)
     expected = prepare(get_dataset("two-moons:n=80"), "symmetric:rate=0.2", validation=0.1)
@@ -159,8 +158,8 @@ def test_the_command_line_writes_it(tmp_path: Path) -> None:
 
 def test_noise_that_took_a_model_to_make_needs_none_to_open(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = f"train --noise chen:rate=0.4 --epochs 2 --out {folder} --model mlp:hidden=[8] --accelerator cpu --json"
-    done = CliRunner().invoke(app, command.split())
+    command = "train --noise chen:rate=0.4 --epochs 2 --model mlp:hidden=[8] --accelerator cpu --json"
+    done = CliRunner().invoke(app, [*command.split(), "--out", str(folder)])
     assert done.exit_code == 0, done.output
     run = open_run(folder)
     assert run.rate == json.loads(done.stdout)["rate"]
