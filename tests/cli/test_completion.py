@@ -106,7 +106,7 @@ def type_in_bash(home: Path, line: str) -> list[str]:
     os.close(terminal)
     try:
         shown = _read_until(controller, b"ready>")
-        os.write(controller, f"source {script}; bind 'set enable-bracketed-paste off'\r".encode())
+        os.write(controller, f"source '{script}'; bind 'set enable-bracketed-paste off'\r".encode())
         _read_until(controller, b"ready>")
         os.write(controller, f"{line}\t\x01printf '<%s>' \r".encode())  # \x01: to the start of the line
         shown = _read_until(controller, b"<noiseproof>", b"ready>")
