@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from sklearn.preprocessing import LabelEncoder
 
-from noiseproof.audit.evidence import cross_validate, watch_training
+from noiseproof.audit.evidence import Evidence, cross_validate, watch_training
 from noiseproof.audit.evidence.neighbours import nearest
 from noiseproof.audit.judge.interval import Guesses
 from noiseproof.audit.judge.posterior import (
@@ -26,7 +26,8 @@ from noiseproof.audit.judge.posterior import (
     sharpen,
     without_overlap,
 )
-from noiseproof.audit.judge.rate import estimate_rates
+from noiseproof.audit.judge.prior import balanced_contradictions
+from noiseproof.audit.judge.rate import NoiseRate, estimate_rates
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 
 Array = NDArray[Any]
@@ -136,19 +137,23 @@ def test_class_dependent_noise_is_ranked_better_than_by_confidence() -> None:
     assert average_precision(found.quality, wrong) > average_precision(p[np.arange(len(p)), given], wrong) + 0.02
 
 
-def test_overlap_is_not_noise() -> None:
+def test_overlap_may_explain_all_that_is_contradicted() -> None:
     true, given, p = simulate(np.eye(4), overlap=0.5)
-    assert (p.argmax(1) != true).mean() > 0.15  # that many contradict the best model that there can be
+    contradicted = (p.argmax(1) != true).mean()
+    assert contradicted > 0.15  # by the best model that there can be
     found = find_label_issues(given, p)
-    assert found.may_be_fine and found.noise_rate < 0.04  # of 12 seeds, 0.029 to 0.038: not all overlap is seen through
-    assert not found.looks_fine  # 3 % of wrong labels would not be fine
-    assert found.is_issue.mean() < 0.015
+    # Mistakes of people look like this, too: the estimate is that of such data, and the range begins at nothing.
+    assert found.noise_interval[0] == 0 and found.noise_rate < contradicted < found.noise_interval[1]
+    assert found.may_be_fine and not found.looks_fine
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.45])
+@pytest.mark.parametrize(("share", "precision"), [(0.1, 0.99), (0.3, 0.92), (0.45, 0.51)])
 @pytest.mark.parametrize("K", [2, 3, 10])
-def test_the_interval_reaches_noise_that_goes_one_way(K: int, share: float) -> None:
-    """One class alone loses labels to another; predictions are P(given | x), a little blurred, as a model's are."""
+def test_the_interval_reaches_noise_that_goes_one_way(K: int, share: float, precision: float) -> None:
+    """One class alone loses labels to another; predictions are P(given | x), a little blurred, as a model's are.
+
+    Where it loses nearly half of them, models can't see which half is wrong.
+    """
     rng = np.random.default_rng(0)
     true = rng.integers(0, K, 3000)
     given = np.where((true == 0) & (rng.random(3000) < share), 1, true)
@@ -157,8 +162,8 @@ def test_the_interval_reaches_noise_that_goes_one_way(K: int, share: float) -> N
     p = np.exp(np.log(p + 1e-3) + 0.3 * rng.normal(size=p.shape))
     found = find_label_issues(given, p / p.sum(1, keepdims=True))
     low, high = found.noise_interval
-    assert low <= (given != true).mean() <= high and found.is_issue.mean() <= high
-    assert (given != true)[found.is_issue].mean() > 0.95
+    assert low <= (given != true).mean() <= high
+    assert (given != true)[found.is_issue].mean() > precision and found.is_issue[given != true].mean() > 0.85
 
 
 def test_predictions_that_know_only_what_is_common_contradict_no_label() -> None:
@@ -219,17 +224,23 @@ def test_memorised_labels_are_not_called_fine(rate: float, monkeypatch: pytest.M
     evidence = watch_training(x, given, 10, device="cpu")
     found = find_label_issues(given, evidence=evidence)
     share = (true != given).mean()
-    assert found.looks_fine == (rate == 0) and found.is_undecided == (rate > 0)
-    assert found.noise_interval[0] <= share <= found.noise_interval[1] <= share + 0.09
-    # The models alone count far too few: the neighbours correct that. They don't change the ranking.
-    alone = find_label_issues(given, evidence=dataclasses.replace(evidence, guess_confidence=None))
-    assert alone.may_be_fine and (rate == 0 or alone.noise_interval[1] < share)
-    np.testing.assert_array_equal(alone.quality, found.quality)
-    np.testing.assert_array_equal(alone.is_issue, found.is_issue)
-    assert alone.noise_rate == found.noise_rate and alone.contradicted is None
-    if rate:  # a little too many: without its own label, a row's neighbours have that label less often
-        assert found.contradicted == pytest.approx(share, abs=0.05)
+    assert found.may_be_fine and found.looks_fine == (rate == 0)
+    assert found.noise_interval[0] <= share <= found.noise_interval[1]
+    if rate:
         assert average_precision(found.quality, true != given) > 0.99
+
+
+def test_neighbours_that_contradict_more_than_the_models_raise_the_upper_end() -> None:
+    labels = np.arange(1000) % 2
+    sure = np.where(labels[:, None] == [[0, 1]], 0.97, 0.03).astype(np.float32)
+    guesses = np.where(np.random.default_rng(0).random(1000) < 0.2, 1 - labels, labels)
+    ones = np.ones(1000, np.float32)
+    evidence = Evidence(sure, None, neighbour_agreement=ones, guess=guesses, guess_confidence=ones)
+    found, alone = find_label_issues(labels, evidence=evidence), find_label_issues(labels, sure)
+    assert found.is_undecided and not found.looks_fine and alone.looks_fine
+    assert found.contradicted == pytest.approx(0.2, abs=0.05) and alone.contradicted is None
+    assert alone.noise_interval[1] < 0.01 < 0.2 < found.noise_interval[1]
+    np.testing.assert_array_equal(alone.is_issue, found.is_issue)  # it changes the range alone
 
 
 def test_the_margin_is_that_of_the_probabilities_beside_it() -> None:
@@ -262,7 +273,8 @@ def test_groups_larger_than_a_neighbourhood_are_judged_by_other_groups() -> None
     alone = watch_training(x, np.where(video == 0, 4, true), 5, device="cpu", groups=video)
     assert alone.neighbour_agreement is not None
     np.testing.assert_array_equal(np.isnan(alone.neighbour_agreement), video == 0)
-    assert not find_label_issues(np.where(video == 0, 4, true), evidence=alone).is_issue[video == 0].any()
+    judged = find_label_issues(np.where(video == 0, 4, true), evidence=alone)
+    assert judged.quality[video == 0].min() > 0.35 and judged.noise_interval[0] == 0  # no more than a doubt
 
 
 def test_a_rare_class_that_is_guessed_rightly_is_predictable() -> None:
@@ -361,7 +373,8 @@ def test_goals_do_not_touch_trusted_and_uncounted_rows() -> None:
     found = find_label_issues(given, p, trusted=trusted, counted=counted, goal="budget=10000")
     assert found.is_issue[50:600].all() and found.is_issue.sum() == 550
     none = find_label_issues(given, np.full_like(p, 1 / 3), goal="budget=10")
-    assert not none.is_issue.any() and not none.is_predictable  # nothing to choose by
+    assert none.is_issue.sum() == 10 and not none.is_predictable  # a budget is spent all the same
+    assert not find_label_issues(given, np.full_like(p, 1 / 3), goal="recall=0.9").is_issue.any()
 
 
 @pytest.mark.parametrize(
@@ -380,25 +393,24 @@ def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:
     assert not find_label_issues(*simulate(symmetric(3, 0.1), overlap=0.25)[1:]).looks_fine
 
 
-@pytest.mark.parametrize("seed", [0, 1, 6])  # of 20 seeds, 6 and 16 are those whose quality errs most
+@pytest.mark.parametrize("seed", [0, 6, 13])  # of 20 seeds, 6 and 13 are those whose quality errs most
 def test_quality_is_a_probability_and_the_cut_keeps_its_promise(seed: int) -> None:
     true, given, p = simulate(symmetric(4, 0.25), n=20_000, overlap=0.45, seed=seed)
     found, wrong = find_label_issues(given, p), true != given
-    # Sure where it says so; what lies between is right more often than it says, by 0.05 to 0.20 (20 seeds).
     total = 0.0
-    for low, least, most in ((0.0, -0.08, 0.04), (0.2, 0, 0.22), (0.4, 0, 0.22), (0.6, 0, 0.16), (0.8, 0, 0.035)):
+    for low, most in ((0.0, 0.04), (0.2, 0.06), (0.4, 0.06), (0.6, 0.08), (0.8, 0.01)):
         some = (found.quality >= low) & (found.quality < low + 0.2)
         assert some.sum() > 200
         gap = (~wrong)[some].mean() - found.quality[some].mean()
-        assert least < gap < most
+        assert abs(gap) < most
         total += some.mean() * abs(gap)
-    assert total < 0.055
+    assert total < 0.015  # of 20 seeds, 0.004 to 0.010
     realised = (found.is_issue & ~wrong).sum() / (~wrong).sum()
-    assert abs(realised - found.false_positive_rate) < 0.02  # of 20 seeds, −0.007 to 0.0195
+    assert abs(realised - found.false_positive_rate) < 0.012  # of 20 seeds, −0.008 to −0.0005
     tp = (found.is_issue & wrong).sum()
     best = max(2 * (wrong & (found.quality < c)).sum() / (wrong.sum() + (found.quality < c).sum())
                for c in np.linspace(0.05, 0.95, 19))  # fmt: skip
-    assert 2 * tp / (found.is_issue.sum() + wrong.sum()) > best - 0.016
+    assert 2 * tp / (found.is_issue.sum() + wrong.sum()) > best - 0.005
     np.testing.assert_array_equal(found.is_issue, found.quality < found.cut[given])
 
 
@@ -488,11 +500,22 @@ def test_beta_of_trusted_rows_is_the_one_that_calibrates_them() -> None:
     assert fit_class_noise(rows, rows, (labels[trusted], probs[trusted])).beta in (1.75, 2.0, 2.5)
 
 
-def test_the_four_rates_are_ordered() -> None:
+def test_the_three_rates_are_ordered() -> None:
     _, given, p = simulate(symmetric(3, 0.2), n=300)
     rows = NoisyRows.of(torch.from_numpy(given), torch.from_numpy(p))
     rates = estimate_rates(rows, rows, fit_class_noise(rows, rows).beta)
-    assert 0 < rates.converged <= rates.posterior <= rates.confident <= rates.one_way and rates.posterior > 0.1
+    assert 0 < rates.converged <= rates.posterior <= rates.contradicted and rates.posterior > 0.1
+    likely = NoiseRate.likely(rates, is_predictable=True)
+    assert likely.low <= rates.converged and likely.low <= likely.estimate <= rates.contradicted <= likely.high
+
+
+def test_a_rare_class_is_contradicted_as_often_as_it_should_be() -> None:
+    """Balanced, a class counts where it is likelier than usual: all counted by hand."""
+    probs = torch.tensor([[0.95, 0.05], [0.8, 0.2], [0.8, 0.2], [0.95, 0.05], [0.5, 0.5]])
+    labels = torch.tensor([0, 0, 0, 1, 0])
+    # P(given 1) is 0.2: only a probability of 1 above it contradicts a 0, only one below it a 1; 0.2 contradicts none.
+    assert balanced_contradictions(labels, probs) == pytest.approx(2 / 5)
+    assert float((probs.argmax(1) != labels).double().mean()) == pytest.approx(1 / 5)
 
 
 def test_several_annotators_say_more_than_one() -> None:

@@ -79,7 +79,7 @@ def test_without_measured_decisions_nothing_is_written(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=12, issues=6)
     said = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", code=2)
     assert "Expected measured decisions for --accept-all, got none" in said
-    assert "mistakes depend on the class only" in said and f"`noiseproof review {folder} --measure 50`" in said
+    assert "which nothing has measured yet" in said and f"`noiseproof review {folder} --measure 50`" in said
     assert "--yes" in said and not (tmp_path / "new.csv").exists()
     with pytest.raises(Refused, match=r"for accept_all=True, got none.*override this with yes=True"):
         corrections(read_audit(folder), {}, accept_all=True)
@@ -144,8 +144,8 @@ def test_measured_decisions_allow_what_they_show_to_mend(tmp_path: Path) -> None
     true = write_population(folder)
     given = np.load(tmp_path / "given.npy")
     audit = read_audit(folder)
-    answers = review_by(audit, true.tolist(), 80)
-    assert len(answers) == 80 and all(answer.asked == "measure" and answer.probability for answer in answers)
+    answers = review_by(audit, true.tolist(), 120)
+    assert len(answers) == 120 and all(answer.asked == "measure" and answer.probability for answer in answers)
     decided, read = read_decided(folder, None)
     found = plan_corrections(audit, decided, read, accept_all=True)
     assert found.basis == "measured" and found.gain is not None
@@ -225,7 +225,7 @@ def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -
     folder = tmp_path / "audit"
     true = write_population(folder)
     audit = read_audit(folder)
-    measured = review_by(audit, true.tolist(), 80)
+    measured = review_by(audit, true.tolist(), 120)
     log = DecisionLog(folder / "decisions.csv")
     for number, answer in enumerate(measured[:12]):  # a second person disagrees in three of twelve rows
         other = next(name for name in CLASSES if name != answer.label)

@@ -251,7 +251,8 @@ def test_trees_are_chosen_where_they_predict_better(tmp_path: Path) -> None:
     scores = model.held_out_accuracy_
     assert model.method_ == "trees" and scores["trees"] > 0.8 and set(scores) == {"ce", "elr", "trees"}
     assert model.score(x[2000:], y[2000:]) > 0.9 and list(model.classes_) == ["black", "white"]
-    assert model.trees_.label_issues_["is_label_issue"][wrong].mean() > 0.8
+    called = model.trees_.label_issues_["is_label_issue"]
+    assert called[wrong].mean() > 0.75 and wrong[called].mean() > 0.75
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict_proba(x) == model.predict_proba(x)).all()
     for use in (lambda: model.save(tmp_path), lambda: model.export(tmp_path / "net.onnx")):

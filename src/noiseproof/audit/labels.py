@@ -15,7 +15,7 @@ from torch import Tensor
 from noiseproof.audit.crowd.confusion import Annotators, VotedRows, fit_annotators
 from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.audit.judge.cut import Cut, cut_labels, parse_goal
+from noiseproof.audit.judge.cut import Cut, parse_goal, worst_labels
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
 from noiseproof.audit.judge.posterior import (
     SMALL,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
 MIN_TRUSTED = 20  # rows that suffice to fit β
+MAY_HIDE = 0.05  # share that may be wrong, at most, where predictions show that labels look fine
 NEGLIGIBLE_OF_CLASS = 0.1  # share of a class up to which labels look fine; of clean rare classes, 0.07 were measured
 DYNAMICS = 0.4  # weight of predictions for training rows beside those out of sample
 
@@ -52,7 +53,7 @@ class LabelIssues:
     suggestion_quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the suggested label is right
     predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
     noise_rate: float
-    noise_interval: tuple[float, float]  # by the model: what overlap between classes leaves open
+    noise_interval: tuple[float, float]  # at least and at most
     class_rates: NDArray[np.float64]  # (K,): share of wrong labels among those of each given class
     transition: NDArray[np.float64]  # (K, K): T[i, j] = P(given j | true i), rows sum to one
     cut: NDArray[np.float64]  # (K,): a label of class k whose quality is below cut[k] is an issue
@@ -91,7 +92,7 @@ class LabelIssues:
 
     @property
     def may_be_fine(self) -> bool:
-        """Whether overlap between classes may explain all but 1 % of the labels that the predictions contradict."""
+        """Whether overlap between classes may explain all but 1 % of what the predictions contradict."""
         return self.is_predictable and self.noise_interval[0] < NEGLIGIBLE
 
     @property
@@ -99,7 +100,8 @@ class LabelIssues:
         """Whether at most 1 % of the labels are estimated to be wrong, and at most a tenth of any class."""
         by_class = max(self.class_rates.max(initial=0), self.lost_rates.max(initial=0))
         is_low = self.noise_rate <= NEGLIGIBLE and by_class <= NEGLIGIBLE_OF_CLASS
-        return self.may_be_fine and self.contradicted is None and bool(is_low)
+        is_shown = self.contradicted is None and self.noise_interval[1] <= MAY_HIDE
+        return self.may_be_fine and is_shown and bool(is_low)
 
     @property
     def is_undecided(self) -> bool:
@@ -138,15 +140,15 @@ def find_label_issues(
     neighbours: int = VOTERS,
     seed: int = 0,
 ) -> LabelIssues:
-    """Rank the given labels from bad to good by the class-noise posterior, and cut the list, class by class.
+    """Rank the given labels from bad to good by the class-noise posterior, and cut the list.
 
-    Overlap between classes and noise look alike, so the noise rate has a range by the model: from the rate where
-    overlap explains as much as it can, to the confident joint's. The estimate is the geometric mean of the posterior's
-    and the confident joint's, and the posterior's log odds are shifted until its mean agrees. The cut maximises the
-    expected F1, but no class has more issues than its noise rate allows. Predictions that match no more labels than by
-    chance contradict none: nothing is an issue, and the noise rate may be zero. Where confident neighbours contradict
-    more labels than the range allows, its upper end is raised to their share, and labels do not look fine. All of this
-    assumes that mistakes depend on the class alone: decisions on a sample of rows measure the rate without that.
+    Mistakes of people, rules and tools look like overlap between classes, so predictions alone cannot tell how many
+    labels are wrong. The noise rate is what sets like this one turned out to have (`judge/prior.py`), between the
+    errors that no overlap explains and the most that such sets had; the posterior's log odds are shifted until their
+    mean agrees. The cut maximises the expected F1.
+    Predictions that match no more labels than by chance contradict none: nothing is an issue. Where confident
+    neighbours contradict more labels than the range allows, its upper end is raised to their share. Decisions on a
+    sample of rows measure the rate without assumptions.
 
     Args:
         labels: (N,) classes as integers from 0, or as words; of several labels a row (N, K) zeros and ones, or lists,
@@ -183,10 +185,7 @@ def find_label_issues(
     contradiction = guesses.confident_contradiction() if is_predictable and people is None else None
     interval = rate_interval(rate, int(rows.counted.sum()), contradiction)
     wrong[rows.uncertain], shift = rows.shift_to_rate(wrong, rate.estimate)
-    cut = cut_labels(
-        given, wrong, rows.uncertain, rate.estimate, K, goal=parse_goal(goal), may_be_fine=interval.is_negligible,
-        is_predictable=is_predictable,
-    )  # fmt: skip
+    cut = worst_labels(wrong, rows.uncertain, K, parse_goal(goal), is_predictable=is_predictable)
     return LabelIssues(
         **judge.describe(given, probs, posterior, wrong, cut, rows.counted),
         noise_rate=rate.estimate,
@@ -295,7 +294,10 @@ def _fit(
     estimates = estimate_rates(noisy, sample, noise.beta)
     ranking = probs if evidence is None else with_dynamics(probs, evidence, votes)
     if ranking is not probs:
-        probs, noise = ranking, fit(ranking)[0]
+        probs = ranking
+        noise, _, sample = fit(probs)
+    if votes is None and not rows.calibrate:
+        noise = noise.for_ranking(sample)
     judge = RowJudge(noise)
     if votes is not None:
         judge = replace(judge, annotators=fit_annotators(judge.voted(given, probs, votes)))
@@ -353,7 +355,7 @@ def _noise_rate(
     estimates = estimates.times(rows.uncertain_share)
     if rows.calibrate:
         return NoiseRate.exact(estimates.converged)
-    return NoiseRate.between(estimates, is_predictable=is_predictable)
+    return NoiseRate.likely(estimates, is_predictable=is_predictable)
 
 
 def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
@@ -445,10 +447,7 @@ def judge_decided(
     posterior = issues.judge.posterior(given, probs, data.annotators)
     wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
     uncertain = counted & ~trusted
-    cut = cut_labels(
-        given, wrong, uncertain, float(wrong[counted].mean()), K, goal=parse_goal(goal),
-        may_be_fine=issues.may_be_fine, is_predictable=issues.is_predictable,
-    )  # fmt: skip
+    cut = worst_labels(wrong, uncertain, K, parse_goal(goal), is_predictable=issues.is_predictable)
     decided = torch.from_numpy(data.decided)
     known = torch.where(decided >= 0, (decided != given).double(), wrong)
     rate, (low, high) = float(known[counted].mean()), issues.noise_interval

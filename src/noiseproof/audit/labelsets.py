@@ -181,8 +181,8 @@ def _joined(
     aim, may_call = parse_goal(goal), judged.may_call
     may_be_fine = aim.aim == "f1" and judged.may_be_fine
     candidates = uncertain[:, None] & may_call & (wrong > (DOUBTFUL if may_be_fine else 0))
-    flat_wrong, flat_quality, flat = (torch.from_numpy(each).flatten() for each in (wrong, quality, candidates))
-    cut = worst_labels(flat_wrong, flat_quality, flat, 2 * K, aim)
+    flat_wrong, flat_candidates = (torch.from_numpy(each).flatten() for each in (wrong, candidates))
+    cut = worst_labels(flat_wrong, flat_candidates, 2 * K, aim)
     is_issue = cut.is_issue.view(N, K).numpy()
     worst = np.where(is_judged, quality, 2.0).argmin(1)
     flips = is_issue | ((np.arange(K) == worst[:, None]) & ~is_issue.any(1, keepdims=True))

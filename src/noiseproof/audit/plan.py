@@ -83,8 +83,8 @@ class Plan:
         if self.basis == "assumed":
             among = f"none of {self.measured} among the labels to change" if self.measured else "none"
             raise Refused(
-                f"Expected measured decisions for {accept_all}, got {among}: {expected}, and these assume that "
-                f"mistakes depend on the class only. Measure it first, `noiseproof review {folder} --measure {more}`, "
+                f"Expected measured decisions for {accept_all}, got {among}: {expected}, which nothing "
+                f"has measured yet. Measure it first, `noiseproof review {folder} --measure {more}`, "
                 f"or override this with {yes}."
             )
         if self.gain.is_clear or (self.basis == "known labels" and self.gain.net.low > 0):

@@ -404,7 +404,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     if assumption := summary["assumption"]:
         rows = min(MEASURED, summary["rows"])
         measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"
-        echo(f"{assumption}; review {rows} rows to measure instead: {measure}")
+        echo(f"{assumption}; review {rows} rows to measure it: {measure}")
     if pairs := summary["worst_pairs"][:5]:
         echo("\nworst pairs")
         cells = [(plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]

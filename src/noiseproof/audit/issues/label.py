@@ -34,7 +34,7 @@ MAX_REASONS, MAX_NAMES = 3, 3  # in a sentence
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
 MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
 MAX_NAMED = 5  # labels of a row in a sentence
-ASSUMPTION = "Assumes that mistakes depend on the class only"
+ASSUMPTION = "The share of wrong labels is estimated as in other data with real mistakes"
 
 
 def general_sentences(
@@ -279,25 +279,26 @@ class WrongLabels(Issue):
                 f"{rate:.1%} wrong ones means little: predictions match {labels.hit_rate:.1%} of the labels, "
                 f"{labels.chance_rate:.1%} would match by chance. Check the columns, or give better features."
             )
-        by_model = f"range by the model {low:.1%} to {high:.1%}"
+        bounds = f"at least {low:.1%}, at most {high:.1%}"
         called = f"{issues} of {rows} are called issues"
         if labels.is_undecided:
             return (
-                f"One training can't decide whether the labels are fine: about {rate:.1%} look wrong ({by_model}); "
+                f"One training can't decide whether the labels are fine: about {rate:.1%} look wrong ({bounds}); "
                 f"{called}."
             )
         if labels.looks_fine:
             alarms = f"; {called}, errors or false alarms" if issues else ""
             return (
-                f"The labels look fine: about {rate:.1%} wrong ({by_model}){alarms} "
+                f"The labels look fine: about {rate:.1%} wrong ({bounds}){alarms} "
                 f"(expected share of right labels called issues: {labels.false_positive_rate:.2%})."
             )
         if labels.may_be_fine:
             return (
-                f"About {rate:.1%} of the labels look wrong, but overlap between classes may explain most of them "
-                f"({by_model}); {called}."
+                f"Probably about {rate:.1%} of the labels are wrong, as in other data like this ({bounds}), but "
+                f"predictions alone can't show it: if nothing is wrong, overlap between classes explains them all; "
+                f"{called}."
             )
-        return f"About {rate:.1%} of the labels look wrong ({by_model}): {called}."
+        return f"About {rate:.1%} of the labels look wrong ({bounds}): {called}."
 
     def class_verdict(self, data: AuditData) -> str:
         """Classes whose share of wrong labels is far above that of all, the worst first; empty if there are none.

@@ -84,11 +84,6 @@ class RateInterval:
     high: float
     contradicted: float | None  # share of labels that confident neighbours contradict, if that raised `high`
 
-    @property
-    def is_negligible(self) -> bool:
-        """Whether the rate may be below 1 %."""
-        return self.low < NEGLIGIBLE
-
 
 def rate_interval(rate: NoiseRate, num_rows: int, contradiction: Share | None) -> RateInterval:
     """The bounds of ``rate`` ± 1.96 standard errors; the ``contradiction`` of neighbours may raise the upper one."""
@@ -97,7 +92,6 @@ def rate_interval(rate: NoiseRate, num_rows: int, contradiction: Share | None) -
     if contradiction is not None and contradiction.value - contradiction.error > high + NEGLIGIBLE:
         # Models that saw the labels may have memorised them.
         contradicted, high = contradiction.value, contradiction.value + contradiction.error
-    high = max(high, rate.highest + error)
     return RateInterval(max(0.0, rate.low - error), min(1.0, high), contradicted)
 
 

@@ -35,6 +35,9 @@ SAMPLE = 10_000  # rows that β and the rates are estimated on
 BLOCK = 2**22  # numbers of an intermediate result
 FLOOR = 0.002  # ε up to ten classes
 EVEN = 0.25  # of the noise that a class receives from each other one
+# Gain in log likelihood per contradicted label for which half of the preferences between classes count.
+PREFERENCE = 0.03
+LEAST_NOISE = 0.02  # mean rate of a class in T, below which preferences could not be seen
 SMALL = 1e-12
 
 Blocks = Iterator[tuple[slice, Tensor]]  # rows, and the probability of each class being their true one, (n, K) float64
@@ -46,6 +49,30 @@ class ClassNoise(Brief):
 
     beta: float
     transition: Tensor  # (K, K) float64
+
+    def for_ranking(self, rows: NoisyRows) -> ClassNoise:
+        """The same mean rate in every class, and preferences between classes as far as ``rows`` show them.
+
+        T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By class, rates are
+        mostly overlap and make rankings worse; who is taken for whom is only believed where it makes the given
+        labels more likely, by a gain g per contradicted label: a = g/(g + `PREFERENCE`).
+        """
+        K = len(self.transition)
+        rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
+        even = (1 - torch.eye(K, dtype=torch.float64)) / max(K - 1, 1)
+        preferred = self.transition.clone().fill_diagonal_(0)
+        total = preferred.sum(1, keepdim=True)
+        preferred = torch.where(total > SMALL, preferred / total.clamp(min=SMALL), even)
+
+        def with_rate(offdiagonal: Tensor) -> Tensor:
+            return rate * offdiagonal + (1 - rate) * torch.eye(K, dtype=torch.float64)
+
+        labels, probs = rows.labels, rows.probs
+        likelihoods = [_log_likelihood(labels, probs, self.beta, with_rate(part)) for part in (preferred, even)]
+        contradicted = int((probs.argmax(1) != labels).sum())
+        gain = max(0.0, likelihoods[0] - likelihoods[1]) / max(contradicted, 0.01 * len(labels), 1)
+        share = gain / (gain + PREFERENCE)
+        return ClassNoise(self.beta, with_rate(share * preferred + (1 - share) * even))
 
     def posterior(self, labels: Tensor, probs: Tensor) -> Blocks:
         """P(true k | x, given y) of each row, in blocks."""

@@ -1,41 +1,29 @@
-"""The noise rate: the share of wrong labels, with bounds for what overlap between classes leaves open."""
+"""The noise rate: the share of wrong labels, with bounds for what the predictions leave open."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from noiseproof.audit.judge.posterior import (
-    EM_ROUNDS,
-    SMALL,
-    ClassNoise,
-    NoisyRows,
-    confident_joint,
-    one_way_mass,
-    run_em,
-)
+from noiseproof.audit.judge.posterior import EM_ROUNDS, ClassNoise, NoisyRows, run_em
+from noiseproof.audit.judge.prior import balanced_contradictions, bounds, likely_rate
 
 CONVERGED = 30  # rounds of EM after which the rate hardly moves
-ONE_WAY = 10.0  # one-way mass of a tenth of all contradictions suffices to count all of them
 
 
 @dataclass(frozen=True)
 class RateEstimates:
-    """Shares of wrong labels, estimated in four ways."""
+    """Shares of wrong labels, estimated in three ways."""
 
     converged: float  # the posterior's after many rounds: overlap explains as much as it can
     posterior: float
-    confident: float  # the confident joint's: every confident contradiction is an error
-    one_way: float  # every contradiction is, as far as they go one way
+    contradicted: float  # every contradiction is an error, with all classes alike
 
     def times(self, share: float) -> RateEstimates:
         """The rates among more rows, of which ``share`` may be wrong."""
-        return RateEstimates(
-            share * self.converged, share * self.posterior, share * self.confident, share * self.one_way
-        )
+        return RateEstimates(share * self.converged, share * self.posterior, share * self.contradicted)
 
 
 @dataclass(frozen=True)
@@ -45,36 +33,25 @@ class NoiseRate:
     estimate: float
     low: float
     high: float
-    highest: float  # `high` if noise goes one way
 
     @classmethod
     def exact(cls, rate: float) -> NoiseRate:
-        """Of trusted rows or several annotators, which tell overlap from noise."""
-        return cls(rate, rate, rate, rate)
+        """Of trusted rows or several annotators, which distinguish overlap from noise."""
+        return cls(rate, rate, rate)
 
     @classmethod
-    def between(cls, estimates: RateEstimates, *, is_predictable: bool) -> NoiseRate:
-        """The geometric mean of the posterior's rate and the confident joint's, between the lowest and the highest."""
-        rate = math.sqrt(estimates.posterior * max(estimates.posterior, estimates.confident))
-        low = min(estimates.converged, rate) if is_predictable else 0.0
-        return cls(rate, low, max(estimates.confident, rate), estimates.one_way)
+    def likely(cls, estimates: RateEstimates, *, is_predictable: bool) -> NoiseRate:
+        """What sets like this one turned out to have."""
+        rate = likely_rate(estimates.posterior, estimates.contradicted)
+        low, high = bounds(rate, estimates.converged, estimates.contradicted)
+        return cls(rate, low if is_predictable else 0.0, high)
 
 
 def estimate_rates(rows: NoisyRows, sample: NoisyRows, beta: float) -> RateEstimates:
     """Rates of ``rows``; those of the posterior, which take most of the work, on a ``sample`` of them."""
-    posterior, converged = (
-        _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, rounds))) for rounds in (EM_ROUNDS, CONVERGED)
-    )
-    confident = 1 - float(rows.joint.trace())
-    # Where one class alone loses labels to another, half of its rows are less confident than their mean and not
-    # counted. Overlap does not explain what goes one way by more than chance: McNemar's measure, in rows, is then χ² of
-    # one degree of freedom for each pair of classes.
-    joint = confident_joint(rows.labels, rows.probs, confident=False)
-    contradicted = 1 - float(joint.trace())
-    pairs = int(((joint + joint.T).fill_diagonal_(0) > 0).sum()) / 2
-    excess = float(one_way_mass(joint).sum()) - (pairs + 2 * math.sqrt(2 * pairs)) / len(rows.labels)
-    share = min(1.0, ONE_WAY * max(0.0, excess) / max(contradicted, SMALL))
-    return RateEstimates(converged, posterior, confident, confident + share * max(0.0, contradicted - confident))
+    posterior = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, EM_ROUNDS)))
+    converged = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, CONVERGED)))
+    return RateEstimates(converged, posterior, balanced_contradictions(rows.labels, rows.probs))
 
 
 def _mean_wrong(rows: NoisyRows, noise: ClassNoise) -> float:

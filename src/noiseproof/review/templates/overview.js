@@ -57,7 +57,7 @@ const overview = {
     const percent = (value) => `${share(value)} %`;
     const facts = [
       ["called wrong", `${whole(issues)} of ${whole(rows)} labels`],
-      rate && ["estimated noise", `${percent(rate.estimate)}, about ${counted(Math.round(rate.estimate * rows), "label")}`, `Range by the model: ${percent(rate.low)} to ${percent(rate.high)}.`],
+      rate && ["estimated noise", `${percent(rate.estimate)}, about ${counted(Math.round(rate.estimate * rows), "label")}`, `At least ${percent(rate.low)}, at most ${percent(rate.high)}.`],
       progress.total && ["decided", `${whole(progress.decided)} of ${whole(progress.total)}`],
       measured && ["wrong labels left", withInterval(measured.wrong_left, whole, ""), "Measured: in the data once the decisions are applied."],
     ];
