@@ -51,9 +51,12 @@ import pandas as pd
 import tablesets
 import torch
 from audit import Array, Clock, Row, one_thread
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.neighbors import NearestNeighbors
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from timing import write_rows
 
@@ -321,13 +324,13 @@ def by_cleanlab(given: Array, probs: Array, wrong: Array, seconds: float) -> Row
 
 
 def by_cleanlab_model(who: str, real: RealSet) -> dict[str, Row]:
-    data = real.data
-    if data is None:
-        return {}
     given = np.unique(real.given, return_inverse=True)[1]
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     with Clock() as clock:
-        model, x = planted.model_of(who.removeprefix("cleanlab-"), data)
+        if real.data is None:  # pictures, by the features of our audit
+            model, x = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), rows_of(real).x
+        else:
+            model, x = planted.model_of(who.removeprefix("cleanlab-"), real.data)
         probs = cross_val_predict(model, x, given, cv=folds, method="predict_proba")
     return {who: by_cleanlab(given, probs, real.wrong, clock.wall)}
 
@@ -421,8 +424,7 @@ def plan(folder: Path, options: argparse.Namespace, made: set[tuple[str, str]]) 
         else:
             who = [one for one in options.only if one not in ("forgetting", "votes")]
         for one in who:
-            is_table = "/" not in name and not name.endswith(".tar.xz")
-            if (one in CLEANLAB and not is_table) or (key, one) in made:
+            if (one == "cleanlab-hgb" and name.endswith(".tar.xz")) or (key, one) in made:
                 continue
             yield name, one
 
@@ -456,22 +458,38 @@ def cleanlab_of(cell: dict[str, Row]) -> Row | None:
     return max(rows, key=lambda row: row["f1"], default=None)
 
 
-def table(rows: list[Row]) -> str:
-    """A line for each set, the ones where we are furthest behind cleanlab first, in Markdown."""
-    cells: dict[str, dict[str, Row]] = {}
+Cell = tuple[Row, Row, dict[str, Row]]  # ours, cleanlab's better one, and all by contender
+
+
+def cells_of(rows: list[Row]) -> list[Cell]:
+    """Sets that both have judged, the ones where we are furthest behind cleanlab first."""
+    by_set: dict[str, dict[str, Row]] = {}
     for row in rows:
-        cells.setdefault(row["data"], {})[row["who"]] = row
+        by_set.setdefault(row["data"], {})[row["who"]] = row
     found = [
-        (cell, ours, theirs)
-        for cell in cells.values()
+        (ours, theirs, cell)
+        for cell in by_set.values()
         if (ours := ours_of(cell)) and (theirs := cleanlab_of(cell)) and "f1" in ours
     ]
-    found.sort(key=lambda item: item[1]["f1"] - item[2]["f1"])
+    return sorted(found, key=lambda item: item[0]["f1"] - item[1]["f1"])
+
+
+def kind_of(name: str) -> str:
+    """``real``, or what was planted."""
+    data, _, noise = name.partition(" ")
+    return "real" if not noise or noise in PEOPLE.get(data, ()) else noise
+
+
+def table(rows: list[Row]) -> str:
+    """A line for each real set in Markdown."""
+    cells = cells_of(rows)
     lines = [
         "| set | rows | wrong | estimate | range | F1 | fast | cleanlab | best cut | AP | self | cleanlab |",
         "| --- " * 12 + "|",
     ]
-    for cell, ours, theirs in found:
+    for ours, theirs, cell in cells:
+        if kind_of(ours["data"]) != "real":
+            continue
         fast, plain = cell.get("fast", {}), cell.get("self", {})
         numbers = [ours["f1"], fast.get("f1"), theirs["f1"], ours["best"], ours["ap"], plain.get("ap"), theirs["ap"]]
         shown = " | ".join("" if value is None else f"{value:.3f}" for value in numbers)
@@ -479,15 +497,36 @@ def table(rows: list[Row]) -> str:
         lines.append(
             f"| {ours['data']} | {ours['rows']} | {ours['wrong']:.3f} | {ours['rate']:.3f} | {within} | {shown} |"
         )
-    if found:
-        means = {
-            "F1": fmean(ours["f1"] for _, ours, _ in found),
-            "cleanlab's": fmean(theirs["f1"] for *_, theirs in found),
-            "best cut": fmean(ours["best"] for _, ours, _ in found),
-            "range holds": fmean(ours["holds"] for _, ours, _ in found),
-        }
-        lines.append("\n" + ", ".join(f"{name} {value:.3f}" for name, value in means.items()))
     return "\n".join(lines)
+
+
+def means(rows: list[Row]) -> str:
+    """The means over the sets of each kind in Markdown, and the share called wrong of clean sets."""
+    kinds: dict[str, list[Cell]] = {}
+    for cell in cells_of(rows):
+        kinds.setdefault(kind_of(cell[0]["data"]), []).append(cell)
+    lines = [
+        "| mistakes | sets | F1 | cleanlab | best cut | AP | self | cleanlab | range holds |",
+        "| --- " * 9 + "|",
+    ]
+    for kind, cells in sorted(kinds.items(), key=lambda item: (item[0] != "real", item[0])):
+        figures_of_sets = [
+            (ours["f1"], theirs["f1"], ours["best"], ours["ap"], cell["self"]["ap"], theirs["ap"], ours["holds"])
+            for ours, theirs, cell in cells
+        ]
+        shown = " | ".join(f"{fmean(column):.3f}" for column in zip(*figures_of_sets, strict=True))
+        lines.append(f"| {kind} | {len(cells)} | {shown} |")
+    lines.append("")
+    clean = [row for row in rows if kind_of(row["data"]) == "none" and is_reported(row)]
+    for who in (*OURS, *CLEANLAB):
+        if called := [row["called"] for row in clean if row["who"] == who]:
+            lines.append(f"{who} calls {fmean(called):.1%} of {len(called)} clean sets wrong")
+    return "\n".join(lines)
+
+
+def is_reported(row: Row) -> bool:
+    """Not one of the sets that constants are chosen on."""
+    return row["data"].split(" ")[0] in tablesets.REPORT
 
 
 def main() -> None:
@@ -506,7 +545,7 @@ def main() -> None:
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     if not options.table:
         rows = make_rows(options.folder, options, rows)
-    print(table(rows))
+    print(table(rows), means(rows), sep="\n\n")
 
 
 if __name__ == "__main__":
