@@ -225,7 +225,7 @@ def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -
     folder = tmp_path / "audit"
     true = write_population(folder)
     audit = read_audit(folder)
-    measured = review_by(audit, true.tolist(), 120)
+    measured = review_by(audit, true.tolist(), 80)
     log = DecisionLog(folder / "decisions.csv")
     for number, answer in enumerate(measured[:12]):  # a second person disagrees in three of twelve rows
         other = next(name for name in CLASSES if name != answer.label)
