@@ -2,12 +2,13 @@
 
     NOISEPROOF_DATA=… python benchmarks/decisions.py --evidence FOLDER [--dev] [--jobs 16]     # audits the sets
     python benchmarks/decisions.py --from FOLDER [--dev] [--jobs 16]                           # simulates, writes rows
+    python benchmarks/decisions.py --real --evidence FOLDER                                    # and again with --from
     python benchmarks/decisions.py --table                                                     # prints what is there
 
 The sets are those of ``tablesets.py``: CIFAR-10N (three labellings), CIFAR-100N and RTE have mistakes of people; MNIST,
 digits, a table (phoneme) and a text set (packages) have planted ones, 20 % symmetric, asymmetric or by the features
-(``xia``), or 10 % where a network is uncertain (``chen``), seed 1. With ``--dev``, the sets on which the constants of
-``audit/measure`` were chosen, seed 0.
+(``xia``), or 10 % where a network is uncertain (``chen``), seed 1. The constants of ``audit/measure`` were chosen on
+two other groups: with ``--dev`` sets with planted mistakes, seed 0; with ``--real`` the tables and texts of real.py.
 
 Each set is audited once. Then 200 reviewers, who know the true labels, or err in 5 % of their answers (they name a
 random other class; 20 % of their rows are asked twice), answer the questions of ``audit.measure.Design``, each with
@@ -39,6 +40,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import real
 from audit import columns_of, commit, given_labels, load, model_of, one_thread
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -71,12 +73,16 @@ def make_evidence(name: str, noise: str, seed: int, folder: Path) -> None:
     """Audit one set, and keep what a simulated reviewer needs."""
     from cleanlab.rank import get_label_quality_scores
 
-    path = folder / f"{name}-{noise.replace(':', '-')}-{seed}.npz"
+    path = folder / f"{name}--{noise.replace(':', '-')}--{seed}.npz"
     if path.exists():
         return
-    data = load(name)
     with threadpool_limits(1):
-        names = given_labels(data, noise, seed)
+        if noise == "real":
+            found = real.from_csv(real.FOLDER / f"{name}.csv.gz")
+            data, names = found.data, found.given
+        else:
+            data = load(name)
+            names = given_labels(data, noise, seed)
         if data.images is not None:
             rows = read_rows(data.images, labels=names)
         else:
@@ -209,7 +215,7 @@ def applied(data: Evidence, answers: list[Decision], calibrated: Calibrated, exp
 def simulate(path: Path, count: int, error: float, repetitions: int, version: str) -> Row:
     """The row of one set, number of decisions and kind of reviewer."""
     data = Evidence.load(path)
-    name, noise = path.stem.rsplit("-", 1)[0].split("-", 1)
+    name, noise, _ = path.stem.split("--")
     before = float(data.wrong.mean())
     row: Row = {
         "data": name, "noise": noise, "decisions": count, "error": error, "rows": len(data.given),
@@ -250,11 +256,26 @@ def pool(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=one_thread)
 
 
+def seed_of(options: argparse.Namespace) -> int:
+    return DEV_SEED if options.dev else SEED
+
+
+def sets_of(options: argparse.Namespace) -> list[str]:
+    if options.sets:
+        return list(options.sets)
+    if options.real:
+        return [file.name.removesuffix(".csv.gz") for file in sorted(real.FOLDER.glob("*.csv.gz"))]
+    return list(DEV if options.dev else REPORT)
+
+
+def noises_of(name: str, options: argparse.Namespace) -> tuple[str, ...]:
+    return ("real",) if options.real else load(name).human or PLANTED
+
+
 def make_audits(options: argparse.Namespace) -> None:
     options.evidence.mkdir(parents=True, exist_ok=True)
-    seed = DEV_SEED if options.dev else SEED
-    names = options.sets or (DEV if options.dev else REPORT)
-    work = [(name, noise, seed, options.evidence) for name in names for noise in load(name).human or PLANTED]
+    seed = seed_of(options)
+    work = [(name, noise, seed, options.evidence) for name in sets_of(options) for noise in noises_of(name, options)]
     with pool(options.jobs) as processes:
         waiting = {processes.submit(make_evidence, *item): item for item in work}
         for number, done in enumerate(as_completed(waiting), 1):
@@ -263,8 +284,8 @@ def make_audits(options: argparse.Namespace) -> None:
 
 
 def files_of(options: argparse.Namespace) -> Iterator[Path]:
-    for name in options.sets or (DEV if options.dev else REPORT):
-        yield from sorted(options.source.glob(f"{name}-*-{DEV_SEED if options.dev else SEED}.npz"))
+    for name in sets_of(options):
+        yield from sorted(options.source.glob(f"{name}--*--{seed_of(options)}.npz"))
 
 
 def make_rows(options: argparse.Namespace) -> list[Row]:
@@ -316,7 +337,8 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dev", action="store_true", help="the sets that constants are chosen on")
+    parser.add_argument("--dev", action="store_true", help="planted mistakes that constants are chosen on")
+    parser.add_argument("--real", action="store_true", help="real mistakes that constants are chosen on")
     parser.add_argument("--sets", type=lambda words: words.split(","))
     parser.add_argument("--counts", type=lambda words: tuple(map(int, words.split(","))), default=COUNTS)
     parser.add_argument("--evidence", type=Path, help="audit the sets, and write what is needed of them to this folder")

@@ -1,10 +1,10 @@
 """P(wrong) of every row, moved to what the measured decisions say.
 
 A logistic regression in the models' log odds and in −log of the rank, held near fixed coefficients by a penalty, gives
-a first curve; isotonic regression along the ranking (Ayer et al. 1955) joins it, worth ten decisions, with the
+a first curve; isotonic regression along the ranking (Ayer et al. 1955) joins it, worth a hundred decisions, with the
 answers, each weighted by the rows of its stratum that it stands for. So P(wrong) falls along the ranking, few answers
-change the curve as a whole, and many decide it. The constants were chosen on the ``--dev`` sets of
-``benchmarks/decisions.py``.
+change the curve as a whole, and many decide it. The constants were chosen on sets with real mistakes and on planted
+ones (``benchmarks/decisions.py`` with ``--real`` and ``--dev``).
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ from noiseproof.audit.measure.design import is_wrong
 from noiseproof.audit.measure.estimate import Population, measured_sample
 from noiseproof.audit.measure.interval import agreement
 
-CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
-COEFFICIENTS, PENALTY = np.array([-2.0, 0.5, 0.3]), np.array([0.1, 1.0, 1.0])  # of 1, −log rank − 1, log odds
+CURVE_WEIGHT = 100.0  # decisions that the first curve counts as
+COEFFICIENTS = np.array([-1.0, 0.3, 0.5])  # of 1, −log rank − 1, log odds
+PENALTY = np.array([1.0, 10.0, 3.0])
 SUGGESTION_PENALTY = 1.0  # on the square of the shift
 LARGEST = 8.0  # log odds
 
