@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 BEGAN = clock.perf_counter()
 SHOWN = 10
-MEASURED = 50  # decisions that are enough for a first measurement
 EXPORTS = {  # file or folder that is written, by tool
     "label-studio": "label-studio.json", "argilla": "argilla", "cvat": "cvat.xml", "fiftyone": "fiftyone",
     "coco": "coco.json", "imagefolder": "imagefolder",
@@ -402,9 +401,11 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     summary = report.summary()
     echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
     if assumption := summary["assumption"]:
-        rows = min(MEASURED, summary["rows"])
+        from noiseproof.audit.measure.design import FIRST_QUESTIONS
+
+        rows = min(FIRST_QUESTIONS, summary["rows"])
         measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"
-        echo(f"{assumption}; review {rows} rows to measure it: {measure}")
+        echo(f"{assumption}. {rows} answers measure it and set the cut: {measure}")
     if pairs := summary["worst_pairs"][:5]:
         echo("\nworst pairs")
         cells = [(plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, Choice, RowChoice
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import Design
+from noiseproof.audit.measure.design import FIRST_QUESTIONS, Design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context, hidden_columns, snippet
@@ -209,11 +209,16 @@ class Review:
         )
 
     def _about(self, reviewer: str) -> dict[str, Any]:
-        people, apply = self.queue.people, command("apply", self.audit, self.path)
+        people = self.queue.people
+        questions = min(FIRST_QUESTIONS, len(self.audit.issues))
         return {
-            "saved_in": str(self.path), "reviewer": reviewer, "apply": apply, "several": people.several,
+            "saved_in": str(self.path),
+            "reviewer": reviewer,
+            "apply": command("apply", self.audit, self.path),
+            "first_questions": f"{command('review', self.audit, self.path)} --measure {questions}",
+            "several": people.several,
             "version": len(people.changes),
-        }  # fmt: skip
+        }
 
     def _progress(self) -> dict[str, Any]:
         return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}

@@ -30,6 +30,7 @@ from noiseproof.core.files import check_files, replacing_all
 FILE, STRATA_FILE = "measure.json", "strata.npy"  # in the folder of an audit
 FORMAT = 1
 PILOT = 30  # questions
+FIRST_QUESTIONS = 25  # that a review begins with
 STRATA = 6
 FEW_CLASSES = 2
 LEAST = 2  # questions of the pilot in each stratum

@@ -63,10 +63,14 @@ const overview = {
     ];
     const begin = makeButton(["Decide, the worst label first ", make("kbd", null, "l")], () => views.show("list"), { class: "begin" });
     const verdict = store.audit.verdict ? [make("p", { id: "verdict", class: "sentence" }, store.audit.verdict)] : [];
-    const hint = "How many wrong labels are left can be measured on a random sample: noiseproof review … --measure 100";
+    const questions = [
+      "Begin with a few questions about rows chosen at random: the answers measure how many labels are wrong and set the cut. In the terminal: ",
+      make("code", null, store.audit.first_questions ?? "noiseproof review … --measure 25"),
+    ];
     return [
+      ...(measured ? [] : [make("p", { id: "first-questions" }, ...questions)]),
       make("dl", null, ...facts.filter(Boolean).map(([name, value, title]) => make("div", { title }, make("dt", null, name), make("dd", null, value)))),
-      ...verdict, ...(progress.total ? [begin] : []), ...(measured ? [] : [make("p", { class: "faint" }, hint)]),
+      ...verdict, ...(progress.total ? [begin] : []),
     ];
   },
 
