@@ -327,7 +327,9 @@ def reruns(
     c = count_cells(table, done)
     seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
     within = f"{c.within} of {c.judged} within |z| ≤ 2"
-    return markdown(head, lines) + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
+    return (
+        markdown(head, lines) + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
+    )
 
 
 def _cell(table: PaperTable, one: Comparison, usual_seeds: int) -> str:
