@@ -85,7 +85,7 @@ def example(page: str) -> str:
 
 def test_every_page_on_extending_is_tried_as_a_file_and_listed() -> None:
     pages = {page.stem for page in EXTENDING.glob("*.md")} - {"index"}
-    assert pages == {*CONTRIBUTED, "figure"}
+    assert pages == {*CONTRIBUTED, "figure", "paper"}
     for listing in (ROOT / "CONTRIBUTING.md", EXTENDING / "index.md"):
         text = listing.read_text("utf-8")
         assert [page for page in sorted(pages) if f"{page}.md)" not in text] == []
