@@ -27,9 +27,10 @@ NOISES = {"none": "clean", "symmetric:rate=0.2": "20 % wrong", "symmetric:rate=0
 WHEN = Path(__file__).with_name("when.toml")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "defaults.json"
 SOURCE = (
-    "Accuracy on clean test labels at default settings, less the accuracy of `ce` with the same data, noise and seed: "
-    "mean over {sets} sets and {seeds} seeds at most, from `benchmarks/results/defaults.json`, made by `{command}` "
-    "({cpu}; Python {python}, torch {torch}). [The sets, and what is left out](../methods.md#which-method-should-i-use)."
+    "Accuracy on clean test labels at default settings, less the accuracy of `ce` with the same data, "
+    "noise and seed: mean over {sets} sets and {seeds} seeds at most, from "
+    "`benchmarks/results/defaults.json`, made by `{command}` ({cpu}; Python {python}, torch {torch}). "
+    "[The sets, and what is left out](../methods.md#which-method-should-i-use)."
 )
 
 
