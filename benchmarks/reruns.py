@@ -22,6 +22,7 @@ import argparse
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, reduce
@@ -55,6 +56,7 @@ from noiseproof.bench.tables import (
     measured,
     summarise,
 )
+from noiseproof.core.messages import counted
 from noiseproof.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +64,8 @@ RERUNS = ROOT / "src" / "noiseproof" / "papers" / "reruns"
 PAGE = ROOT / "docs" / "results.md"
 TEST = Cell("", "", "", Published(0.0, None, False, 2), {}, {})  # the test accuracy of the last epoch
 SAME = "the same training, written as "  # in the note of a session
+FAR = "!"  # after a z of more than 2
+FAR_UNEXAMINED = "!!"  # the same, where no experiment looks into why
 Json = dict[str, Any]
 
 
@@ -217,7 +221,7 @@ BLOCK = re.compile(
 def page(text: str) -> str:
     """``text`` with new tables between its marks and `<!-- end -->`.
 
-    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->` (with `--whole` it names the
+    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->` (with `--whole` it shows the
     cells that were not run, too), `<!-- readings: ID --only … --method M --without SEED -->`, which compares a row with
     another reading of it, and `<!-- rerun: rest -->` for the cells that no other mark shows.
     """
@@ -293,41 +297,51 @@ def count_texts(one: Counts) -> Iterator[str]:
 
 
 def diagnoses() -> str:
-    """The files of experiments on why cells differ, and what they found."""
+    """The files of experiments on why cells differ, the tables of these cells, and what the experiments found."""
     rows = []
     for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
-        cells = (
-            "; ".join(f"{id}, {' × '.join(words)}" for id, *words in one["cells"])
-            .replace(",", ", ")
-            .replace(",  ", ", ")
-        )
-        rows.append((f"`{Path(one['sweep']).name}`", cells, one["finding"] or "not run yet"))
-    return markdown(("file", "cells", "found"), rows)
+        tables = ", ".join(dict.fromkeys(f"`{id}`" for id, *_ in one["cells"]))
+        rows.append((f"`{Path(one['sweep']).name}`", tables, one["finding"] or "not run yet"))
+    return markdown(("file", "tables", "found"), rows)
 
 
 def reruns(
     table: PaperTable, precision: str | None = None, without: Container[int] = (), *, whole: bool = False
 ) -> str:
-    """The cells that were rerun, each with its z, and whether an experiment looks into a large one.
+    """The cells that were rerun, methods by settings, each as rerun (published; z).
 
-    ``whole`` names the cells that were not, too.
+    ``whole`` shows the cells that were not, too.
     """
     compared = [one for one in rerun_cells(table, precision) if id(one.cell) not in without]
     done = [one for one in compared if one.mean is not None]
-    blocks = len({one.cell.block for one in done}) > 1
-    rows = [_line(table, one, blocks) for one in (compared if whole else done)]
-    head = [*["data"] * blocks, "method", "setting", "rerun", "published", "z", "seeds", "experiment on why"]
+    shown = compared if whole else done
+    has_blocks = len({one.cell.block for one in done}) > 1
+    usual_seeds = Counter(one.seeds for one in done).most_common(1)[0][0]
+    settings = list(dict.fromkeys(one.cell.column for one in shown))
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for one in shown:
+        name = (one.cell.block, one.cell.row) if has_blocks else (one.cell.row,)
+        rows.setdefault(name, {})[one.cell.column] = _cell(table, one, usual_seeds)
+    head = ["data", "method", *settings] if has_blocks else ["method", *settings]
+    lines = [[*name, *(cells.get(setting, "") for setting in settings)] for name, cells in rows.items()]
     c = count_cells(table, done)
     seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
-    return markdown(head, rows) + f"\n{seeds}; {c.within} of {c.judged} within |z| ≤ 2.\n"
+    within = f"{c.within} of {c.judged} within |z| ≤ 2"
+    return (
+        markdown(head, lines) + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
+    )
 
 
-def _line(table: PaperTable, one: Comparison, blocks: bool) -> list[str]:
-    cell = one.cell
-    why = "" if one.z is None or abs(one.z) <= 2 else "yes" if find_diagnosis(table, cell) else "no"
+def _cell(table: PaperTable, one: Comparison, usual_seeds: int) -> str:
+    """A cell as rerun (published; z), with its seeds where they are not the usual ones."""
     mean, z = _texts(one)
-    seeds = "" if one.mean is None else str(one.seeds)
-    return [*[cell.block] * blocks, cell.row, cell.column, mean, str(cell.published), z, seeds, why]
+    parts = [str(one.cell.published)]
+    if z:
+        is_far = one.z is not None and abs(one.z) > 2
+        parts.append(f"{z} {FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED}" if is_far else z)
+    if one.mean is not None and one.seeds != usual_seeds:
+        parts.append(counted(one.seeds, "seed"))
+    return f"{mean} ({'; '.join(parts)})"
 
 
 def _texts(one: Comparison) -> tuple[str, str]:

@@ -44,7 +44,7 @@ REASONS = {  # why a cell is refused: part of the message, and words for it
     "c": ("Expected the loss `ce` for", "its own loss takes the place of any but `ce`"),
     "b": ("the loss `backward` for sigua-bc", "the sign of a sum, or of another loss, says nothing of the correction"),
     "g": ("nothing beside sigua-bc", "`sigua-bc` judges a row by the corrected loss of its given label alone"),
-    "n": ("no selection beside progressive", "layers drawn anew would learn from only the rows that are kept"),
+    "n": ("no selection beside progressive", "new layers would learn from only the rows that are kept"),
     "k": ("Expected a loss whose targets", "the loss does not take such targets"),
     "m": ("inputs of single rows", "mixed inputs belong to no single row"),
     "o": ("Expected class-balanced before", "`class-balanced` comes first: it replaces the rows"),

@@ -20,7 +20,6 @@ from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES
 
 sys.path.insert(0, str(Path(__file__).parent))
-import house
 import method_pages
 
 project = "noiseproof"
@@ -99,19 +98,6 @@ def tables_of_benchmarks() -> str:
     return "\n".join(parts) or "There are no results here: run the scripts.\n"
 
 
-def tables_of_house() -> str:
-    """Lines and imports of each package, and the functions that come nearest to the limits."""
-    src = Path(__file__).parents[1] / "src"
-    lines, imports = house.lines(src), house.imports(src)
-    packages = [(f"`{name}`", count, ", ".join(imports[name]) or "nothing") for name, count in lines.most_common()]
-    functions = house.functions(src)
-    longest, hardest = (sorted(functions, key=lambda one: -one[column])[:3] for column in (1, 2))
-    return "\n".join([
-        markdown(("package or module", "lines", "imports"), [*packages, ("all", lines.total(), "")]),
-        markdown(("function", "lines", "complexity"), [(f"`{one.place}`", *one[1:]) for one in (*longest, *hardest)]),
-    ])  # fmt: skip
-
-
 def write_tables(app: Sphinx) -> None:
     """What the pages include from ``_generated``."""
     GENERATED.mkdir(exist_ok=True)
@@ -120,7 +106,6 @@ def write_tables(app: Sphinx) -> None:
         "noises": table_of_noises(),
         "strategies": table_of_strategies(),
         "benchmarks": tables_of_benchmarks(),
-        "house": tables_of_house(),
     }
     for name, text in tables.items():
         (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")

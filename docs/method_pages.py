@@ -27,9 +27,10 @@ NOISES = {"none": "clean", "symmetric:rate=0.2": "20 % wrong", "symmetric:rate=0
 WHEN = Path(__file__).with_name("when.toml")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "defaults.json"
 SOURCE = (
-    "Accuracy on clean test labels at default settings, less that of `ce` with the same data, noise and seed: mean "
-    "over {sets} sets and {seeds} seeds at most, from `benchmarks/results/defaults.json`, made by `{command}` ({cpu}; "
-    "Python {python}, torch {torch}). [The sets, and what is left out](../methods.md#which-method-should-i-use)."
+    "Accuracy on clean test labels at default settings, less the accuracy of `ce` with the same data, "
+    "noise and seed: mean over {sets} sets and {seeds} seeds at most, from "
+    "`benchmarks/results/defaults.json`, made by `{command}` ({cpu}; Python {python}, torch {torch}). "
+    "[The sets, and what is left out](../methods.md#which-method-should-i-use)."
 )
 
 
@@ -66,7 +67,7 @@ def index(against: pd.DataFrame) -> str:
         "One page for each named method: what it does, when to use it, its formula, what it learns from, and its "
         "evidence. The columns "
         "are its mean gain in accuracy over cross entropy at default settings, on up to 15 sets with clean labels, "
-        "with 20 % and 40 % wrong at random and with labels that people gave, and its time over that of cross entropy; "
+        "with 20 % and 40 % wrong at random and with labels that people gave, and its time over cross entropy's; "
         "the pages say how they were measured. Without a number, a method was not measured with the others.\n",
         *lines, f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n",
     ])  # fmt: skip
@@ -124,10 +125,10 @@ def paragraph(documented: object) -> str:
 
 
 def draw_weights(name: str, loss: Loss, path: Path) -> bool:
-    """Draw w(Δ) of a loss of logits beside that of cross entropy; False where it is no other such loss."""
+    """Draw w(Δ) of a loss of logits and of cross entropy; return False where there is no such weight."""
     if str(loss) == "ce" or loss.needs != {"logits"}:
         return False
-    if path.exists():  # those of other losses than margins take 2 seconds: `make clean` removes them
+    if path.exists():  # coupled losses take 2 seconds: `make clean` removes them
         return True
     data = pd.concat([weights([loss], CLASSES).assign(loss=name), cross_entropy()], ignore_index=True)
     layers = (Layer("area", "margin", "density", color="margins"), Layer("line", "margin", "weight", color="loss"))
@@ -154,7 +155,7 @@ def picture(name: str) -> list[str]:
 
 
 def compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs beside those of ``ce`` with the same set, noise and seed."""
+    """Return the runs, each with the gain over ``ce`` on the same set, noise and seed."""
     rows = rows[rows["accuracy"].notna()].assign(labels=rows["noise"].map(NOISES).fillna("by people"))
     plain = rows[rows["method"] == "ce"][["set", "noise", "seed", "accuracy", "seconds"]]
     both = rows.merge(plain, on=["set", "noise", "seed"], suffixes=("", "_ce"))

@@ -34,4 +34,3 @@ def test_measures_of_a_small_package(tmp_path: Path) -> None:
         "    return 0\n"
     )
     assert house.functions(tmp_path) == [("data/rows.py: count", 4, 5)]  # if, and, for, if of the comprehension
-    assert house.lines(tmp_path) == {"data": 8} and house.imports(tmp_path) == {"data": ["core"]}

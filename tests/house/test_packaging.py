@@ -29,7 +29,13 @@ from noiseproof.strategies import STRATEGIES
 from noiseproof.train import METHODS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXTENDING = ROOT / "docs" / "extending"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(EXTENDING.glob("*.md")),
+]
 
 
 def python_blocks(page: Path) -> list[str]:
@@ -44,7 +50,7 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for block in python_blocks(page):
-        if page.name == "CONTRIBUTING.md":  # each of its blocks is a module: only registered names stay
+        if page.parent == EXTENDING:  # each of its blocks is a module: only registered names stay
             names = {"__name__": page.stem}
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), 0)
@@ -58,23 +64,41 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
     assert runner.summarize(verbose=False).failed == 0
 
 
-CONTRIBUTED = {  # by package, in the order of the page
-    "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "heads": "HEADS['cosine']",
-    "train": "METHODS['bootstrap']", "noise": "NOISES['mirror']", "data": "DATASETS['blobs']",
-    "models": "MODELS['tiny']", "audit.sources": "SOURCES['stata']", "audit.issues": "ISSUES['extreme']",
-}  # fmt: skip
+CONTRIBUTED = {  # page: the package that its example belongs to, and where it is found
+    "loss": ("losses", "LOSSES['poly1']"),
+    "strategy": ("strategies", "STRATEGIES['bootstrap']"),
+    "head": ("heads", "HEADS['cosine']"),
+    "method": ("train", "METHODS['averaged']"),
+    "noise_model": ("noise", "NOISES['mirror']"),
+    "dataset": ("data", "DATASETS['blobs']"),
+    "backbone": ("models", "MODELS['tiny']"),
+    "source": ("audit.sources", "SOURCES['stata']"),
+    "issue": ("audit.issues", "ISSUES['extreme']"),
+}
 
 
-def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path) -> None:
+def example(page: str) -> str:
+    """The module that a page of docs/extending shows."""
+    (module,) = (block for block in python_blocks(EXTENDING / f"{page}.md") if not block.startswith(">>>"))
+    return module
+
+
+def test_every_page_on_extending_is_tried_as_a_file_and_listed() -> None:
+    pages = {page.stem for page in EXTENDING.glob("*.md")} - {"index"}
+    assert pages == {*CONTRIBUTED, "figure", "paper"}
+    for listing in (ROOT / "CONTRIBUTING.md", EXTENDING / "index.md"):
+        text = listing.read_text("utf-8")
+        assert [page for page in sorted(pages) if f"{page}.md)" not in text] == []
+
+
+def test_the_examples_of_extending_are_files_of_their_packages(tmp_path: Path) -> None:
     copy = shutil.copytree(ROOT / "src/noiseproof", tmp_path / "noiseproof", ignore=lambda *_: ["__pycache__"])
-    examples = [block for block in python_blocks(ROOT / "CONTRIBUTING.md") if not block.startswith(">>>")]
-    *examples, figure = examples
     with (copy / "analysis/during/curves.py").open("a", encoding="utf-8") as curves:  # a figure joins a module
-        curves.write(figure)
+        curves.write(example("figure"))
     asked = ""
-    for (package, found), example in zip(CONTRIBUTED.items(), examples, strict=True):
+    for page, (package, found) in CONTRIBUTED.items():
         folder = copy.joinpath(*package.split("."))
-        (folder / "contributed.py").write_text(example, "utf-8")
+        (folder / "contributed.py").write_text(example(page), "utf-8")
         init = folder / "__init__.py"
         first = f"from noiseproof.{package} import contributed\nfrom noiseproof."
         init.write_text(re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M), "utf-8")
@@ -84,8 +108,8 @@ def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path
     answer = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
     )
-    modules = [*(f"noiseproof.{package}.contributed" for package in CONTRIBUTED), "noiseproof.analysis.during.curves"]
-    assert answer.stdout.split() == modules, answer.stderr
+    modules = [f"noiseproof.{package}.contributed" for package, _ in CONTRIBUTED.values()]
+    assert answer.stdout.split() == [*modules, "noiseproof.analysis.during.curves"], answer.stderr
 
 
 def test_the_table_of_backbones_is_the_tested_one() -> None:

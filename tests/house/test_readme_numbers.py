@@ -1,11 +1,17 @@
-"""Numbers of README and docs that come from files: the table beside cleanlab."""
+"""Numbers of README and docs that come from files: the comparison with cleanlab, how many cells were rerun."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from functools import reduce
+from operator import add
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from noiseproof.bench.reruns import count_all
+from noiseproof.bench.tables import list_tables, load_table
 
 ROOT = Path(__file__).parents[2]
 KINDS = {
@@ -48,3 +54,20 @@ def test_the_table_beside_cleanlab_is_what_was_measured() -> None:
     assert short in " ".join((ROOT / "README.md").read_text("utf-8").split()), f"README.md should have: {short}"
     cells = {(row["data"], row["noise"]) for row in rows if "f1" in row}
     assert sum(int(line.split("|")[2]) for line in expected.splitlines()) == len(cells)
+
+
+def test_the_pages_say_how_many_published_numbers_are_rerun() -> None:
+    counts = reduce(add, count_all().values())
+    cells = [cell for id in list_tables() for cell in load_table(id).cells]
+    runnable = [cell for cell in cells if not cell.unavailable]
+    datasets = Counter(cell.fields["dataset"].partition(":")[0] for cell in runnable)
+    limits, index, changelog = (
+        " ".join((ROOT / name).read_text("utf-8").split())
+        for name in ("docs/limits.md", "docs/index.md", "CHANGELOG.md")
+    )
+    rerun = f"{counts.rerun} have been rerun, {counts.within} of {counts.judged} with"
+    assert f"Of {counts.published} published numbers in the papers' tables, {rerun}" in limits
+    assert f"{counts.published - counts.runnable} cannot be rerun" in limits
+    assert f"{datasets['clothing1m'] + datasets['webvision']} need Clothing1M or WebVision" in limits
+    assert f"{counts.published} published numbers, {counts.rerun} of them rerun" in index
+    assert f"{counts.published} published numbers, of which {counts.rerun} are rerun" in changelog

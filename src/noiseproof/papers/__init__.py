@@ -1,6 +1,6 @@
 """The papers, one TOML file each: citation, presets, protocols, augmentation, search grids, published tables.
 
-docs/bench.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
+docs/extending/paper.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
 """
 
 import tomllib
