@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -22,7 +22,7 @@ from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs, se
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.cli import app
-from noiseproof.core.files import write_checked
+from noiseproof.core.files import write_checked, write_tensors
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Strategy
@@ -330,7 +330,7 @@ def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path:
 
 def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], task: Task, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((trained[0] / "run.json").read_bytes())
-    save_file({"something": torch.zeros(1)}, tmp_path / "labels.safetensors")
+    write_tensors(tmp_path / "labels.safetensors", {"something": torch.zeros(1)})
     with pytest.raises(NotARun, match="something"):
         _ = open_run(tmp_path).given
     other = tmp_path / "other"
