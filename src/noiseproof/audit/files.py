@@ -184,11 +184,11 @@ def cache_beside(folder: PathLike) -> Path:
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
 
 
-def read_votes(audit: Audit) -> dict[int, list[list[str]]] | None:
-    """The annotators of each row with their labels, None where votes are in columns of the data alone."""
-    if (frame := read_crowd(audit, CROWD[2])) is None:
-        return None
+def read_votes(audit: Audit) -> dict[int, list[list[str]]]:
+    """Return the annotators of each row with their labels."""
     votes: dict[int, list[list[str]]] = {}
+    if (frame := read_crowd(audit, CROWD[2])) is None:
+        return votes
     for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
         votes.setdefault(row, []).append([annotator, label])
     return votes
