@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -22,7 +22,7 @@ from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs, se
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.cli import app
-from noiseproof.core.files import write_checked
+from noiseproof.core.files import write_checked, write_tensors
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Strategy
@@ -269,6 +269,12 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
 # Folders that are none, and folders of strangers
 
 
+ABOUT = {
+    "name": "ce", "method": "ce", "seed": 0, "dataset": "digits", "noise": "none", "classes": [], "source": {},
+    "inputs": "", "precision": "32-true",
+}  # fmt: skip
+
+
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match="no such folder"):
         open_run(tmp_path / "nowhere")
@@ -284,7 +290,7 @@ def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(NotARun, match="none of"):
             open_run(tmp_path)
-    file.write_text(json.dumps({"method": "ce", "seed": 0, "dataset": "digits", "noise": "none"}))
+    file.write_text(json.dumps(ABOUT))
     with pytest.raises(NotARun, match="no epoch was finished"):
         _ = open_run(tmp_path).rows
     (tmp_path / "record.csv").write_text("a,b\n1,2\n")
@@ -330,7 +336,7 @@ def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path:
 
 def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], task: Task, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes((trained[0] / "run.json").read_bytes())
-    save_file({"something": torch.zeros(1)}, tmp_path / "labels.safetensors")
+    write_tensors(tmp_path / "labels.safetensors", {"something": torch.zeros(1)})
     with pytest.raises(NotARun, match="something"):
         _ = open_run(tmp_path).given
     other = tmp_path / "other"
@@ -360,8 +366,7 @@ def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
     def described(number: int, **own: Any) -> Path:
         folder = tmp_path / "runs" / str(number)
         folder.mkdir(parents=True)
-        about = {"name": "ce", "method": "ce", "seed": 0, "dataset": "digits", "noise": "none", "epochs": 2, **own}
-        (folder / "run.json").write_text(json.dumps(about))
+        (folder / "run.json").write_text(json.dumps({**ABOUT, "epochs": 2, **own}))
         return folder
 
     folders = [described(0), described(1, seed=1), described(2, name="gce"), described(3, noise="symmetric:rate=0.4")]

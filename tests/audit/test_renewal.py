@@ -107,38 +107,15 @@ def test_a_sample_without_answers_goes_aside_too(tmp_path: Path) -> None:
     assert [name[:8] for name in files(folder)] == ["measure-", "strata-" + files(folder)[1][7]]
 
 
-def to_format_1(folder: Path) -> None:
-    (folder / "checksums.json").unlink()
-    for name in ("summary.json", "config.json"):
-        content = json.loads((folder / name).read_text("utf-8")) | {"format": 1}
-        (folder / name).write_text(json.dumps(content), "utf-8")
-    table = pd.read_csv(folder / "issues.csv", keep_default_na=False, dtype=str)
-    table.drop(columns=["model_quality", "suggestion_quality", "model_suggestion_quality"]).to_csv(
-        folder / "issues.csv", index=False
-    )
-
-
-def test_an_audit_of_format_1_is_refused_with_the_command_that_renews_it(tmp_path: Path) -> None:
+def test_an_audit_of_another_format_is_refused_with_the_command_that_renews_it(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     save(folder, [*range(60)])
-    to_format_1(folder)
+    (folder / "checksums.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "summary.json").write_text('{"format": 1}')
     with pytest.raises(ValueError, match="format 2 in .*, got 1. .*: noiseproof audit t.csv --label y --force$"):
         read_audit(folder)
-    config = json.loads((folder / "config.json").read_text())
     for command, expected in ((None, "noiseproof audit … --force"), ("noiseproof audit --force t.csv",) * 2):
         (folder / "config.json").write_text(json.dumps(config | {"command": command}))
-        with pytest.raises(ValueError, match=f"keeps decisions: {expected}$"):
+        with pytest.raises(ValueError, match=f"Audit again: {expected}$"):
             read_audit(folder)
-
-
-@pytest.mark.parametrize("names", [[*range(60)], [*range(3, 60)]], ids=["same rows", "other rows"])
-def test_decisions_on_an_audit_of_format_1_are_carried_over(tmp_path: Path, names: list[int]) -> None:
-    folder = tmp_path / "audit"
-    save(folder, [*range(60)])
-    to_format_1(folder)
-    old = b"row,id,given_label,decision,label\n9,n9,cat,accept,dog\n15,n15,cat,keep,cat\n"
-    (folder / "decisions.csv").write_bytes(old)
-    told = save(folder, names)
-    found = {decision.id: decision.label for decision in read_decisions(folder / "decisions.csv").values()}
-    assert found == {"n9": "dog", "n15": "cat"} and bool(told) == (len(names) < 60)
-    assert read_audit(folder).issues["model_quality"].between(0, 1).all()

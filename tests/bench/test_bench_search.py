@@ -135,7 +135,13 @@ def test_the_first_of_equals_is_chosen(tmp_path: Path) -> None:
         grid = replace(GRID, method=f"gce:q={order}")
         for path in map(tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))):
             last = {"validation_accuracy": 0.5, "test_accuracy": 0.5}
-            about: Any = {"key": path.stem, "status": "done", "experiment": grid.as_dict(), "provenance": {}}
+            about: Any = {
+                "key": path.stem,
+                "version": 1,
+                "status": "done",
+                "experiment": grid.as_dict(),
+                "provenance": {},
+            }
             path.write_text(json.dumps({**about, "last": last, "error": None, "seconds": 1.0}))
         assert search(grid, tmp_path, seeds=1, fit=fails).method == next(expand(grid.method))
 

@@ -764,7 +764,9 @@ def test_the_command_lists_tables() -> None:
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
     table, *_ = small()
     for key, result in results(table, 0.991, 0.993, seconds=90).items():
-        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": MADE, "provenance": {}, **result}))
+        (tmp_path / f"{key}.json").write_text(
+            json.dumps({"key": key, "version": 1, "experiment": MADE, "provenance": {}, **result})
+        )
     words = ["--only", "mnist", "--only", "GCE,Het^τ_Σfull", "--only", "no noise,symmetric 20 %"]
     shown = run("table", "ln-table1", *words, "--results", str(tmp_path))
     head, titles, *rows = shown.stdout.splitlines()
@@ -790,7 +792,9 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert [one["yours"]["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
     for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
-        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": MADE, "provenance": {}, **result}))
+        (tmp_path / f"{key}.json").write_text(
+            json.dumps({"key": key, "version": 1, "experiment": MADE, "provenance": {}, **result})
+        )
     assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
 
 
@@ -798,7 +802,13 @@ def write_results(folder: Path, table: PaperTable, *accuracies: float) -> list[P
     """Files of results of each seed of a table of one experiment."""
     paths = []
     for seed, (key, result) in enumerate(results(table, *accuracies).items()):
-        made = {"key": key, "experiment": table.cells[0].experiment(seed).as_dict(), "provenance": {}, **result}
+        made = {
+            "key": key,
+            "version": 1,
+            "experiment": table.cells[0].experiment(seed).as_dict(),
+            "provenance": {},
+            **result,
+        }
         paths.append(folder / f"{key}.json")
         paths[-1].write_text(json.dumps(made))
     return paths

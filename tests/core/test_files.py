@@ -140,17 +140,14 @@ def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
-        try:
-            _, about = read_tensors(path)
-        except (ValueError, SafetensorError):
-            continue
-        assert "digest" not in about  # which whoever wrote it misses
+        with pytest.raises((ValueError, SafetensorError)):
+            read_tensors(path)
 
 
-def test_tensors_of_others_have_no_digest_and_are_read(tmp_path: Path) -> None:
+def test_tensors_without_a_digest_are_refused(tmp_path: Path) -> None:
     save_file({"x": torch.arange(3.0)}, tmp_path / "a.safetensors")
-    tensors, header = read_tensors(tmp_path / "a.safetensors")
-    assert torch.equal(tensors["x"], torch.arange(3.0)) and not header
+    with pytest.raises(Damaged, match="no checksum in its header"):
+        read_tensors(tmp_path / "a.safetensors")
     (tmp_path / "a.safetensors").write_bytes(b"")
-    with pytest.raises(SafetensorError):
+    with pytest.raises(Damaged, match="an empty file"):
         read_tensors(tmp_path / "a.safetensors")

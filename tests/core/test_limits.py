@@ -139,7 +139,7 @@ UNPACKED = "Expected at most 200 unpacked bytes for each packed one in {path}, g
 TOO_MANY = f"Expected at most {2**26} pixels in {{path}}, got {SIDE**2}. If you trust it, set NOISEPROOF_MAX_PIXELS="
 SKIPPED = f"(8, 'a picture of more than {2**26} pixels (NOISEPROOF_MAX_PIXELS raises that)', None)"
 READ = "(lambda rows: (len(rows), rows.skipped[0].reason, rows.source.picture(8, 'dog/9.png', 64)))"
-TENSORS = "Expected {path} to hold tensors, arrays or lists of integers and nothing else, got UnpicklingError: a byte"
+TENSORS = "Expected {path} to hold tensors, arrays or lists of integers and nothing else. "
 LISTS = "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are no list of integers')"
 MODELS = "Expected an estimator that `save` wrote in {path}, got: weights of another model, 1 of 1000000 networks"
 # file, how it is made, how it is read, what is said

@@ -380,12 +380,12 @@ def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda blob: blob[:-40], "EOFError"),
+        (lambda blob: blob[:-40], "pickle data was truncated"),
         (lambda blob: b"", "EOFError"),
-        (lambda blob: b"<html>404</html>", "KeyError"),
+        (lambda blob: b"<html>404</html>", "invalid load key"),
         (lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]), r"labels of shape \(2, 3072\)"),
         (lambda blob: batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), r"shape \(3, 3072\), \(2,\)"),
-        (lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of something other than"),
+        (lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of f2, not of integers"),
         (lambda blob: batch(np.zeros((3, PIXELS), np.int8), [0, 1, 2]), "pixels of int8"),
         (lambda blob: pickle.dumps([1, 2], 3), "TypeError"),
         (lambda blob: blob.replace(b"labels", b"lablls"), "KeyError"),
@@ -428,7 +428,7 @@ def test_forged_arrays_are_plain_bytes_or_refused() -> None:
 
     pixels, _ = read_pickle(blob("u1"), Path("x"), 1, ["labels"])
     assert pixels.dtype == np.uint8 and not pixels.any()
-    with pytest.raises(ValueError, match="an array of something other than"):
+    with pytest.raises(ValueError, match="an array of O, not of integers"):
         read_pickle(blob("O"), Path("x"), 1, ["labels"])
 
 
@@ -440,7 +440,7 @@ def test_a_real_batch_that_was_cut_is_named(tmp_path: Path) -> None:
         (folder / name).symlink_to(REAL / "cifar-10-batches-py" / name)
     (folder / "data_batch_3").unlink()
     (folder / "data_batch_3").write_bytes((REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000])
-    with pytest.raises(ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got EOFError"):
+    with pytest.raises(ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got .*pickle data was truncated"):
         get_dataset("cifar10", tmp_path)
 
 

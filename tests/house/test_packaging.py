@@ -5,14 +5,13 @@ from __future__ import annotations
 import doctest
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -153,15 +152,6 @@ def test_required_packages_are_the_chosen_few() -> None:
     }  # fmt: skip
     extras = project["optional-dependencies"].values()
     assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}
-
-
-def test_the_wheel_keeps_text_of_templates_that_looks_like_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
-    hatchling = SimpleNamespace(BuildHookInterface=object)  # what builds wheels is not installed here
-    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", hatchling)
-    strip = runpy.run_path(str(ROOT / "hatch_build.py"))["without_comments"]
-    template = "const text = `a \\` // kept\n  // kept, the reader's too\n  b // kept\n`; // stays, behind a template"
-    script = f"// gone\n{template}\nlet n = `one`; // gone\n  // gone: `odd\nf('\\'', n); // gone"
-    assert strip(script) == f"{template}\nlet n = `one`;\nf('\\'', n);"
 
 
 def documented() -> tuple[set[tuple[str, str]], set[str]]:

@@ -8,7 +8,6 @@ import re
 import tempfile
 import zipfile
 from collections import OrderedDict
-from inspect import isfunction
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 from noiseproof.cli import app
 from noiseproof.noise import NoisyLabels, get_noise
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
-from noiseproof.noise.human import IntegerUnpickler, majority_vote, read_columns, worst_label
+from noiseproof.noise.human import majority_vote, read_columns, worst_label
 
 ROOT = Path(__file__).parents[2]
 
@@ -310,7 +309,7 @@ def test_other_bad_files_are_refused_by_name(tmp_path: Path) -> None:
         ("latin.csv", "latin.csv to be CSV in UTF-8"),
         ("labels.txt", "a .csv, .npy or .pt file, got .*labels.txt"),
         ("words.pt", "Expected integers in 'labels' of .*words.pt, got list"),
-        ("float.pt", "float.pt to hold tensors, arrays or lists of integers and nothing else"),
+        ("float.pt", "Expected integers in 'labels' of .*float.pt, got float32"),
     ):
         with pytest.raises(ValueError, match=message):
             get_noise("file", path=tmp_path / name).corrupt([0, 1])
@@ -364,7 +363,7 @@ def test_hostile_files_run_nothing(tmp_path: Path) -> None:
     torch.save(np.array([Hostile(victim)], dtype=object), tmp_path / "zipped.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(attack, protocol=2))
     np.save(tmp_path / "array.npy", np.array([Hostile(victim)], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"CIFAR-10_human.pt to hold .* got UnpicklingError: a call of"):
+    with pytest.raises(ValueError, match=r"CIFAR-10_human.pt to hold tensors"):
         get_noise("cifar10n:which=worst", folder=tmp_path).corrupt([0])
     for name in ("zipped.pt", "plain.pt", "array.npy"):
         with pytest.raises(ValueError, match=name):
@@ -409,27 +408,18 @@ WELL_FORMED = {
     # the flags of an array of objects: NumPy's own unpickling takes the bytes for addresses and crashes
     "object flags": (array(b"i8", b"(K\x02t", b"K\x08K\x08K\x3f"), [0, 0]),
 }
+NOTHING_ELSE = "tensors, arrays or lists of integers and nothing else"
 FORGED = {
-    "tensor past its storage": (tensor(5, 1), "requiring a storage size of 40"),
-    "tensor before its storage": (tensor(4, 1, -1), "invalid storage offset"),
-    "backwards": (tensor(4, -1, 3), "Negative strides"),
-    "gigabytes of zero stride": (tensor(2**31 - 1, 0), "2147483647 labels in a storage of 4"),
-    "storage of floats": (tensor(4, 1).replace(b"LongStorage", b"FloatStorage"), "torch.FloatStorage"),
-    "storage in another file": (tensor(4, 1).replace(b"U\x010", b"U\x011"), "KeyError: 'data/1'"),
-    "array of objects": (array(b"O8", b"(K\x02t"), "other than integers"),
-    "array of records": (array(b"i8,O", b"(K\x01t"), "other than integers"),
-    "array larger than its bytes": (array(b"i8", b"(J\xff\xff\xff\x7ft"), "cannot reshape array of size 2"),
-    "array without numbers": (b"cnumpy.core.multiarray\n_reconstruct\n)R.", "no attribute 'values'"),
-    # PyTorch's own reader dies of the first and never ends with the second
-    "tuple nested until its hash overflows the stack": (b"})" + b"\x85" * 1_000_000 + b"K\x01s.", "unhashable"),
-    "tuple of 2⁶⁰ tuples": (b"})" + b"2\x86" * 60 + b"K\x01s.", "unhashable"),
+    "tensor past its storage": (tensor(5, 1), NOTHING_ELSE),
+    "tensor before its storage": (tensor(4, 1, -1), NOTHING_ELSE),
+    "gigabytes of zero stride": (tensor(2**31 - 1, 0), "got 2147483647"),
+    "array of objects": (array(b"O8", b"(K\x02t"), NOTHING_ELSE),
+    "array of records": (array(b"i8,O", b"(K\x01t"), NOTHING_ELSE),
+    "array larger than its bytes": (array(b"i8", b"(J\xff\xff\xff\x7ft"), NOTHING_ELSE),
+    "array without numbers": (b"cnumpy.core.multiarray\n_reconstruct\n)R.", NOTHING_ELSE),
     "list of itself": (b"}U\x01a]q\x00(h\x00h\x00es.", "got list"),
-    "memo entry that takes 64 GB": (b"}r\xf0\xff\xff\xff.", "It has none"),
-    "stand-in to be changed": (b"c_codecs\nencode\n}U\x01aK\x01sb.", "invalid partial state"),
-    "list nested very deep": (b"]" * 100_000 + b"a" * 99_999 + b".", "got list"),
-    "integer of 100 digits": (b"(lL" + b"9" * 100 + b"L\na.", "got list"),
-    "not a pickle": (b"labels", "nothing else, got"),
-    "nothing": (b"", "nothing else, got EOFError"),
+    "not a pickle": (b"labels", NOTHING_ELSE),
+    "nothing": (b"", NOTHING_ELSE),
 }
 
 
@@ -444,20 +434,6 @@ def test_forged_files_are_integers_or_refused(tmp_path: Path, case: str) -> None
     else:
         with pytest.raises(ValueError, match=rf"labels\.pt.*{expected}"):
             noise.corrupt([1, 2, 3, 4])
-    assert not any(vars(stand_in) for stand_in in IntegerUnpickler.admitted.values() if isfunction(stand_in))
-
-
-def test_compressed_and_big_endian_files_are_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "labels.pt", b"\x80\x02" + tensor(4, 1), **{"data/0": bytes(32), "byteorder": b"big"})
-    with pytest.raises(ValueError, match="big-endian"):
-        get_noise("file", path=path).corrupt([0] * 4)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", bytes(10**6))
-    with pytest.raises(ValueError, match="compressed members"):
-        get_noise("file", path=path).corrupt([0] * 4)
-    torch.save({"labels": np.array([1, 0], dtype=">i8")}, path)
-    with pytest.raises(ValueError, match="big-endian"):
-        get_noise("file", path=path).corrupt([0, 1])
 
 
 @pytest.mark.parametrize("name", ["CIFAR-10_human.pt", "CIFAR-100_human.pt"])

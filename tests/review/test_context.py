@@ -198,10 +198,17 @@ def write_flowers(root: Path, rows: int = 300) -> Path:
     frame["empty"] = 0
     frame["kind"], frame["ann"], frame["bob"] = names[given], names[truth], ""
     frame.to_csv(root / "flowers.csv", index=False)
-    return write_audit(
+    folder = write_audit(
         root / "audit", names[given].tolist(), names[1 - given].tolist(), issues=3, kind="table",
         data=root / "flowers.csv", label="kind", annotators=["ann", "bob"], header=True,
     )  # fmt: skip
+    by_annotator = {"ann": names[truth], "bob": names[given]}
+    votes = pd.concat(
+        pd.DataFrame({"row": range(rows), "annotator": annotator, "label": labels})
+        for annotator, labels in by_annotator.items()
+    )
+    votes.to_csv(folder / "votes.csv", index=False)
+    return folder
 
 
 def test_the_context_of_a_table(tmp_path: Path) -> None:
@@ -209,7 +216,7 @@ def test_the_context_of_a_table(tmp_path: Path) -> None:
     shown, frame = context.show(0), pd.read_csv(tmp_path / "flowers.csv")
     assert not shown["pending"] and shown["note"] is None
     assert [column["name"] for column in shown["columns"]] == ["petal"]
-    assert shown["votes"] == [["ann", "iris"], ["bob", ""]]
+    assert shown["votes"] == [["ann", "iris"], ["bob", "rose"]]
     groups = {name: [other["row"] for other in rows] for name, rows in shown["groups"].items()}
     assert {name: len(rows) for name, rows in groups.items()} == {
         "duplicates": 10, "nearest_given": 5, "nearest_suggested": 5, "typical_given": 2, "typical_suggested": 2,

@@ -539,18 +539,18 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(read_decisions(path)) == {1, 2}
 
 
+HEADER = "row,id,given_label,decision,label,reviewer,asked,probability,batch,note\n"
+
+
 @pytest.mark.parametrize(
     "text, match",
     [
         ("a,b\n1,2\n", "columns row, id"),
-        ("row,id,given_label,decision,label\n1,1,cat,maybe,\n", "decision 1"),
-        ("row,id,given_label,decision,label\n-1,1,cat,keep,cat\n", "decision 1"),
-        ("row,id,given_label,decision,label\n1,1,cat,keep,cat\n1,1\n", "decision 2"),
-        (
-            'row,id,given_label,decision,label\n1,1,cat,keep,cat\n2,5" pipe,cat,keep,cat\n3,3,cat,keep,cat\n',
-            "stray quote",
-        ),
-        ('row,id,given_label,decision,label\n2,5" pipe,cat,keep,cat\n', "stray quote"),
+        (HEADER + "1,1,cat,maybe,,,,,,\n", "decision 1"),
+        (HEADER + "-1,1,cat,keep,cat,,,,,\n", "decision 1"),
+        (HEADER + "1,1,cat,keep,cat,,,,,\n1,1\n", "decision 2"),
+        (HEADER + '1,1,cat,keep,cat,,,,,\n2,5" pipe,cat,keep,cat,,,,,\n3,3,cat,keep,cat,,,,,\n', "stray quote"),
+        (HEADER + '2,5" pipe,cat,keep,cat,,,,,\n', "stray quote"),
         ('{"my": "settings"}', "is not one"),
         ("one line", "is not one"),
     ],

@@ -25,7 +25,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models.pretrained import without_weights
 from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
-from noiseproof.train.job import DATA, known_files, same_inputs
+from noiseproof.train.job import DATA, digest, known_files
 from noiseproof.train.loop import reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
@@ -37,6 +37,7 @@ Array = NDArray[Any]
 # Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
 # were prepared is in the source.
 OF_A_SEED = ("seed", *DATA, "input_shape", "augment", "normalise", "source")
+NEEDED = ("classes", "dataset", "inputs", "method", "name", "noise", "precision", "seed", "source")  # keys of run.json
 RIGHT, WRONG, ALL = "right", "wrong", "all"  # labels
 
 
@@ -61,7 +62,7 @@ class RunFolder:
     @property
     def name(self) -> str:
         """The method as it was specified."""
-        return str(self.config.get("name", self.config["method"]))
+        return str(self.config["name"])
 
     @property
     def noise(self) -> str:
@@ -91,7 +92,7 @@ class RunFolder:
     def alike(self, *but: str) -> str:
         """A key that is the same for runs that differ only in their seed and in the keys ``but`` of run.json."""
         same = {key: value for key, value in self.config.items() if key not in (*OF_A_SEED, *but)}
-        source = self.config.get("source") or {}
+        source = self.config["source"]
         return repr((sorted(same.items()), [source.get(key) for key in ("spec", "paper", "augment")]))
 
     @cached_property
@@ -200,7 +201,7 @@ class RunFolder:
         """The data, with the labels of the folder."""
         if "task" in self.given_parts:
             return self._checked(self.given_parts["task"])
-        source = self.config.get("source") or {}
+        source = self.config["source"]
         remedy = "Pass it: open_run(folder, task=…)."
         if not source.get("spec"):
             raise NotARun(f"Expected the name of the data of {self.folder}, got data without a name. {remedy}")
@@ -214,7 +215,7 @@ class RunFolder:
     @property
     def data_root(self) -> str | Path | None:
         """Where the dataset's files are; None for the default folder."""
-        return self.data_dir or (self.config.get("source") or {}).get("data_dir")
+        return self.data_dir or self.config["source"].get("data_dir")
 
     def _part(self, data: Dataset, part: str) -> NoisyData:
         given, index = (self.labels[part + name] for name in ("given", "index"))
@@ -225,18 +226,18 @@ class RunFolder:
         return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
 
     def _checked(self, task: Task) -> Task:
-        labels, inputs = self.config.get("source", {}).get("labels"), self.config.get("inputs")
+        labels = self.config["source"].get("labels")
         same = task.train.given.cpu().tolist() == self.given.tolist()
         if not same or (labels is not None and task.source.get("labels", labels) != labels):
             raise NotARun(f"Expected the data that {self.folder} was trained on, got other rows or labels.")
         known_files(self.folder)  # so that images are not read for that
-        if inputs is not None and not same_inputs(task.train.x, inputs):
+        if digest(task.train.x) != self.config["inputs"]:
             raise NotARun(f"Expected the data that {self.folder} was trained on, got other inputs.")
         return task
 
     def result(self, accelerator: str = "cpu") -> Result:
         """The run as of its last checkpoint, on that device: models, loss and strategies with their state."""
-        recorded = self.config.get("precision")
+        recorded = self.config["precision"]
         precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
         fabric = make_fabric(precision, accelerator=accelerator, devices=1)
         task, method, settings = self.task, self.method, self.settings
@@ -316,9 +317,9 @@ def open_run(
         config = json.loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise NotARun(f"Expected JSON in {file}, got: {error}.") from error
-    absent = {"method", "seed", "dataset", "noise"} - set(config if isinstance(config, dict) else ())
+    absent = [key for key in NEEDED if not isinstance(config, dict) or key not in config]
     if absent:
-        raise NotARun(f"Expected the description of a run in {file}, got none of {', '.join(sorted(absent))}.")
+        raise NotARun(f"Expected the description of a run in {file}, got none of {', '.join(absent)}.")
     parts = {name: part for name, part in (("task", task), ("method", method)) if part is not None}
     return RunFolder(path, config, data_dir, parts)
 
@@ -363,12 +364,9 @@ def _check(folder: Path, name: str) -> None:
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
-        tensors, header = read_tensors(path)
-        if header and "digest" not in header:  # files of earlier versions have no header
-            raise Damaged("a header without a checksum")
+        return read_tensors(path)[0]
     except (OSError, SafetensorError, Damaged) as error:
         raise NotARun(f"Expected a safetensors file of this run in {path}, got: {error}.") from error
-    return tensors
 
 
 # Several runs

@@ -28,8 +28,6 @@ from noiseproof.audit.evidence.network import METHOD
 from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.audit.files import (
     DESIGN,
-    FORMAT,
-    WITHOUT_MODEL_QUALITY,
     Audit,
     cache_beside,
     read_audit,
@@ -119,7 +117,7 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
     now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], given, strict=True), strict=True))
     before = earlier.issues[["row", "id", "given_label"]]
     changed = [row for row, id, word in before.itertuples(index=False) if now.get(row) != (id, word)]
-    if not changed and earlier.config.get("rows_sha256") not in (None, digest_all(data.source.row_digests)):
+    if not changed and earlier.config["rows_sha256"] != digest_all(data.source.row_digests):
         place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
     names = data.classes if data.sets is None else data.sets.names  # of sets, an audit adds words that it suggests
@@ -199,8 +197,8 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> Renewal | None:
     """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved there.
 
     A decision stays with its row of the same file: found by its content, else by its id where both audits have the same
-    kind of ids; without digests of rows, by its number if all labels are the same. What does not fit is kept under
-    another name. The designed sample (measure.json and strata.npy) stays if the audited rows are the same.
+    kind of ids. What does not fit is kept under another name. The designed sample (measure.json and strata.npy) stays
+    if the audited rows are the same.
     """
     path = Path(folder, DECISIONS)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
@@ -237,10 +235,10 @@ class _Renewed:
 def _renew(path: Path, report: LabelReport) -> _Renewed:
     renewed, is_same = _Renewed(), False
     try:
-        old = read_audit(path.parent, formats=(WITHOUT_MODEL_QUALITY, FORMAT))
+        old = read_audit(path.parent)
         is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
         place = _followed(old, report) if _agree(old, report, *SOURCE) else {}
-        is_same &= place is None or _agree(old, report, "rows_sha256")
+        is_same &= _agree(old, report, "rows_sha256")
         lines = renewed.lines = read_log(path) if path.exists() else []
         check_decisions(lines, old)
         carried = _carry_over(lines, old, report, is_same, place)
@@ -259,16 +257,15 @@ def _without_design(line: Decision) -> Decision:
     return line._replace(asked="", probability=None) if line.asked == "measure" else line
 
 
-def _followed(old: Audit, report: LabelReport) -> dict[int, int] | None:
-    """Return where the rows of the earlier audit are now, of those that can be told; None if it has no digests."""
-    if old.config.get("rows_sha256") is None or report.row_digests is None:
-        return None
+def _followed(old: Audit, report: LabelReport) -> dict[int, int]:
+    """Return where the rows of the earlier audit are now, for rows that have no copies."""
+    assert report.row_digests is not None
     place, has_copies = follow_rows(read_row_digests(old), report.row_digests)
     return {row: now for row, now in enumerate(place.tolist()) if now >= 0 and not has_copies[row]}
 
 
 def _carry_over(
-    lines: list[Decision], old: Audit, report: LabelReport, is_same: bool, place: dict[int, int] | None
+    lines: list[Decision], old: Audit, report: LabelReport, is_same: bool, place: dict[int, int]
 ) -> list[Decision]:
     """Return the lines on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
     data, is_audited = report.data, report.data.row >= 0
@@ -279,9 +276,8 @@ def _carry_over(
     by_id = _rows_by_id(old, rows) if has_ids and _agree(old, report, *SOURCE, "id") else {}
 
     def find(decision: Decision) -> int:
-        row = (place or {}).get(decision.row, decision.row if is_same else -1)
-        is_found = row in rows and (place is not None or not has_ids or rows[row][0] == decision.id)
-        return row if is_found else by_id.get(decision.id, -1)
+        row = place.get(decision.row, decision.row if is_same else -1)
+        return row if row in rows else by_id.get(decision.id, -1)
 
     carried = []
     for decision in lines:

@@ -4,8 +4,7 @@ docs/audit_files.md lists its columns. The lines of one reviewer on one row are 
 and never touches those of others. The last decision on a row that stands wins; an answer to a repeated question is a
 second opinion, which replaces no decision. A line cut short by a crash is ignored, and so is a batch without its end;
 both are removed before the next line is written. A last line that lacks nothing but its line end, as an editor may
-leave it, counts: notes are written in quotes, so that one cut short is no whole line. Files that have the first five or
-eight columns only are read, too, and get the others when a review opens them.
+leave it, counts: notes are written in quotes, so that one cut short is no whole line.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-from noiseproof.core.files import replacing, sync_folder
+from noiseproof.core.files import sync_folder
 
 if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
@@ -44,7 +43,6 @@ FILE = "decisions.csv"  # in the folder of an audit
 COLUMNS = (
     "row", "id", "given_label", "decision", "label", "reviewer", "asked", "probability", "batch", "note",
 )  # fmt: skip
-FEWER_COLUMNS = (COLUMNS[:5], COLUMNS[:8])  # of files without reviewers, and without batches
 BATCH = re.compile(r"([1-9][0-9]{0,15})( end)?")
 
 
@@ -214,7 +212,7 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-    ...     _ = file.write("row,id,given_label,decision,label\\n7,b,cat,accept,dog\\n7,b,cat,keep,cat\\n8,c,cat,acc")
+    ...     _ = file.write(",".join(COLUMNS) + "\\n7,b,cat,accept,dog,,,,,\\n7,b,cat,keep,cat,,,,,\\n8,c,cat,acc")
     ...     file.flush()
     ...     {row: decision.label for row, decision in read_decisions(file.name).items()}
     {7: 'cat'}
@@ -271,12 +269,11 @@ class _Content:
     lines: list[Decision]
     end: int  # of the last complete record, or of the last one before a batch without its end, in bytes
     lacks_line_end: bool  # after the last complete record
-    has_all_columns: bool
 
 
 def _parse(data: bytes, path: object) -> _Content:
     ends = _record_ends(data)
-    if ends and _is_whole(data[ends[-1] :], data[: ends[0]], path):
+    if ends and _is_whole(data[ends[-1] :], path):
         ends.append(len(data))
     end = ends[-1] if ends else 0
     try:
@@ -287,11 +284,11 @@ def _parse(data: bytes, path: object) -> _Content:
     header = next(records, None)
     if header is None and not to_line(COLUMNS).startswith(data):  # another file without a line end
         raise BadDecisions(f"Expected a file of decisions, {path} is not one.")
-    if header is not None and tuple(header) not in (COLUMNS, *FEWER_COLUMNS):
+    if header is not None and tuple(header) != COLUMNS:
         raise BadDecisions(f"Expected the columns {', '.join(COLUMNS)} in {path}, got {', '.join(header)}.")
     lines: list[Decision] = []
     begin, whole = 0, 0  # records and lines before the batch that the file ends with, if that has no end
-    for number, line, is_open in _read_records(records, len(header or COLUMNS), path):
+    for number, line, is_open in _read_records(records, path):
         lines.append(line)
         if not is_open:
             begin, whole = number + 1, len(lines)
@@ -305,30 +302,30 @@ def _parse(data: bytes, path: object) -> _Content:
     if whole < len(lines):
         end = ends[begin - 1]
     lacks_line_end = 0 < end == len(data) and not data.endswith((b"\n", b"\r"))
-    return _Content(lines[:whole], end, lacks_line_end, header is None or tuple(header) == COLUMNS)
+    return _Content(lines[:whole], end, lacks_line_end)
 
 
-def _is_whole(rest: bytes, header: bytes, path: object) -> bool:
+def _is_whole(rest: bytes, path: object) -> bool:
     """Return whether the bytes after the last line end are a record that lacks nothing else."""
     if not rest.strip() or rest.count(b'"') % 2:
         return False
     try:
         cells = next(csv.reader([rest.decode()]))
-        lines = [line for _, line, _ in _read_records(iter([cells]), header.count(b",") + 1, path)]
+        lines = [line for _, line, _ in _read_records(iter([cells]), path)]
         return lines[0].decision != "note" or not rest.endswith(b",")
     except ValueError:  # of a letter that was cut, too
         return False
 
 
-def _read_records(records: Iterator[list[str]], width: int, path: object) -> Iterator[tuple[int, Decision, bool]]:
+def _read_records(records: Iterator[list[str]], path: object) -> Iterator[tuple[int, Decision, bool]]:
     """The number of each record after the header, its decision, and whether its batch goes on."""
     for number, cells in enumerate(records, 1):
         if not cells:
             continue
         try:
-            if len(cells) != width:
+            if len(cells) != len(COLUMNS):
                 raise ValueError
-            row, id, given, choice, label, reviewer, asked, chance, batch, note = (*cells, *[""] * 5)[: len(COLUMNS)]
+            row, id, given, choice, label, reviewer, asked, chance, batch, note = cells
             number_of_row = int(row) if row.isascii() and row.isdigit() else NO_ROW if not row else NO_ROW - 1
             probability = float(chance) if chance else None
             in_batch = BATCH.fullmatch(batch)
@@ -425,8 +422,6 @@ class DecisionLog:
         self._file = self._open()
         try:
             content = _parse(self.path.read_bytes(), path)
-            if not content.has_all_columns:
-                content = self._add_columns(content.lines)
             self.standing, self._size = Standing(content.lines), content.end
             os.ftruncate(self._file, self._size)  # what a crash cut short
             if content.lacks_line_end:
@@ -451,16 +446,6 @@ class DecisionLog:
                 os.close(file)
                 raise
             os.close(file)
-
-    def _add_columns(self, lines: list[Decision]) -> _Content:
-        """Replace a file of fewer columns by one of all, and open that; a crash leaves one or the other."""
-        if os.name != "posix":  # Windows replaces no open file
-            self.close()
-        with replacing(self.path) as part:
-            part.write_bytes(to_bytes(lines))
-        self.close()  # the old file, and with it the lock
-        self._file = self._open()
-        return _parse(self.path.read_bytes(), self.path)
 
     def _write(self, line: bytes) -> None:
         try:

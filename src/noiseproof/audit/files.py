@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
 
 FORMAT = 2
-WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over
 FILES = ("issues.csv", "summary.json", "config.json")
 PARQUET = "issues.parquet"
 CROWD = ("annotators.csv", "label_again.csv", "votes.csv")  # of several annotators
@@ -41,8 +40,10 @@ ROWS = "rows.npy"
 LOCK = "audit.lock"  # of the process that writes an audit
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
-QUALITIES = ("suggestion_quality", "model_quality", "model_suggestion_quality")
-NUMBERS = ("label_quality", *QUALITIES, "margin", "neighbour_agreement", "confidence", "suggested_confidence")
+NUMBERS = (
+    "label_quality", "suggestion_quality", "model_quality", "model_suggestion_quality", "margin",
+    "neighbour_agreement", "confidence", "suggested_confidence",
+)  # fmt: skip
 COLUMNS = (
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
     "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
@@ -92,8 +93,8 @@ class Audit:
         return replace(self, issues=self.issues.assign(row=place[self.issues["row"].to_numpy()]))
 
 
-def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Audit:
-    """Read the audit in ``folder``, of one of ``formats``."""
+def read_audit(folder: str | Path) -> Audit:
+    """Read the audit in ``folder``."""
     import pandas as pd
 
     folder = Path(folder)
@@ -104,10 +105,10 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
         )
     summary, config = (_read_json(folder / name) for name in FILES[1:])
     for name, part in zip(FILES[1:], (summary, config), strict=True):
-        if part.get("format") not in formats:
+        if part.get("format") != FORMAT:
             raise ValueError(
-                f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. Audit again, "
-                f"which keeps decisions: {renewing_command(config)}"
+                f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. "
+                f"Audit again: {renewing_command(config)}"
             )
     try:
         issues = pd.read_csv(
@@ -146,15 +147,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def renewing_command(config: Mapping[str, Any]) -> str:
-    """The command line that replaces an audit by one of the present format."""
+    """Return the command line that makes an audit again."""
     command = config.get("command") or "noiseproof audit …"
     return str(command) if "--force" in str(command).split() else f"{command} --force"
 
 
 def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
     needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *(name for name in badges() if name in COLUMNS))
-    is_older = config["format"] == WITHOUT_MODEL_QUALITY
-    if absent := [name for name in needed if name not in issues.columns and not (is_older and name in QUALITIES)]:
+    if absent := [name for name in needed if name not in issues.columns]:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
         raise ValueError("a repeated or negative row number")
@@ -184,11 +184,11 @@ def cache_beside(folder: PathLike) -> Path:
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
 
 
-def read_votes(audit: Audit) -> dict[int, list[list[str]]] | None:
-    """The annotators of each row with their labels, None where votes are in columns of the data alone."""
-    if (frame := read_crowd(audit, CROWD[2])) is None:
-        return None
+def read_votes(audit: Audit) -> dict[int, list[list[str]]]:
+    """Return the annotators of each row with their labels."""
     votes: dict[int, list[list[str]]] = {}
+    if (frame := read_crowd(audit, CROWD[2])) is None:
+        return votes
     for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
         votes.setdefault(row, []).append([annotator, label])
     return votes
@@ -248,15 +248,13 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
 
 
 def read_row_digests(audit: Audit) -> Digests:
-    path, digest = audit.folder / ROWS, audit.config.get("rows_sha256")
-    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
-    if digest is None:
-        raise ValueError(f"Expected an audit with digests of its rows in {audit.folder}, got an earlier one. {again}")
+    path = audit.folder / ROWS
+    again = f"Audit the data again: {renewing_command(audit.config)}"
     try:
         digests: Digests = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
-    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != digest:
+    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != audit.config.get("rows_sha256"):
         raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
     return digests
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
-from noiseproof.core.grammar import calls_in, canonical_number, parse_call, parse_line, parse_value, split_specs
+from noiseproof.core.grammar import canonical_number, parse_call, parse_value, split_specs
 from noiseproof.core.messages import ELSEWHERE
 from noiseproof.core.plugins import load_plugins, module_file, plugin_digests
 from noiseproof.core.registry import Registry, near_names
@@ -32,7 +32,6 @@ from noiseproof.data.sources import FILES, PathLike, data_root, find, how_to_get
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
-from noiseproof.papers import PAPERS, get_paper
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
 from noiseproof.train.job import Job
 from noiseproof.train.loop import training
@@ -44,14 +43,6 @@ PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of
 RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
 MEASURES = {"sample-weights": "alpha, snr", "annotators": "annotator_nll"}  # see ``bench.results.measure``
 OUTSIDE_KEY = ("samples", "weights", "measures")
-REVISED = {  # of a method; of presets: papers/*.toml
-    "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
-    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 3, "promix": 6, "sop+": 2,
-    "peer": 4, "cr": 4, "tgce": 3, "selc": 2, "forward": 2, "backward": 3, "pes": 4, "pes-semi": 3,
-    "co-teaching": 4, "sigua": 4, "dividemix": 3,
-    "sln": 4, "sln-mo": 4, "sln-mo-lc": 4, "sln-co-teaching": 4, "sln-sigua": 4, "sln-dividemix": 4,
-}  # fmt: skip
-SELECTIONS = {"small-loss", "co-teaching", "sigua", "sigua-bc", "sln-co-teaching", "sln-sigua"}
 
 
 class BadExperiment(ValueError):
@@ -158,13 +149,6 @@ class Experiment:
         )
 
     @property
-    def version(self) -> int:
-        """The version of its results."""
-        name, _, paper = re.split("[:&]", self.method, maxsplit=1)[0].strip().partition("@")
-        preset = get_paper(paper).revisions.get(name) if paper in PAPERS else None
-        return (preset or REVISED.get(name, RESULT_VERSION)) + _has_revised_part(self.method)
-
-    @property
     def bare(self) -> Experiment:
         """The run itself, whatever is kept or measured of it."""
         return replace(self, samples=False, weights=False, measures="")
@@ -222,41 +206,12 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         **{name: value for name, value in plain.as_dict().items() if name not in OUTSIDE_KEY},
         "settings": plain.settings.as_dict(),
         "noise_seed": plain.seed_of_noise,
-        "version": plain.version,
+        "version": RESULT_VERSION,
     }
-    clip = content["settings"]["clip"]
-    if clip == 0 or (clip is None and _clips(plain.method)):  # keys are older than clipping by default
-        content["settings"]["clip"] = None if clip == 0 else "auto"
-    for name, default in (("precision", "32"), ("augment", True)):  # keys are older than these choices
-        if content[name] == default:
-            del content[name]
     if contents:
         content["contents"] = contents
     text = json.dumps(_as_one(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _clips(method: str) -> bool:
-    """Whether a method clips by default: ``ln``, ``sln`` and their variants, but not the SLN paper's own."""
-    return any(re.fullmatch(r"ln(-\w+)*(@\w+)?|sln(-\w+)*", name) for name in re.split(r"[^\w@-]+", method))
-
-
-def _has_revised_part(method: str) -> bool:
-    """Momentum by the length of the run; noise on gradients beside selection; spared classes; het; a warm-up of peer.
-
-    A method of these names has a number in ``REVISED``.
-    """
-    try:
-        (loss, *strategies), calls = parse_line(method), calls_in(method)
-    except ValueError:  # refused later
-        return False
-    first = re.split("[:&]", method, maxsplit=1)[0].strip() if len(loss) == 1 else ""
-    names = {name.partition("@")[0] for part in (loss, *strategies) for name, _ in part}
-    spares = any(name in ("prune", "estimated-targets") for part in strategies for name, _ in part)
-    has_het = first != "het" and any(name == "het" for name, _ in calls)
-    warms = first not in ("peer", "cr") and any(name in ("peer", "cr") and v.get("warmup") for name, v in calls)
-    is_noisy_selection = bool(names & {"noise-f", "noise-theta"} and names & SELECTIONS)
-    return has_het or warms or spares or [("momentum", {})] in strategies or is_noisy_selection
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

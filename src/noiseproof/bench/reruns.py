@@ -4,7 +4,7 @@ papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command
 values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, as a table
 and words of --only; a file of experiments; what they found; the seeds of their runs, whose values are in a file of
 the same name in benchmarks/sweeps). A row belongs to every cell whose run has its ``key`` (``row_key``), so that
-tables which share runs share rows, and a preset that is revised has none.
+tables which share runs share rows.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import xxhash
 
-from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment, code_and_data
+from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, Experiment, code_and_data
 from noiseproof.core import files
 from noiseproof.core.messages import counted
 from noiseproof.strategies import predict_log_probs
@@ -39,10 +39,10 @@ from noiseproof.train.loop import EPOCHS
 Json = dict[str, Any]
 STATUSES = ("done", "failed")
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
-_NEEDED = {"key", "status", "experiment", "provenance", "last"}
+_NEEDED = {"key", "version", "status", "experiment", "provenance", "last"}
 _KINDS: dict[str, tuple[type, ...]] = {
     "key": (str,), "status": (str,), "checksum": (str, NoneType), "experiment": (dict,), "provenance": (dict,),
-    "version": (int, NoneType), "error": (str, NoneType), "stopped": (str, NoneType),
+    "version": (int,), "error": (str, NoneType), "stopped": (str, NoneType),
     **dict.fromkeys((*EPOCHS, "measured"), (dict, NoneType)),
     **dict.fromkeys(("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)),
 }  # fmt: skip
@@ -209,7 +209,7 @@ def make_result(
     share of each. ``peak_memory`` is the largest use of its process, or of the GPU with everything else on it, up to
     then.
     """
-    result: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
+    result: Json = {"key": experiment.key, "version": RESULT_VERSION, "status": "done", "error": None}
     result |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None, "measured": measured or {}}
     if isinstance(outcome, Result):
         result |= {"samples": outcome.run.loss.samples}
@@ -270,7 +270,7 @@ def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Jso
     counts = Counter[str]()
     for run in once(experiments):
         if run.key not in results and (earlier := others.get(_spelled(run.as_dict()))):
-            is_older = any(one.get("version", run.version) != run.version for one in earlier)
+            is_older = any(one["version"] != RESULT_VERSION for one in earlier)
             changed = code_and_data(run) + ["noiseproof"] * is_older
             counts[" or ".join(dict.fromkeys(changed)) or "version"] += len(earlier)
     return [

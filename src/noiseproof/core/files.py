@@ -208,7 +208,7 @@ def write_checked(path: Path, text: str) -> None:
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Refuse files that are not as ``replacing_all`` wrote them; those without a checksum are older."""
+    """Refuse files that are not as ``replacing_all`` wrote them; files without a checksum are not checked."""
     sums = _checksums(folder) or {}
     for name in (name for name in names if name in sums):
         path, part = folder / name, _part(folder / name)
@@ -254,13 +254,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the header of a safetensors file, compared with its digest if it has one."""
+    """Return the tensors and the header of a file that `write_tensors` wrote, once its digest is checked."""
     from safetensors import safe_open
 
     place, digest = _tensors_digest(path)
     with open(path, "rb") as file:
         file.seek(place)
-        if place and file.read(len(digest)) != digest:
+        if file.read(len(digest)) != digest:
             raise Damaged("content that does not match its checksum: the file is damaged")
     with safe_open(path, "pt", str(device)) as file:
         header = dict(file.metadata() or {})
@@ -268,9 +268,9 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 
 
 def _tensors_digest(path: Path) -> tuple[int, bytes]:
-    """Where the digest of a safetensors file is, 0 if it has none, and what it should be."""
+    """Return where the digest of a safetensors file is, and what it should be."""
     if not path.stat().st_size:
-        return 0, b""
+        raise Damaged("an empty file")
     with (
         open(path, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -279,7 +279,7 @@ def _tensors_digest(path: Path) -> tuple[int, bytes]:
         length = int.from_bytes(data[:8], "little")  # of the header, which follows
         place = bytes(data[8 : 8 + min(length, len(data))]).find(_DIGEST)
         if place < 0:
-            return 0, b""
+            raise Damaged("no checksum in its header")
         place += 8 + len(_DIGEST)
         digest = xxhash.xxh3_128(data[:place])
         digest.update(_NO_DIGEST)

@@ -1,5 +1,7 @@
 """CIFAR-10 and CIFAR-100, with human labels or their own: python or binary files, in a folder or an archive."""
 
+import io
+import pickle
 import tarfile
 import zipfile
 import zlib
@@ -17,7 +19,7 @@ from noiseproof.core.limits import check_limit, check_members
 from noiseproof.data.base import Dataset, Split, take
 from noiseproof.data.labels import soft_labels
 from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
-from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, IntegerUnpickler
+from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, PICKLED_ARRAYS
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
@@ -73,11 +75,24 @@ def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, by
     return blobs
 
 
+class IntegerUnpickler(pickle.Unpickler):
+    """Reads dicts, lists, words, numbers and arrays of integers, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in PICKLED_ARRAYS:
+            raise pickle.UnpicklingError(f"a call of {module}.{name}")
+        return PICKLED_ARRAYS[f"{module}.{name}"]
+
+
+def _unpickle(blob: bytes) -> Any:
+    return IntegerUnpickler(io.BytesIO(blob), encoding="bytes").load()
+
+
 def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batch:
     """Pixels (N, 3072) and the label lists ``keys`` of one python batch."""
     try:
-        batch = IntegerUnpickler(blob, encoding="bytes").load()
-        pixels: NDArray[np.uint8] = batch[b"data"].values
+        batch = _unpickle(blob)
+        pixels: NDArray[np.uint8] = batch[b"data"]
         labels = [_plain_integers(batch[key.encode()]) for key in keys]
         shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
         if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)] or pixels.dtype != np.uint8:
@@ -155,7 +170,7 @@ def _class_names(blob: bytes, path: Path, labels: str) -> tuple[str, ...]:
     if path.suffix == ".txt":
         return tuple(blob.decode("ascii", "replace").split())
     try:
-        names = IntegerUnpickler(blob, encoding="bytes").load()[f"{labels}_label_names".encode()]
+        names = _unpickle(blob)[f"{labels}_label_names".encode()]
         return tuple(name.decode("ascii") for name in names)
     except Exception as error:
         raise ValueError(f"Expected the class names in {path}, got {error!r}. {AGAIN}") from error

@@ -18,7 +18,7 @@ from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.core.tensors import in_torch_func, readable, wide
-from noiseproof.losses.fast import apply, by_blocks, label_nll, mean, pays_in_blocks, set_weight
+from noiseproof.losses.fast import apply, by_blocks, label_nll, pays_in_blocks
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -143,7 +143,7 @@ class Loss(nn.Module):
                 raise ValueError(
                     f"Expected `weight` to hold one float for each class, got {weight.dtype} {tuple(weight.shape)}."
                 )
-        set_weight(self, weight)
+        self.register_buffer("weight", weight)
         self.ignore_index = check_count("ignore_index", ignore_index)
         self.reduction: Reduction = reduction
         self.exact = check_flag("exact", exact)
@@ -367,7 +367,7 @@ class Loss(nn.Module):
             return losses.sum()
         if class_weight is not None:
             return losses.sum() / class_weight.sum()
-        return mean(losses) if counted is None else losses.sum() / counted.sum()
+        return losses.mean() if counted is None else losses.sum() / counted.sum()
 
     def check(self, epochs: float) -> None:
         """Refuse a schedule of this loss, or of one inside it, that does not fit into ``epochs``."""
@@ -475,7 +475,7 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
         if not plain:
             raise ValueError(f"Expected `{name}` on the outermost loss only, got it on the inner `{loss}` too.")
     inner = copy.deepcopy(loss)
-    set_weight(inner, weight)
+    inner.weight = weight
     for part in inner.modules():
         if isinstance(part, Loss):
             part.ignore_index = ignore_index

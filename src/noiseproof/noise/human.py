@@ -1,28 +1,22 @@
 """Labels by people: CIFAR-10N and CIFAR-100N, and files of labels from one or several annotators.
 
-Files are read without executing anything in them: ``IntegerUnpickler``, ``numpy.load(allow_pickle=False)``, and the
-csv module. What ``pickle`` or ``torch.save`` wrote can only yield numbers, strings, lists, dicts and arrays of
-integers, less than with ``torch.load(weights_only=True)``; no function in it is called. NumPy and PyTorch rebuild
-arrays from flags and strides in the file and crash on forged ones, so stand-ins replace them.
+No file can run code: ``torch.load(weights_only=True)``, ``numpy.load(allow_pickle=False)`` and the csv
+module read them.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import os
-import pickle
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_word
@@ -251,15 +245,42 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
         ) from None
 
 
+INTEGERS = ("i1", "i2", "i4", "i8", "u1")  # codes of NumPy
+
+
+def _integer_dtype(code: str | bytes, *_: object) -> np.dtype[Any]:
+    """Return the type of NumPy with this code, if it is one of integers.
+
+    Pickled types have flags, which NumPy trusts: an array of integers could claim to hold addresses
+    of objects. NumPy ignores the flags of a type that is not a copy, as here.
+    """
+    code = code.decode() if isinstance(code, bytes) else code
+    if code not in INTEGERS:
+        raise ValueError(f"an array of {code}, not of integers")
+    return np.dtype(code)
+
+
+PICKLED_ARRAYS: Mapping[str, Any] = {  # what a pickled array of integers names
+    "numpy.core.multiarray._reconstruct": np.empty(0).__reduce__()[0],  # NumPy 1
+    "numpy._core.multiarray._reconstruct": np.empty(0).__reduce__()[0],
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": _integer_dtype,
+    "_codecs.encode": codecs.encode,
+}
+
+
 def _read_pt(path: Path) -> Mapping[str, Any]:
+    admitted: list[Any] = [(value, name) for name, value in PICKLED_ARRAYS.items()]
+    admitted += [type(np.dtype(code)) for code in INTEGERS]
     try:
-        content = load_saved(path)
+        with torch.serialization.safe_globals(admitted):
+            content = torch.load(path, map_location="cpu", weights_only=True)
         table = content if isinstance(content, dict) else {"labels": content}
-        return {str(name): value.values if isinstance(value, Array) else value for name, value in table.items()}
+        return {str(name): value.numpy() if isinstance(value, Tensor) else value for name, value in table.items()}
     except Exception as error:  # a broken or hostile file can raise anything
         raise ValueError(
-            f"Expected {path} to hold tensors, arrays or lists of integers and nothing else, got "
-            f"{type(error).__name__}: {error}. If the file is truncated, download it again; "
+            f"Expected {path} to hold tensors, arrays or lists of integers and nothing else. "
+            "If the file is truncated, download it again; "
             "save your own labels with torch.save(tensor, path)."
         ) from error
 
@@ -278,7 +299,7 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
         raise ValueError(f"Expected integers {where}, got {actual}. Encode the classes from 0.")
     if values.ndim not in (1, 2) or values.size == 0:
         raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {values.shape}.")
-    return torch.from_numpy(values.astype(np.int64)).reshape(len(values), -1)
+    return torch.from_numpy(values.astype(np.int64, copy=False)).reshape(len(values), -1)
 
 
 def _parse_cells(cells: Sequence[str], where: str) -> list[int]:
@@ -289,112 +310,3 @@ def _parse_cells(cells: Sequence[str], where: str) -> list[int]:
             raise ValueError(f"Expected an integer {where}, row {row}, got {cell!r}. Encode the classes from 0.")
         labels.append(int(integer[1]) if integer else MISSING)
     return labels
-
-
-class _Kind:
-    """Stand-in for ``numpy.dtype``."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        self.code = code.decode() if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: list[Any]) -> None:
-        if state[1] in (">", b">"):
-            raise pickle.UnpicklingError("numbers in big-endian order")
-
-
-class Array:
-    """Stand-in for ``numpy.ndarray``; the array itself is in ``values``."""
-
-    values: NDArray[Any]
-
-    def __setstate__(self, state: list[Any]) -> None:
-        _, shape, kind, fortran, raw = state
-        self._fill(kind.code, raw)
-        self.values = self.values.reshape(shape, order="F" if fortran else "C")
-
-    def _fill(self, code: object, raw: object) -> Array:
-        if code not in ("i1", "i2", "i4", "i8", "u1") or type(raw) is not bytes:
-            raise pickle.UnpicklingError("an array of something other than integers")
-        self.values = np.frombuffer(bytearray(raw), f"<{code}")
-        return self
-
-
-def _tensor(storage: Array, offset: int, size: list[int], stride: list[int], *_: object) -> Array:
-    """Stand-in for the function that rebuilds a tensor; ``as_strided`` refuses views beyond the storage."""
-    view = torch.from_numpy(storage.values).as_strided(size, stride, offset)
-    if view.numel() > len(storage.values):  # zero strides turn a few bytes into terabytes
-        raise pickle.UnpicklingError(f"{view.numel()} labels in a storage of {len(storage.values)}")
-    array = Array()
-    array.values = view.numpy()
-    return array
-
-
-def _last(count: int) -> Any:
-    """A replacement of the opcode that builds a tuple of the last ``count`` objects."""
-
-    def load(self: IntegerUnpickler) -> None:
-        self.stack[-count:] = [self.stack[-count:]]
-
-    return load
-
-
-def _refuse(self: IntegerUnpickler) -> None:
-    raise pickle.UnpicklingError("a bytearray, which neither NumPy nor PyTorch writes")
-
-
-class IntegerUnpickler(pickle._Unpickler):
-    """Unpickler of ``blob``; ``files`` are the other members of the archive, which hold the numbers of its tensors.
-
-    Tuples become lists: the hash of a deeply nested tuple overflows the stack.
-    """
-
-    stack: list[Any]
-    admitted: ClassVar[Mapping[tuple[str, str], Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): lambda *_: Array(),  # NumPy 1
-        ("numpy._core.multiarray", "_reconstruct"): lambda *_: Array(),
-        ("numpy", "ndarray"): None,
-        ("numpy", "dtype"): _Kind,
-        ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
-        ("collections", "OrderedDict"): lambda: {},
-        ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-        ("torch", "ByteStorage"): "u1",
-        ("torch", "CharStorage"): "i1",
-        ("torch", "ShortStorage"): "i2",
-        ("torch", "IntStorage"): "i4",
-        ("torch", "LongStorage"): "i8",
-    }
-    dispatch: ClassVar[dict[int, Any]] = {
-        **pickle._Unpickler.dispatch,
-        pickle.EMPTY_TUPLE[0]: pickle._Unpickler.dispatch[pickle.EMPTY_LIST[0]],
-        pickle.TUPLE[0]: pickle._Unpickler.dispatch[pickle.LIST[0]],
-        pickle.TUPLE1[0]: _last(1),
-        pickle.TUPLE2[0]: _last(2),
-        pickle.TUPLE3[0]: _last(3),
-        pickle.BYTEARRAY8[0]: _refuse,  # 14 bytes of a file would allocate any number of them
-    }
-
-    def __init__(self, blob: bytes, files: Mapping[str, bytes] | None = None, *, encoding: str = "ASCII") -> None:
-        super().__init__(io.BytesIO(blob), encoding=encoding)
-        self.files = files or {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            stand_in = self.admitted[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"a call of {module}.{name}") from None
-        return partial(stand_in) if callable(stand_in) else stand_in  # a copy, since a file may modify it
-
-    def persistent_load(self, pid: Any) -> Array:
-        _, code, key, _, _ = pid
-        return Array()._fill(code, self.files["data/" + key])
-
-
-def load_saved(path: Path) -> Any:
-    """What ``torch.save`` wrote to ``path``: an :class:`Array` for each tensor or array, lists, dicts."""
-    with zipfile.ZipFile(path) as archive:
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise pickle.UnpicklingError("compressed members, which PyTorch does not write")
-        files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-    if files.get("byteorder", b"little") != b"little":
-        raise pickle.UnpicklingError("numbers in big-endian order")
-    return IntegerUnpickler(files["data.pkl"], files).load()

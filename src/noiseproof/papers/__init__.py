@@ -104,12 +104,6 @@ class Paper:
         return {method: grid for method, grid in {**self.content.get("grids", {}), **on}.items() if grid}
 
     @property
-    def revisions(self) -> dict[str, int]:
-        """Versions of the results of presets that changed, by name."""
-        revisions: dict[str, int] = self.content.get("revisions", {})
-        return revisions
-
-    @property
     def tables(self) -> list[dict[str, Any]]:
         """Published tables, which ``noiseproof.bench.tables`` reads."""
         tables: list[dict[str, Any]] = self.content["table"]

@@ -28,7 +28,7 @@ class AnnotatorFiles:
         self.audit = audit
 
     @cached_property
-    def votes(self) -> dict[int, list[list[str]]] | None:
+    def votes(self) -> dict[int, list[list[str]]]:
         return read_votes(self.audit)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ class AnnotatorFiles:
         listed = issues[issues["is_label_issue"]]
         disputed: dict[str, list[int]] = {}
         for row, consensus in zip(listed["row"].tolist(), listed["consensus_label"].tolist(), strict=True):
-            for annotator, label in (self.votes or {}).get(row, ()):
+            for annotator, label in self.votes.get(row, ()):
                 if label != str(consensus):
                     disputed.setdefault(annotator, []).append(row)
         names = list(map(str, frame.columns))
@@ -197,7 +197,7 @@ class Context(Prepared):
             "pending": is_pending,
             "columns": columns,
             "words": self.words.between(row, given, suggested) if self.words is not None else {},
-            "votes": self._votes(row),
+            "votes": self.annotators.votes.get(row, []),
             "groups": {name: [self._snippet(r, names) for r in rows] for name, rows in groups.items() if rows},
             "note": self.note,
         }
@@ -208,13 +208,6 @@ class Context(Prepared):
     def _typical(self, row: int, label: int) -> list[int]:
         rows = [] if self.nearby is None else self.nearby.typical(label)
         return [other for other in rows if other != row][:TYPICAL]
-
-    def _votes(self, row: int) -> list[list[str]]:
-        if (votes := self.annotators.votes) is not None:
-            return votes.get(row, [])
-        annotators = {*(self.audit.config["annotators"] or ())}  # of an earlier audit
-        fields = self.rows.show(row, self.id(row) or "").get("fields", []) if annotators else []
-        return [field for field in fields if field[0] in annotators]
 
     def _snippet(self, row: int, columns: Iterable[str]) -> dict[str, Any]:
         self.sent.add(row)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from noiseproof.core import files
 from noiseproof.core.files import Lock, describe_holder, last_holder
 from noiseproof.strategies import Run
-from noiseproof.train.job import DATA, comparable
+from noiseproof.train.job import DATA
 from noiseproof.train.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from noiseproof.train.record import Record
 
 FORMAT = "noiseproof-checkpoint-2"
-WITHOUT_DIGEST = "noiseproof-checkpoint-1"  # the format before
 SHARES = ("models", "optimizers")  # what each process has a share of, in FSDP
 LOCK = ".lock"  # held by the process that trains in the folder
 KEEP = 2  # the last good one and the one before it
@@ -105,12 +104,11 @@ class Checkpointer:
             )
         path, state = load_last_good(self.folder / "checkpoints", self.run)
         saved = state["config"]
-        config = comparable(self.config, saved, self.record.task.train.x)
-        for key in config | saved:
-            if config.get(key) != saved.get(key):
+        for key in self.config | saved:
+            if self.config.get(key) != saved.get(key):
                 same = f"{DATA[key]}, which changed since," if key in DATA else "settings and code"
                 raise BadCheckpoint(
-                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {config.get(key)!r}. "
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
                     f"Resume with the same {same} or choose another folder."
                 )
         load_optimizers(state, self.run)
@@ -358,10 +356,8 @@ def to_json(value: Any) -> str:
 
 def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     tensors, header = files.read_tensors(path, device)
-    if header.get("format") not in (FORMAT, WITHOUT_DIGEST):
+    if header.get("format") != FORMAT:
         raise ValueError(f"the format {header.get('format')!r} instead of {FORMAT!r}")
-    if header["format"] == FORMAT and "digest" not in header:
-        raise ValueError("no checksum in its header")
     tree: dict[str, Any] = _put_tensors(json.loads(header["tree"]), tensors)
     return tree
 

@@ -41,12 +41,16 @@ if TYPE_CHECKING:
 EpochProgress = Callable[[int, int, int, Metrics | None], None]
 FILES = "files.json"  # digests of image files, by a digest of their names, sizes and times
 READERS = 8  # threads that read image files
-ADDED = {  # what earlier versions did not record, in words
-    "clean_labels": "true labels", "validation_data": "validation data", "test_data": "test data",
+DATA = {  # the digests of a run, in words
+    "inputs": "training inputs",
+    "labels": "training labels",
+    "soft_labels": "soft labels",
+    "annotators": "annotators of the training labels",
+    "clean_labels": "true labels",
+    "validation_data": "validation data",
     "clean_validation_data": "clean validation data",
-}  # fmt: skip
-DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels",
-        "annotators": "annotators of the training labels"}  # fmt: skip
+    "test_data": "test data",
+}
 _DIGESTS: dict[str, str] = {}  # of image files, in this process
 
 
@@ -230,29 +234,6 @@ def known_files(folder: Path) -> dict[str, str]:
         return {}
     _DIGESTS.update(known)
     return known
-
-
-# Earlier versions took a checksum of some of the training inputs, and none of other data.
-
-
-def same_inputs(x: Inputs, recorded: str | int) -> bool:
-    """Whether the training inputs are those that a run recorded."""
-    return (checksum(x) if isinstance(recorded, int) else digest(x)) == recorded
-
-
-def comparable(config: dict[str, Any], saved: dict[str, Any], x: Inputs) -> dict[str, Any]:
-    """``config`` as the version recorded it that ``saved`` a run of training inputs ``x``."""
-    if "test_data" in saved:
-        return config
-    return {key: value for key, value in config.items() if key not in ADDED} | {"inputs": checksum(x)}
-
-
-def checksum(x: Inputs) -> int | None:
-    """A checksum of a thousand rows spread over ``x``; None of files."""
-    if not isinstance(x, Tensor):
-        return None
-    rows = x[:: max(1, len(x) // 1000)].cpu().reshape(-1)
-    return zlib.crc32(rows.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _describe(transform: Transform | None) -> str:

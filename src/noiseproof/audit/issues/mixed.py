@@ -233,9 +233,7 @@ def _plain_number(cell: str, found: Mapping[str, Any]) -> str:
     kind = _kind(cell)
     if found.get("points") and POINTS.fullmatch(cell):
         return cell.replace(".", "")
-    if "decimal_comma" in found and (
-        kind in ("comma", "both") or (kind == "thousands" and found.get("three_decimals"))
-    ):
+    if "decimal_comma" in found and (kind in ("comma", "both") or (kind == "thousands" and found["three_decimals"])):
         return cell.replace(".", "").replace(",", ".")
     if kind == "thousands" and "thousands" in found:
         return cell.replace(",", "")
