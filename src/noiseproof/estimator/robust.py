@@ -169,19 +169,19 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
 
     def _rounds(
         self, inner: Any, x: Any, labels: Ints, weight: NDArray[np.float64] | None, seed: int
-    ) -> tuple[_Judged, _Repaired]:
+    ) -> tuple[_Judgement, _Repaired]:
         """Judge the given labels by models of the labels as they are repaired so far, and repair them anew."""
         num_classes = int(labels.max()) + 1
         repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
         for number in range(self.rounds):
             folds = make_folds(labels, folds=self.folds, seed=seed + number)
-            judged = _Judged.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
+            judged = _Judgement.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
             repaired = _repair(self.repair, judged, weight, self.folds)
         return judged, repaired
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
+class _Judgement:
     """The judgement on N labels; a label that no model can judge has the quality 1."""
 
     labels: Ints  # (N,) classes from 0
@@ -192,7 +192,7 @@ class _Judged:
     noise_rate: float
 
     @classmethod
-    def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judged:
+    def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
         judged = np.flatnonzero(~in_one_fold(labels, folds))  # no model that predicts the others has seen their class
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
         # Where predictions match labels no better than by chance, the audit calls none wrong. A fit needs no proof.
@@ -230,7 +230,7 @@ class _Repaired:
         return clone(inner).fit(x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options)
 
 
-def _repair(repair: Repair, judged: _Judged, weight: NDArray[np.float64] | None, at_least: int) -> _Repaired:
+def _repair(repair: Repair, judged: _Judgement, weight: NDArray[np.float64] | None, at_least: int) -> _Repaired:
     """Labels to fit to; every class keeps ``at_least`` this many of its rows, if it has them."""
     labels, all_rows = judged.labels, np.ones(len(judged.labels), dtype=bool)
     if repair == "reweigh":
@@ -282,7 +282,7 @@ def _check_weights(inner: Any, what: str) -> None:
         )
 
 
-def _frame(judged: _Judged, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any) -> pd.DataFrame:
+def _frame(judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any) -> pd.DataFrame:
     """One row for each row of X, also for those that were not judged."""
     import pandas as pd
 

@@ -5,20 +5,28 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count, check_flag, check_labels, check_logits_and_target, check_tensor
+from noiseproof.core.checks import (
+    check_count,
+    check_flag,
+    check_labels,
+    check_logits_and_target,
+    check_number,
+    check_tensor,
+)
 from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
-from noiseproof.core.tensors import in_torch_func, readable, wide
-from noiseproof.losses.fast import apply, by_blocks, label_nll, mean, pays_in_blocks, set_weight
+from noiseproof.core.tensors import readable, wide
+from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks, set_weight
+from noiseproof.losses.pointwise import pointwise
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -27,54 +35,6 @@ Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, 
 INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, beside int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
-
-
-class Curve(Protocol):
-    """A scalar function of the label's nll with its derivative in closed form."""
-
-    def value(self, y: LabelProb) -> Tensor: ...
-
-    def slope(self, y: LabelProb) -> Tensor: ...
-
-
-def pointwise(nll: Tensor, curve: Curve) -> Tensor:
-    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
-    function = _PointwiseForwardMode if in_torch_func() and not torch.compiler.is_compiling() else _Pointwise
-    value: Tensor = apply(function, nll, curve)
-    return value
-
-
-class _Pointwise(torch.autograd.Function):
-    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(nll: Tensor, curve: Curve) -> Tensor:
-        return curve.value(LabelProb(nll))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
-        nll, ctx.curve = inputs
-        ctx.save_for_backward(nll)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (nll,) = ctx.saved_tensors
-        return grad * ctx.curve.slope(LabelProb(nll)), None
-
-
-class _PointwiseForwardMode(_Pointwise):
-    """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
-        _Pointwise.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[0])
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent * ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))  # type: ignore[no-any-return]
 
 
 def derive_seed(seed: int, step: int | None) -> int:
@@ -416,15 +376,11 @@ class Loss(nn.Module):
         return str(self)
 
     def __add__(self, other: Loss) -> Loss:
-        from noiseproof.losses.sums import WeightedSum, shared_options  # which needs this module
-
         if not isinstance(other, Loss):
             return NotImplemented
         return WeightedSum([(1.0, self), (1.0, other)], **shared_options([self, other]))
 
     def __mul__(self, scale: float) -> Loss:
-        from noiseproof.losses.sums import WeightedSum, shared_options
-
         return WeightedSum([(scale, self)], **shared_options([self]))
 
     __rmul__ = __mul__
@@ -453,6 +409,112 @@ class MarginLoss(Loss):
         y = LabelProb.from_margin(margin)
         weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
         return weight / self.max_weight if unit else weight
+
+
+class WeightedSum(Loss):
+    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
+
+    formula: ClassVar[str] = "Σ_i c_i·L_i"
+
+    def __init__(self, terms: Sequence[tuple[float, Loss]], **options: Any) -> None:
+        flat: list[tuple[float, Loss]] = []
+        for scale, loss in terms:
+            if not isinstance(loss, Loss):
+                raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
+            scale = check_number("scale", scale, "(-inf, inf)")
+            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)]
+        super().__init__(**options)
+        self.exact = self.exact or any(loss.exact for _, loss in flat)
+        self.scales = [scale for scale, _ in flat]
+        self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
+        kinds = {loss.kind for loss in self.losses}
+        self.vanishes = all(loss.vanishes for _, loss in flat)
+        self._inherit_from(*(loss for _, loss in flat))
+        self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
+        self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
+
+    @property
+    def terms(self) -> list[tuple[float, Loss]]:
+        """The weighted losses."""
+        return list(zip(self.scales, self.losses, strict=True))  # type: ignore[arg-type]
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        return _weighted(self.scales, [loss.evaluate(y) for loss in self.losses])  # type: ignore[operator]
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        weight = self.weight if self.weighs_classes else None
+        if self.kind != "other" and weight is None:
+            return super().per_sample(out, target)
+        values = [loss.per_sample(out, target) for _, loss in self.terms]
+        if weight is not None and target.dim() == 1:  # for the terms that leave it to ``_reduce``
+            factor = weight[countable(target, self.ignore_index)]
+            values = [v if loss.weighs_classes else v * factor for v, (_, loss) in zip(values, self.terms, strict=True)]
+        return _weighted(self.scales, values)
+
+    def expected(self, out: Output, shares: Tensor) -> Tensor:
+        if self.linear and self.takes != "classes":
+            return super().expected(out, shares)
+        return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
+        return weight / self.max_weight if unit else weight
+
+    def _prefixes(self) -> list[str]:
+        """A name for each term: that of its loss, ``agce#2`` for the second of the same."""
+        names = [loss.name or type(loss).__name__ for _, loss in self.terms]
+        nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
+        return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
+        parameters: dict[str, Any] = {}
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            parameters[f"{prefix}.factor"] = scale
+            parameters |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
+        return parameters
+
+    def with_hyperparameters(self, **changes: Any) -> WeightedSum:
+        if unknown := set(changes) - set(self.hyperparameters):
+            raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
+        terms = []
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            changed = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
+            scale = changed.pop("factor", scale)
+            terms.append((scale, loss.with_hyperparameters(**changed) if changed else loss))
+        return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
+
+    def __str__(self) -> str:
+        factors = [repr(scale).removesuffix(".0") for scale in self.scales]
+        return " + ".join(
+            f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
+        )
+
+
+def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
+    """The weighted terms of a sum, or the loss itself."""
+    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
+
+
+def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+    """The options of a sum, on which its terms have to agree."""
+    first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
+    for other in losses[1:]:
+        for name, value in first.items():
+            if not is_same(value, getattr(other, name)):
+                raise ValueError(
+                    f"Cannot add losses whose `{name}` differ: {value!r} and {getattr(other, name)!r}. "
+                    'Give it to get_loss("a + b", …) once instead.'
+                )
+    return first
+
+
+def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
+    total = values[0] * scales[0] if scales[0] != 1 else values[0]
+    for scale, value in zip(scales[1:], values[1:], strict=True):
+        total = torch.add(total, value, alpha=scale)
+    return total
 
 
 def _check_single(losses: Sequence[Loss]) -> None:

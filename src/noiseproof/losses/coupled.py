@@ -12,8 +12,9 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable, wide
-from noiseproof.losses.base import Kind, Loss, countable, derive_seed, pointwise, register, value_dtype
+from noiseproof.losses.base import Kind, Loss, countable, derive_seed, register, value_dtype
 from noiseproof.losses.margin import Focal
+from noiseproof.losses.pointwise import pointwise
 from noiseproof.losses.sums import inner_loss
 
 

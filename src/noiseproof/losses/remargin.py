@@ -13,7 +13,8 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Loss, countable, pointwise, register
+from noiseproof.losses.base import Loss, countable, register
+from noiseproof.losses.pointwise import pointwise
 from noiseproof.losses.sums import inner_loss
 
 BIAS_CYCLE = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # bias paper, appendix 2: 11 epochs each

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from noiseproof.core.margin import LabelProb
 from noiseproof.losses.attention import NoiseAttention
-from noiseproof.losses.base import Loss, MarginLoss
-from noiseproof.losses.calibrate import average_error, expected_margin
+from noiseproof.losses.base import Loss, MarginLoss, WeightedSum, terms_of
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.het import Het
+from noiseproof.losses.initial import average_error, expected_margin
 from noiseproof.losses.margin import CE
-from noiseproof.losses.sums import WeightedSum, as_loss, terms_of
+from noiseproof.losses.sums import as_loss
 
 Answer = Literal["learns", "partly", "underfits"]
 
@@ -61,7 +61,7 @@ class Verdict:
         return self.slowness >= LONG
 
 
-class Weights:
+class MeanWeights:
     """w̄ of losses as a function of how far all margins have moved from their start."""
 
     def __init__(self, num_classes: int, margins: Tensor | None, sigma: float) -> None:
@@ -86,7 +86,7 @@ class Weights:
         return lambda moved: sum(scale * self(term, moved) for scale, term in terms)
 
 
-def verdict(loss: Loss, weights: Weights) -> Verdict:
+def verdict(loss: Loss, weights: MeanWeights) -> Verdict:
     """Whether ``loss`` learns from the margins of ``weights``."""
     total, way = weights.of(loss), weights.way
     maximum = largest_weight(loss, total, way)

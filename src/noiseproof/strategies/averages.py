@@ -11,8 +11,9 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
-from noiseproof.strategies.base import Batch, Strategy, check_scores
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_scores
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy
 from noiseproof.strategies.sweeps import per_row
 
 COLUMNS = ("times", "missed", "doubt")

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
+from noiseproof.strategies.base import check_scores, check_unmixed
+from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.mixing import imbalance, second_view
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("consistency")
@@ -29,7 +30,7 @@ class Consistency(Strategy):
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
-        self.check_unmixed("which compares two views of each", plan)
+        check_unmixed(self, "which compares two views of each", plan)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_scores
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_unmixed
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 Kind = Literal["matrix", "transition"]
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015)
@@ -38,7 +39,7 @@ class CrowdLayer(Strategy):
     def check(self, plan: Plan) -> None:
         if plan.loss.needs != {"logits"}:
             raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{plan.loss}`.")
-        self.check_unmixed("whose labels have one annotator each", plan)
+        check_unmixed(self, "whose labels have one annotator each", plan)
 
     def setup(self, run: Run) -> None:
         annotator = run.data.annotator

@@ -4,8 +4,7 @@ from typing import Any
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("freeze")

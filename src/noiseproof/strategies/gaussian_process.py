@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_cross_entropy, check_sole_step
+from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 class _Solved(nn.Module):
@@ -46,8 +47,8 @@ class GaussianProcess(Strategy):
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
-        self.check_sole_step(0, plan)
+        check_cross_entropy(self, plan)
+        check_sole_step(self, 0, plan)
 
     def setup(self, run: Run) -> None:
         if run.num_rows > self.max_samples:

@@ -14,8 +14,9 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_cross_entropy, check_sole_step
+from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -290,9 +291,9 @@ class DivideMix(Strategy):
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         self.check_reached("warmup", plan)
-        self.check_sole_step(self.warmup, plan)
+        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_number
-from noiseproof.strategies.base import Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("momentum")

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("sln")

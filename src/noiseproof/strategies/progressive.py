@@ -13,9 +13,10 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, check_scores, register
+from noiseproof.strategies.base import check_cross_entropy, check_scores, check_sole_step
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.selection import check_sole_selection
 from noiseproof.strategies.sweeps import log_probs, per_row
 
@@ -227,9 +228,9 @@ class ProgressiveMixMatch(ProgressiveStopping):
         self._num_steps = 1  # of this epoch; set by ``rows``
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         super().check(plan)
-        self.check_sole_step(self.ends_of_stages[-1], plan)
+        check_sole_step(self, self.ends_of_stages[-1], plan)
 
     def start_epoch(self, run: Run) -> None:
         super().start_epoch(run)

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
+from noiseproof.strategies.base import check_cross_entropy, check_sole_step
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
 
@@ -90,10 +91,10 @@ class ProMix(Strategy):
         self.agreed = check_flag("agreed", agreed)
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         self.check_reached("warmup", plan)
         self.check_reached("guess_from", plan)
-        self.check_sole_step(self.warmup, plan)
+        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch >= self.warmup:

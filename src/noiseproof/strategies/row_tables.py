@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy
 
 
 class SampleWeights(Strategy):

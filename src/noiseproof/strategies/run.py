@@ -1,28 +1,31 @@
-"""A training run as its strategies see it: noisy data, models, and where it stands."""
+"""A training run, and the strategies that change it, as hooks at fixed points of the training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from noiseproof.core.checks import check_reached
+from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
+from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.augment import Transform
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
-from noiseproof.strategies.batch import Batch
+from noiseproof.losses.base import Targets
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.processes import Processes
 from noiseproof.strategies.randomness import Randomness
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
-
-    from noiseproof.strategies.base import Strategy
 
 
 @dataclass(eq=False)
@@ -223,3 +226,133 @@ def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: 
 @cache
 def _compiled() -> Callable[..., Tensor]:
     return torch.compile(_transformed, dynamic=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is known of a run before anything is built; a ``Run`` has the same fields."""
+
+    loss: Loss
+    strategies: Sequence[Strategy]
+    num_classes: int
+    epochs: float = math.inf  # if unknown
+
+
+class Strategy:
+    """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
+
+    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps is named
+    in ``remembers``, else a killed run cannot resume exactly.
+    """
+
+    name: ClassVar[str] = ""
+    models: ClassVar[int] = 1  # how many are trained side by side
+    adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
+    validates: ClassVar[bool] = False  # whether it needs the accuracy on held-out rows
+    max_norm: float | None = None  # of a step's gradient, unless the settings have one
+    capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    joins: ClassVar[bool] = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
+    observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
+    mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
+    predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
+    makes: Targets = "classes"  # the most general targets that it gives to the loss
+    multilabel: ClassVar[bool] = False  # whether it works where rows have several labels
+    perturbs: ClassVar[bool] = False  # whether it adds noise of size ``sigma`` to targets or gradients
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a line is read."""
+
+    def setup(self, run: Run) -> None:
+        """Before the first epoch, and before a checkpoint is loaded: check data and models, and allocate tables."""
+
+    def bind(self, run: Run) -> None:
+        """Refer to the models of ``run``; a copy of a strategy that ``joins`` is bound to those of S stacked runs.
+
+        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with ``run.random.normal`` or
+        ``uniform``; its ``after_step`` finds weights (S, …), which it must not write. It overrides no other hook inside
+        a step or at the ends of an epoch, and remembers nothing.
+        """
+
+    def start_epoch(self, run: Run) -> None:
+        """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
+
+    def phase(self, run: Run) -> Hashable:
+        """What the hooks inside a step branch on in this epoch; a change captures the step anew."""
+        return None
+
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        """The rows that this epoch trains on, in order."""
+        return rows
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        """The batch with other inputs or targets, before the forward pass."""
+        return batch
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        """The outputs of the models, before the loss."""
+        return outs
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        """The batch with other targets, after the forward pass."""
+        return batch
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A factor for each row's loss, from the losses (M, b) of this step; None is one everywhere."""
+        return None
+
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A term to add to each row's weighed loss (M, b), with a gradient; the record shows losses without it."""
+        return None
+
+    def step(self, batch: Batch, run: Run) -> Step | None:
+        """The escape hatch: its own forward, loss and backward; None leaves them to the loop."""
+        return None
+
+    def gradients(self, run: Run) -> None:
+        """After backward, before clipping and the optimiser's step."""
+
+    def after_step(self, run: Run) -> None:
+        """After the optimiser's step."""
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The attributes named in ``remembers``; override it where they are not tensors or plain values."""
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    @property
+    def ends(self) -> float:
+        """The epoch from which its hooks up to ``penalties`` change nothing."""
+        return math.inf
+
+    def restarts(self, epoch: int) -> bool:
+        """Whether it sets the models back to their first weights at the start of ``epoch``."""
+        return False
+
+    @classmethod
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the class overrides any of these hooks."""
+        return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
+
+    def check_reached(self, parameter: str, plan: Plan | Run) -> None:
+        """Refuse a ``parameter`` that names an epoch after the last one."""
+        check_reached(self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs)
+
+    def __str__(self) -> str:
+        return format_call(self.name or type(self).__name__, self.parameters)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that make this strategy, by name."""
+        return stored_parameters(self, STRATEGIES.parameters(self.name)) if self.name else {}
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy")
+register = STRATEGIES.register_class

@@ -5,8 +5,7 @@ from itertools import takewhile
 from torch import Tensor
 
 from noiseproof.data.base import ClassBalanced
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("class-balanced")

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import check_unmixed
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("sparse-noise")
@@ -35,7 +36,7 @@ class SparseNoise(Strategy):
     def check(self, plan: Plan) -> None:
         if "noise" not in plan.loss.needs:
             raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop).")
-        self.check_unmixed("whose noise belongs to one label", plan)
+        check_unmixed(self, "whose noise belongs to one label", plan)
 
     def setup(self, run: Run) -> None:
         generator = run.random.generator(self.name, device="cpu")

@@ -6,8 +6,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.losses.coupled import CR, Peer
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import predict_log_probs
 
 MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the estimate too much

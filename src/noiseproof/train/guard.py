@@ -16,7 +16,7 @@ import torch
 
 from noiseproof.losses.base import NotFinite
 from noiseproof.strategies import Batch, Run, Step
-from noiseproof.train.checkpoint import Checkpointer, latest
+from noiseproof.train.checkpoint import latest
 from noiseproof.train.task import find_nonfinite
 
 CHECK_EVERY = 50  # steps after which several processes compare whether their losses are finite
@@ -134,31 +134,3 @@ def ending_runs(loggers: Iterable[Any]) -> Iterator[None]:
         for logger in loggers:
             if getattr(logger, "is_service", False):
                 logger.finalize(status)
-
-
-class Stopper:
-    """Ends a run where that is requested, or after ``max_steps``."""
-
-    def __init__(self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None) -> None:
-        self.run, self.checkpointer, self.stop = run, checkpointer, stop
-        self.last_step = math.inf if max_steps is None else run.step + max_steps
-
-    def check_step(self, done: int, steps: int) -> None:
-        """Stop after ``done`` of the epoch's ``steps``; not before the first, whose hooks would be called again."""
-        run = self.run
-        is_last = done == steps and run.epoch + 1 == run.epochs
-        is_requested = self.stop.requested and run.processes.world_size == 1  # several processes can only stop together
-        if done and (is_requested or (run.step >= self.last_step and not is_last)):
-            self._stop(done, f"step {run.step} in epoch {run.epoch + 1}")
-
-    def check_epoch(self) -> None:
-        """Stop several processes together, if any of them should stop."""
-        run = self.run
-        if run.processes.world_size > 1 and run.epoch < run.epochs and run.processes.any(self.stop.requested):
-            self._stop(0, f"epoch {run.epoch}")
-
-    def _stop(self, position: int, where: str) -> None:
-        self.checkpointer.save(position)
-        has_folder = self.checkpointer.folder is not None
-        remedy = "Resume to continue." if has_folder else "Nothing was saved: no folder was given."
-        raise Interrupted(f"Stopped after {where} of {self.run.epochs}. {remedy}")

@@ -23,9 +23,10 @@ from noiseproof.core.tensors import new_stream, until_done
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook
-from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state, sole_writer
+from noiseproof.train.checkpoint import latest, load, sole_writer
+from noiseproof.train.checkpointer import Checkpointer, Stopper, load_state
 from noiseproof.train.executor import Executor, make_executor
-from noiseproof.train.guard import DivergenceGuard, Stopper, StopRequest, ending_runs, stop_on_signals
+from noiseproof.train.guard import DivergenceGuard, StopRequest, ending_runs, stop_on_signals
 from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, run_config, step_work
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch

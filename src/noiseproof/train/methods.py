@@ -50,8 +50,9 @@ from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.losses.sums import check_factors
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers, presets_of
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
-from noiseproof.strategies.base import Plan, check_targets, check_together
+from noiseproof.strategies.base import check_targets, check_together
 from noiseproof.strategies.momentum import default_alpha
+from noiseproof.strategies.run import Plan
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
