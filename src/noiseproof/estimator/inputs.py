@@ -39,7 +39,8 @@ class EncodedInputs(ABC):
 
     def fit_encode(self, rows: Any, seed: int) -> Tensor:
         x = self.fit_features(rows, seed)
-        self.mean, self.spread = x.mean(0), max(float(x.std(0).max(initial=0.0)), 1e-9)
+        self.mean = x.mean(0)
+        self.spread = max(float(x.std(0).max(initial=0.0)), 1e-9)
         return self._scaled(x)
 
     def encode(self, rows: Any) -> Tensor:

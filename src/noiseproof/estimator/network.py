@@ -69,7 +69,8 @@ FORMAT = "noiseproof-estimator-1"
 ROWS = 4096  # of a forward pass
 NEAR = 0.05  # accuracy by which trees may be behind for their labels to be repaired
 MIN_STOPPING = 20  # rows of a class with which trees stop early: a tenth of four fifths must have all classes
-_DESCRIPTION, _WEIGHTS = "estimator.json", "weights.safetensors"
+_DESCRIPTION = "estimator.json"
+_WEIGHTS = "weights.safetensors"
 _DTYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
 
@@ -169,7 +170,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         seed = draw_seed(self.random_state)
         x = self._inputs(X, reset=True, seed=seed)
         indicators = encode_indicators(x, y)
-        self.multilabel_, soft = indicators is not None, None
+        self.multilabel_ = indicators is not None
+        soft = None
         if indicators is None:
             self.classes_, codes, soft = encode_soft_labels(x, y, "NoisyLabelClassifier")
         else:
@@ -183,7 +185,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             )
         x = x if bool(keep.all()) else x[keep]
         rows = _Rows(x, labels[keep], weights, None if soft is None else soft[keep])
-        self.method_, self.noise_rate_ = self.method, None
+        self.method_ = self.method
+        self.noise_rate_ = None
         if self.method == "auto":
             self.method_ = "ce" if self.multilabel_ else self._choose(rows, seed)
         if self.method_ == "trees":
@@ -194,7 +197,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 )
             if soft is not None:
                 raise ValueError("Expected one label a row for the method trees, got soft labels. Use argmax(axis=1).")
-            self.trees_, self.history_ = self._fit_trees(rows, seed), []
+            self.trees_ = self._fit_trees(rows, seed)
+            self.history_ = []
             return self
         with told_epochs(self.verbose, self.epochs) as progress:
             result = self._train(self.method_, rows, seed, self.validation, held, progress)
@@ -371,7 +375,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _weights(self, x: Tensor, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
         """Rows of positive weight, and their weights with a mean of one, or None if all are the same."""
-        keep, weights = torch.ones(len(labels), dtype=torch.bool), None
+        keep = torch.ones(len(labels), dtype=torch.bool)
+        weights = None
         if sample_weight is not None:
             given = _check_sample_weight(sample_weight, x.numpy(), dtype=np.float64, ensure_non_negative=True)
             table = torch.from_numpy(np.array(given))
@@ -396,7 +401,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             other = f"validation={self.validation}" if self.validation else "several labels a row in `y`"
             raise ValueError(f"Expected no `validation` and one label a row beside `X_val` and `y_val`, got {other}.")
         try:
-            x, labels = self._inputs(X, reset=False), np.asarray(y)
+            x = self._inputs(X, reset=False)
+            labels = np.asarray(y)
         except ValueError as error:  # scikit-learn calls all inputs X
             text = re.sub(r"\bX\b", "X_val", str(error))
             raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
@@ -418,7 +424,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         held = torch.from_numpy(held_out(rows.labels.numpy(), seed))
         if not bool(held.any()):
             return preferred
-        fitted, asked = rows.where(~held), rows.where(held)
+        fitted = rows.where(~held)
+        asked = rows.where(held)
         is_right = {}
         for name in dict.fromkeys((preferred, "ce")):
             p = self._network_proba(Predictor.of(self._train(name, fitted, seed)), asked.x)
@@ -433,7 +440,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _trees_right(self, fitted: _Rows, asked: _Rows, worth: float, seed: int) -> NDArray[np.bool_]:
         """Which rows trees predict as given, (H,); below an accuracy of ``worth``, without repaired labels."""
-        x, labels = asked.x.numpy(), asked.labels.numpy()
+        x = asked.x.numpy()
+        labels = asked.labels.numpy()
         plain = boosted_trees(fitted.labels, seed)
         with threads_for(NUMBER_WORK * fitted.x.numel()):
             plain.fit(fitted.x.numpy(), fitted.labels.numpy(), fitted.numpy_weights())
@@ -470,7 +478,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             result = train(task, method, settings, seed=seed, fabric=self._fabric(), progress=progress)
         except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
             raise KeyboardInterrupt from None
-        self._model, self._head = settings.model_for(task), method.head
+        self._model = settings.model_for(task)
+        self._head = method.head
         return result
 
     def _method(self, name: str, task: Task, settings: Settings, weights: Tensor | None) -> Method:
@@ -546,7 +555,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 stacklevel=2,
             )
         shape, dtype = self._input
-        example, names = torch.zeros(1, *shape, dtype=dtype), list(map(str, self.classes_))
+        example = torch.zeros(1, *shape, dtype=dtype)
+        names = list(map(str, self.classes_))
         return export(self.predictor_, path, example, classes=names, variance=variance)
 
     def _check_network(self, what: str) -> None:
@@ -562,12 +572,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 "Expected an estimator of numbers or images to save, got one that is "
                 f"fitted to {self.encoder_.kind}. Pickle it instead."
             )
-        folder, predictor = Path(folder), self.predictor_.cpu()
+        folder = Path(folder)
+        predictor = self.predictor_.cpu()
         _check_classes(self.classes_.dtype, self.classes_.tolist())
         if not all(isinstance(model, Classifier) for model in predictor.models):
             raise ValueError(f"Expected a network to save, got `{self.method_}`. Pickle the estimator instead.")
         tensors = {name: value.detach().contiguous() for name, value in predictor.state_dict().items()}
-        normalise, shape_dtype = predictor.normalise, self._input
+        normalise = predictor.normalise
+        shape_dtype = self._input
         if isinstance(normalise, Standardise):
             tensors |= {"normalise.mean": normalise.mean, "normalise.std": normalise.std}
         columns = self.columns_
@@ -640,8 +652,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 tensors.pop("columns.std"),
             )
         estimator.predictor_ = estimator._rebuild(description, tensors)
-        estimator.method_, estimator.noise_rate_ = str(description["method"]), description["noise_rate"]
-        estimator._model, estimator._head = description["model"], description["head"]
+        estimator.method_ = str(description["method"])
+        estimator.noise_rate_ = description["noise_rate"]
+        estimator._model = description["model"]
+        estimator._head = description["head"]
         estimator.history_ = [
             {k: math.nan if v is None else float(v) for k, v in row.items()} for row in description["history"]
         ]
@@ -701,8 +715,10 @@ def told_epochs(verbose: int, epochs: int) -> Iterator[EpochProgress | None]:
     if not verbose:
         yield None
         return
-    logger, handler = logging.getLogger("noiseproof"), logging.StreamHandler()
-    level, is_bare = logger.level, not logger.hasHandlers()
+    logger = logging.getLogger("noiseproof")
+    handler = logging.StreamHandler()
+    level = logger.level
+    is_bare = not logger.hasHandlers()
     if is_bare:
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)

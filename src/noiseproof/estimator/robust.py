@@ -154,7 +154,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         return np.asarray(self.estimator_.decision_function(X))
 
     def __sklearn_tags__(self) -> Any:
-        tags, inner = super().__sklearn_tags__(), get_tags(self._inner())
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._inner())
         tags.input_tags = inner.input_tags
         tags.classifier_tags = inner.classifier_tags or tags.classifier_tags
         tags.classifier_tags.multi_label = False
@@ -197,8 +198,12 @@ class _Judgement:
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
         # Where predictions match labels no better than by chance, the audit calls none wrong. A fit needs no proof.
         likely_wrong = issues.is_issue if issues.is_predictable else issues.quality < EVEN
-        quality, is_issue, suggested = np.ones(len(labels)), np.zeros(len(labels), dtype=bool), labels.copy()
-        quality[judged], is_issue[judged], suggested[judged] = issues.quality, likely_wrong, issues.suggested
+        quality = np.ones(len(labels))
+        is_issue = np.zeros(len(labels), dtype=bool)
+        suggested = labels.copy()
+        quality[judged] = issues.quality
+        is_issue[judged] = likely_wrong
+        suggested[judged] = issues.suggested
         can_judge = np.zeros(len(labels), dtype=bool)
         can_judge[judged] = True
         return cls(labels, quality, is_issue, suggested, can_judge, issues.noise_rate)
@@ -232,7 +237,8 @@ class _Repaired:
 
 def _repair(repair: Repair, judged: _Judgement, weight: NDArray[np.float64] | None, at_least: int) -> _Repaired:
     """Labels to fit to; every class keeps ``at_least`` this many of its rows, if it has them."""
-    labels, all_rows = judged.labels, np.ones(len(judged.labels), dtype=bool)
+    labels = judged.labels
+    all_rows = np.ones(len(judged.labels), dtype=bool)
     if repair == "reweigh":
         quality = np.maximum(judged.quality, MIN_WEIGHT)
         return _Repaired(labels, quality if weight is None else quality * weight, all_rows)
@@ -286,8 +292,11 @@ def _frame(judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray
     """One row for each row of X, also for those that were not judged."""
     import pandas as pd
 
-    quality, is_issue, suggested = np.full(len(given), np.nan), np.zeros(len(given), dtype=bool), given.copy()
+    quality = np.full(len(given), np.nan)
+    is_issue = np.zeros(len(given), dtype=bool)
+    suggested = given.copy()
     quality[rows] = np.where(judged.can_judge, judged.quality, np.nan)
-    is_issue[rows], suggested[rows] = judged.is_issue, classes[judged.suggested]
+    is_issue[rows] = judged.is_issue
+    suggested[rows] = classes[judged.suggested]
     columns = {"is_label_issue": is_issue, "quality": quality, "given_label": given, "suggested_label": suggested}
     return pd.DataFrame(columns, index=index)

@@ -1,7 +1,5 @@
 """The head of noise attention learning: logits, and the trust in the label."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
@@ -18,7 +16,7 @@ class Attention(Linear):
     torch.Size([2])
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
+    gives = frozenset({"logits", "attention"})
     has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:

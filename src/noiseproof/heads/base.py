@@ -1,7 +1,7 @@
 """The base class of heads: features in, ``Output`` out, and the initialisation of layers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,8 +16,8 @@ class Head(nn.Module):
     ``gives`` names the fields of ``Output`` that it fills, so that a loss that ``needs`` another is refused at once.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits"})
-    has_linear_logits: ClassVar[bool] = False  # the logits are those of the layer ``self.logits``, and nothing else
+    gives = frozenset({"logits"})
+    has_linear_logits = False  # the logits are those of the layer ``self.logits``, and nothing else
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

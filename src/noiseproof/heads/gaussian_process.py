@@ -56,15 +56,16 @@ class GaussianProcessClassifier:
         max_samples: int = 5000,
     ) -> None:
         given = {"length_scale": length_scale, "signal": signal, "noise": noise}
-        self.given = {k: check_number(k, v, "(0, inf)", 0) for k, v in given.items() if v is not None}
-        self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite log-odds.")
+        self.given = {k: check_number(k, v, "(0, inf)") for k, v in given.items() if v is not None}
+        self.t = check_number("t", t, "(0, 1)", "A label without smoothing has infinite log-odds.")
         self.dummy = check_flag("dummy", dummy)
         self.steps = check_count("steps", steps, 1)
         self.max_samples = check_count("max_samples", max_samples, 1)
 
     def fit(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> GaussianProcessClassifier:
         """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another model."""
-        x, y = check_tensor("x", x), check_tensor("y", y)
+        x = check_tensor("x", x)
+        y = check_tensor("y", y)
         self._check(x, y)
         self.x = x.flatten(1).double()  # (N, F)
         targets = log_odds(y, num_classes, self.t, self.dummy)  # (N, D)
@@ -91,7 +92,8 @@ class GaussianProcessClassifier:
         mean, variance = self.posterior(x)
         std = variance.sqrt()[:, None].expand_as(mean)
         if not self.dummy:  # the log-odds are relative to the last class
-            mean, std = F.pad(mean, (0, 1)), F.pad(std, (0, 1))
+            mean = F.pad(mean, (0, 1))
+            std = F.pad(std, (0, 1))
         return mean_softmax(mean, std)
 
     def _check(self, x: Tensor, y: Tensor) -> None:
@@ -140,7 +142,8 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
         check_labels(y, num_classes)
         q = F.one_hot(y.long(), num_classes).double()
     else:
-        q, expected = y.double(), num_classes or "K"
+        q = y.double()
+        expected = num_classes or "K"
         if y.dim() != 2 or (num_classes or q.shape[1]) != q.shape[1]:
             raise ValueError(f"Expected labels (N,) or distributions (N, {expected}), got shape {tuple(y.shape)}.")
         if bool((q < 0).any()) or bool(((q.sum(1) - 1).abs() > 1e-4).any()):
@@ -161,7 +164,8 @@ def log_marginal_likelihood(
     pull = torch.cholesky_inverse(factor).mul_(-targets.shape[1]).addmm_(solved, solved.T)
     trace = pull.trace()
     pull *= kernel
-    longer, stronger = torch.dot(pull.flatten(), squared.flatten()) / length_scale**2, pull.sum()
+    longer = torch.dot(pull.flatten(), squared.flatten()) / length_scale**2
+    stronger = pull.sum()
     gradient = torch.stack([longer, stronger + JITTER * signal * trace, noise * trace]) / 2
     return _log_density(factor, white), gradient.cpu()
 
@@ -173,19 +177,23 @@ def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
     ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums over evenly spaced points, which
     converge exponentially as the spacing shrinks, at a cost linear in K.
     """
-    K, widest = mean.shape[1], float(std.max()) if len(std) else 0.0
+    K = mean.shape[1]
+    widest = float(std.max()) if len(std) else 0.0
     # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the normal's tails end at ±7.
     z = torch.linspace(-7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device)
     weight = torch.softmax(-z.square() / 2, 0)
     # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail exponential.
-    low, high = -7 * widest - 4, 7 * widest + 20 + math.log(K)
+    low = -7 * widest - 4
+    high = 7 * widest + 20 + math.log(K)
     x = torch.arange(low, high, STEP, dtype=torch.float64, device=mean.device)[:, None]
-    rows, means = max(1, BLOCK // (K * len(x) * len(z))), []
+    rows = max(1, BLOCK // (K * len(x) * len(z)))
+    means = []
     for m, s in zip(torch.split(mean.double(), rows), torch.split(std.double(), rows), strict=True):
         u = (m - m.amax(1, keepdim=True))[..., None, None] + s[..., None, None] * z  # (m, K, 1, Z)
         rate = torch.exp(u - x).clamp_max_(1e300)  # (m, K, X, Z)
         below = torch.exp(-rate)
-        cdf, density = (below @ weight).clamp_min(1e-300), (rate * below) @ weight  # (m, K, X)
+        cdf = (below @ weight).clamp_min(1e-300)
+        density = (rate * below) @ weight  # (m, K, X)
         p = (density / cdf * cdf.log().sum(1, keepdim=True).exp()).sum(2)
         means.append(p / p.sum(1, keepdim=True))
     return torch.cat(means).to(mean.dtype)

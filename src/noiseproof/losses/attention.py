@@ -1,7 +1,7 @@
 """Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from noiseproof.core.checks import check_count, check_number, check_reached
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
-from noiseproof.losses.base import Kind, Loss, countable, field_of, register
+from noiseproof.losses.base import Loss, countable, field_of, register
 
 FULL = 1e4  # the attention at which τ is 1 for any logits
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
@@ -37,9 +37,9 @@ class NoiseAttention(Loss):
     """
 
     needs = frozenset({"logits", "attention"})
-    formula: ClassVar[str] = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
-    source: ClassVar[str] = "NAL paper, Eq. 1, Theorem 1"
-    kind: Kind = "other"
+    formula = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
+    source = "NAL paper, Eq. 1, Theorem 1"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
@@ -50,9 +50,9 @@ class NoiseAttention(Loss):
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
         self.register_buffer("_attends", torch.ones((), dtype=torch.bool), persistent=False)  # a tensor for CUDA graphs
         self._attends: Tensor
-        self.lam = check_number("lam", lam, "[0, inf)", 0)
-        self.beta = check_number("beta", beta, "[0, inf)", 0)
-        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+        self.lam = check_number("lam", lam, "[0, inf)")
+        self.beta = check_number("beta", beta, "[0, inf)")
+        self.floor = check_number("floor", floor, "[0, 1)")
 
     def check(self, epochs: float) -> None:
         super().check(epochs)
@@ -105,14 +105,14 @@ class EarlyLearning(Loss):
     """
 
     needs = frozenset({"logits", "memory"})
-    formula: ClassVar[str] = "−log p + λ log(1 − Σ_k t_k p_k)"
-    source: ClassVar[str] = "NAL paper, Table 2 (ELR); Liu et al. 2020"
-    kind: Kind = "other"
+    formula = "−log p + λ log(1 − Σ_k t_k p_k)"
+    source = "NAL paper, Table 2 (ELR); Liu et al. 2020"
+    kind = "other"
 
     def __init__(self, lam: float = 3.0, clip: float = 0.0, **options: Any) -> None:
         super().__init__(**options)
-        self.lam = check_number("lam", lam, "[0, inf)", 0)
-        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+        self.lam = check_number("lam", lam, "[0, inf)")
+        self.clip = check_number("clip", clip, "[0, 0.5)")
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = F.log_softmax(out.logits, 1)
@@ -150,15 +150,15 @@ class OverParameterised(Loss):
     """
 
     needs = frozenset({"logits", "noise"})
-    formula: ClassVar[str] = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
-    source: ClassVar[str] = "Liu et al. 2022"
-    kind: Kind = "other"
+    formula = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
+    source = "Liu et al. 2022"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
     def __init__(self, floor: float = 1e-4, **options: Any) -> None:
         super().__init__(**options)
-        self.floor = check_number("floor", floor, "(0, 0.1]", 0, 0.1)
+        self.floor = check_number("floor", floor, "(0, 0.1]")
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         p = F.softmax(out.logits, 1)

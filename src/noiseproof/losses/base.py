@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -67,9 +67,9 @@ class Loss(nn.Module):
 
     needs: frozenset[str] = frozenset({"logits"})  # fields of Output
     kind: Kind = "margin"  # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
-    formula: ClassVar[str] = ""
-    source: ClassVar[str] = ""
-    name: ClassVar[str] = ""
+    formula = ""
+    source = ""
+    name = ""
     takes: Targets = "real"  # the most general targets
     head: str | None = None  # the head that gives what it needs, where the names of the fields do not tell
     linear: bool = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
@@ -84,7 +84,7 @@ class Loss(nn.Module):
     max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
     samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
     weight: Tensor | None
-    _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
+    _closed = False  # whether ``slope`` gives the gradient
 
     def __init__(
         self,
@@ -169,12 +169,15 @@ class Loss(nn.Module):
     @property
     def max_weight(self) -> float:
         """Largest sample weight over all margins, which the curriculum paper divides every loss by."""
-        low, high = -60.0, 60.0
+        low = -60.0
+        high = 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
             grid = torch.linspace(low, high, 2001, dtype=torch.float64)
             weight = self.sample_weight(grid)
-            best, step = int(weight.argmax()), float(grid[1] - grid[0])
-            low, high = float(grid[best]) - step, float(grid[best]) + step
+            best = int(weight.argmax())
+            step = float(grid[1] - grid[0])
+            low = float(grid[best]) - step
+            high = float(grid[best]) + step
         return float(weight[best])
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
@@ -240,7 +243,8 @@ class Loss(nn.Module):
 
     def _of_places(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
         """The loss of logits (B, K, …), of which each place is a row."""
-        places, soft = (logits.shape[0], *logits.shape[2:]), tuple(logits.shape)
+        places = (logits.shape[0], *logits.shape[2:])
+        soft = tuple(logits.shape)
         if self.needs != {"logits"} or self.multilabel:
             why = "has several labels a row" if self.multilabel else "needs the output of a head"
             raise ValueError(f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}.")
@@ -414,7 +418,7 @@ class MarginLoss(Loss):
 class WeightedSum(Loss):
     """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
 
-    formula: ClassVar[str] = "Σ_i c_i·L_i"
+    formula = "Σ_i c_i·L_i"
 
     def __init__(self, terms: Sequence[tuple[float, Loss]], **options: Any) -> None:
         flat: list[tuple[float, Loss]] = []

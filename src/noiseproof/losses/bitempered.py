@@ -1,6 +1,6 @@
 """The bi-tempered logistic loss (Amid et al. 2019): a tempered logarithm of a tempered softmax."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
+from noiseproof.losses.base import Loss, countable, register, value_dtype
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
@@ -57,11 +57,13 @@ def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
             shrunk = a * log_exp(shrunk).exp().sum(1, keepdim=True) ** (1 - t)
         return log_exp(a - tempered_log(-log_exp(shrunk).exp().sum(1, keepdim=True).log(), t))
     support = (a < 1 / (1 - t)).sum(1, keepdim=True).to(a.dtype)
-    low, high = torch.zeros_like(a[:, :1]), -tempered_log(-support.log(), t)
+    low = torch.zeros_like(a[:, :1])
+    high = -tempered_log(-support.log(), t)
     for _ in range(iterations):
         middle = (low + high) / 2
         too_small = log_exp(a + middle).exp().sum(1, keepdim=True) < 1
-        low, high = torch.where(too_small, low, middle), torch.where(too_small, middle, high)
+        low = torch.where(too_small, low, middle)
+        high = torch.where(too_small, middle, high)
     return log_exp(a + (low + high) / 2)
 
 
@@ -119,9 +121,9 @@ class BiTempered(Loss):
     tensor(0.1096)
     """
 
-    formula: ClassVar[str] = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
-    source: ClassVar[str] = "bias paper, Table 1; Amid et al. 2019"
-    kind: Kind = "other"
+    formula = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
+    source = "bias paper, Table 1; Amid et al. 2019"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
@@ -129,9 +131,9 @@ class BiTempered(Loss):
         self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.t1 = check_number("t1", t1, "[0, 2)", 0, 2)
-        self.t2 = check_number("t2", t2, "(0, inf)", 0)
-        self.smoothing = check_number("smoothing", smoothing, "[0, 1)", 0, 1)
+        self.t1 = check_number("t1", t1, "[0, 2)")
+        self.t2 = check_number("t2", t2, "(0, inf)")
+        self.smoothing = check_number("smoothing", smoothing, "[0, 1)")
         self.iterations = None if iterations is None else check_count("iterations", iterations, 1)
 
     def scores(self, out: Output) -> Tensor:

@@ -71,7 +71,9 @@ def calibrate(
     (0.4816, -0.028234)
     """
     loss = as_loss(loss)
-    K, like, sigma = check_classes(num_classes), check_classes(like, "like"), check_sigma(sigma)
+    K = check_classes(num_classes)
+    like = check_classes(like, "like")
+    sigma = check_sigma(sigma)
     names = _free_names(loss, free)
     if len(names) != 2 and grid is not None:
         raise ValueError("Expected `grid` with a pair of free hyperparameters only.")
@@ -116,7 +118,8 @@ def _checked(
     sigma: float,
 ) -> Calibration:
     """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest that does."""
-    K, weights = asked.num_classes, MeanWeights(asked.num_classes, None, sigma)
+    K = asked.num_classes
+    weights = MeanWeights(asked.num_classes, None, sigma)
 
     def learns(candidate: Loss) -> bool:
         return verdict(candidate, weights).answer == "learns"
@@ -178,7 +181,8 @@ def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: C
     first = next((value for value in by_distance if learns(_changed(loss, **{name: value}))), None)
     if first is None:
         return None
-    place, best = points.index(first), first
+    place = points.index(first)
+    best = first
     for beside in points[max(0, place - 1) : place + 2]:  # between the last that learns and a nearer one that does not
         bad = beside
         for _ in range(30 if finite.get(beside, math.inf) < finite[first] else 0):
@@ -190,19 +194,21 @@ def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: C
 class _Tau(Remargin):
     """Remargin by what takes |E[Δ]| of ``num_classes`` to τ."""
 
-    source: ClassVar[str] = "curriculum paper, §5.1.1"
+    source = "curriculum paper, §5.1.1"
     by: ClassVar[By]
 
     def __init__(
         self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)
-        tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)", 0)
+        tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)")
         if self.by == "scale" and size == 0:
             raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
         move: dict[str, Any] = {self.by: size - tau if self.by == "shift" else tau / size}
         super().__init__(loss, **move, **options)
-        self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
+        self.num_classes = int(num_classes)
+        self.tau = tau
+        self.sigma = float(sigma)
 
 
 @register("tau-shift")
@@ -215,8 +221,8 @@ class TauShift(_Tau):
     2.4704
     """
 
-    formula: ClassVar[str] = "l(σ(Δ + |E[Δ]| − τ))"
-    by: ClassVar[By] = "shift"
+    formula = "l(σ(Δ + |E[Δ]| − τ))"
+    by = "shift"
 
 
 @register("tau-scale")
@@ -229,8 +235,8 @@ class TauScale(_Tau):
     0.5143
     """
 
-    formula: ClassVar[str] = "l(σ(αΔ))/α, α = τ/|E[Δ]|"
-    by: ClassVar[By] = "scale"
+    formula = "l(σ(αΔ))/α, α = τ/|E[Δ]|"
+    by = "scale"
 
 
 def remargin_for(
@@ -266,7 +272,8 @@ def _curve(
 ) -> tuple[dict[str, float], ...]:
     """The solutions of the second of two ``names`` for the values of the first in ``grid``."""
     first, second = names
-    near, curve = loss, []
+    near = loss
+    curve = []
     for value in grid:
         try:
             near = _changed(near, **{first: value})
@@ -283,7 +290,8 @@ class _Axis:
     """The values of one hyperparameter around its present one, at t = 0, as far as the loss admits them."""
 
     def __init__(self, loss: Loss, name: str) -> None:
-        self.loss, self.name = loss, name
+        self.loss = loss
+        self.name = name
         self.start: float = loss.hyperparameters[name]
         # A term of a sum with a negative factor would be maximised.
         self.by_factor = self.start != 0 and (name.endswith(".factor") or not self.admits(-self.start))

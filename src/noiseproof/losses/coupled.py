@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,8 +38,8 @@ class NCE(CoupledLoss):
     """
 
     vanishes = True
-    formula: ClassVar[str] = "log p / Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
+    formula = "log p / Σ_k log p_k"
+    source = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
         return y.nll / -y.total(y.log_p)
@@ -57,12 +57,12 @@ class NFL(CoupledLoss):
     """
 
     vanishes = True
-    formula: ClassVar[str] = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
-    source: ClassVar[str] = "bias paper, Table 1; Ma et al. 2020"
+    formula = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
+    source = "bias paper, Table 1; Ma et al. 2020"
 
     def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
+        self.gamma = check_number("gamma", gamma, "[0, inf)")
         self.detach = check_flag("detach", detach)
         self._focal = Focal(self.gamma)
 
@@ -90,7 +90,8 @@ class _FocalTotal(torch.autograd.Function):
         power = miss**focal.gamma
         ctx.save_for_backward(log_p, p, miss, power)
         total: Tensor = -torch.linalg.vecdot(power, log_p)
-        ctx.focal, ctx.masked = focal, not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
+        ctx.focal = focal
+        ctx.masked = not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
         return total
 
     @staticmethod
@@ -114,12 +115,12 @@ class MSE(CoupledLoss):
     tensor(0.5142)
     """
 
-    formula: ClassVar[str] = "1 − p + α Σ_k p_k²"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 5"
+    formula = "1 − p + α Σ_k p_k²"
+    source = "curriculum paper, A.5, Eq. 5"
 
     def __init__(self, alpha: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = check_number("alpha", alpha, "[0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "[0, inf)")
 
     def value(self, y: LabelProb) -> Tensor:
         return torch.add(y.miss, y.total((2 * y.log_p).exp()), alpha=self.alpha)
@@ -135,8 +136,8 @@ class Brier(CoupledLoss):
     tensor(0.0284)
     """
 
-    formula: ClassVar[str] = "Σ_k (1(k = y) − p_k)²"
-    source: ClassVar[str] = "curriculum paper, A.5"
+    formula = "Σ_k (1(k = y) − p_k)²"
+    source = "curriculum paper, A.5"
 
     def value(self, y: LabelProb) -> Tensor:
         squares = (2 * y.log_p).exp()
@@ -178,12 +179,12 @@ class GLS(Smoothed):
     tensor(-0.2731)
     """
 
-    formula: ClassVar[str] = "−(1 − r) log p − (r/K) Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7"
+    formula = "−(1 − r) log p − (r/K) Σ_k log p_k"
+    source = "curriculum paper, A.5, Eq. 7"
 
     def __init__(self, r: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.r = self.spread = check_number("r", r, "(-inf, 1]", high=1)
+        self.r = self.spread = check_number("r", r, "(-inf, 1]")
 
 
 @register("ls")
@@ -196,12 +197,12 @@ class LabelSmoothing(Smoothed):
     tensor(0.2269)
     """
 
-    formula: ClassVar[str] = "−(1 − α) log p − (α/K) Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7; the LN paper and the SLN paper (LS)"
+    formula = "−(1 − α) log p − (α/K) Σ_k log p_k"
+    source = "curriculum paper, A.5, Eq. 7; the LN paper and the SLN paper (LS)"
 
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
+        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", "Use gls for negative smoothing.")
 
 
 def _counted(target: Tensor, ignore_index: int) -> Tensor:
@@ -253,7 +254,8 @@ class PriorLoss(Loss):
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
         super().set_shares(shares, total)
-        self._first, self._sum = shares.to(self._moved.device), total
+        self._first = shares.to(self._moved.device)
+        self._sum = total
 
     def _mean(self, values: Tensor, counted: Tensor) -> Tensor:
         """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over those of this one."""
@@ -274,7 +276,8 @@ class PriorLoss(Loss):
 
         In float32 at least: bfloat16 cannot count beyond 256.
         """
-        num_classes, dtype = like.shape[1] + self.implied, wide(like.dtype)
+        num_classes = like.shape[1] + self.implied
+        dtype = wide(like.dtype)
         if self.prior is None:
             return self._batch_shares(target, num_classes, dtype)
         if self.prior.shape[0] != num_classes:
@@ -299,9 +302,9 @@ class CR(PriorLoss, CoupledLoss):
     tensor(-1.)
     """
 
-    formula: ClassVar[str] = "−log p + β Σ_k P(ỹ = k) log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 6"
-    kind: Kind = "other"  # without a prior it depends on the other rows' labels
+    formula = "−log p + β Σ_k P(ỹ = k) log p_k"
+    source = "curriculum paper, A.5, Eq. 6"
+    kind = "other"  # without a prior it depends on the other rows' labels
 
     def __init__(
         self,
@@ -314,7 +317,7 @@ class CR(PriorLoss, CoupledLoss):
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
-        self.beta = check_number("beta", beta, "[0, inf)", 0)
+        self.beta = check_number("beta", beta, "[0, inf)")
         self._set_prior(prior, warmup)
         self.independent_rows = self.independent_rows and prior is not None and not self._waits
 
@@ -356,9 +359,9 @@ class Peer(PriorLoss):
     tensor(-1.)
     """
 
-    formula: ClassVar[str] = "L(z_i, y_i) − L(z_n, y_m)"
-    source: ClassVar[str] = "curriculum paper, A.5; Liu & Guo 2020"
-    kind: Kind = "other"
+    formula = "L(z_i, y_i) − L(z_n, y_m)"
+    source = "curriculum paper, A.5; Liu & Guo 2020"
+    kind = "other"
 
     def __init__(
         self,
@@ -390,7 +393,8 @@ class Peer(PriorLoss):
         return torch.Generator(given.device).manual_seed(derive_seed(given.initial_seed(), step))
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits, hard = out.logits, target.dim() == 1
+        logits = out.logits
+        hard = target.dim() == 1
         counted = _counted(target, self.ignore_index)
         if self.generator is None:
             shares = self._shares(target, logits)
@@ -399,7 +403,8 @@ class Peer(PriorLoss):
             peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
             counted = counted | ~counted.any()  # rows that only fill up a process's share need peers, too
-            rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
+            rows = counted.nonzero().squeeze(1)
+            source = self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
             elsewhere = Output._make(field if field is None else field[n] for field in out)

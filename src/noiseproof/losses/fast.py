@@ -72,7 +72,8 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
         size = max(1, BLOCK // logits.shape[1])
-        values, gradient = [], torch.empty_like(logits)
+        values = []
+        gradient = torch.empty_like(logits)
         for start in range(0, len(logits), size):
             block = logits[start : start + size].detach().requires_grad_()
             with torch.enable_grad():
@@ -107,4 +108,5 @@ class LastResult:
 
     def put(self, inputs: Sequence[Tensor], result: Tensor) -> None:
         """Store ``result`` for ``inputs``, which it does not keep alive."""
-        self._inputs, self._result = [(ref(x), x._version) for x in inputs], result
+        self._inputs = [(ref(x), x._version) for x in inputs]
+        self._result = result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_flag, check_number, check_word
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import eager, readable, wide
-from noiseproof.losses.base import Kind, Loss, NotFinite, countable, field_of, register
+from noiseproof.losses.base import Loss, NotFinite, countable, field_of, register
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
@@ -33,13 +33,16 @@ class _RankOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, root: Tensor, target: Tensor, loss: LN) -> Tensor:
-        e, c, lam = loss.error(mean, target), root.double(), loss.lam
+        e = loss.error(mean, target)
+        c = root.double()
+        lam = loss.lam
         size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
         inner = (c * e).sum(1)
         u = (size + lam).reciprocal_()
         alpha = torch.where(size > 1e-60, inner / size, 0)  # a root so small does nothing, but its α would overflow
         p = e.addcmul_(c, alpha[:, None], value=-1).to(wide(root.dtype))
-        alpha, inner = alpha * u, inner * u
+        alpha = alpha * u
+        inner = inner * u
         share = alpha * inner  # of ‖Σ^-½e‖², along c
         # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p + 2u(1 − share)·c.
         factors = torch.stack(
@@ -59,7 +62,8 @@ class _RankOne(torch.autograd.Function):
             inputs = [x for x in (mean, root) if x.requires_grad]
             gradients = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
             return *(next(gradients) if x.requires_grad else None for x in (mean, root)), None, None  # type: ignore[return-value]
-        grad, c = grad[:, None].to(p.dtype), root.to(p.dtype)
+        grad = grad[:, None].to(p.dtype)
+        c = root.to(p.dtype)
         along, across_root, along_root = (factors[..., None] * grad).unbind()  # (B, 1) each
         grad = grad * ctx.loss.lam**-2
         of_mean = (p * grad).addcmul_(c, along)
@@ -98,9 +102,9 @@ class LN(Loss):
     """
 
     needs = frozenset({"logits", "root"})
-    formula: ClassVar[str] = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
-    source: ClassVar[str] = "LN paper, Eqs. 4-11"
-    kind: Kind = "other"
+    formula = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
+    source = "LN paper, Eqs. 4-11"
+    kind = "other"
     linear = False
     takes = "probabilities"
     max_norm = 5.0  # ∂L/∂μ = Σ⁻¹e is as large as e/λ²
@@ -118,20 +122,19 @@ class LN(Loss):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.lam = check_number(
-            "lam", lam, "[0.0001, inf)", 1e-4, remedy="Σ⁻¹ grows as 1/λ²; the LN paper takes 0.1 to 1."
-        )
-        self.tau = check_number("tau", tau, "(0, inf)", 0)
-        self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite logits.")
+        self.lam = check_number("lam", lam, "[0.0001, inf)", "Σ⁻¹ grows as 1/λ²; the LN paper takes 0.1 to 1.")
+        self.tau = check_number("tau", tau, "(0, inf)")
+        self.t = check_number("t", t, "(0, 1)", "A label without smoothing has infinite logits.")
         self.dummy = check_flag("dummy", dummy)
         self.covariance: Covariance = check_word("covariance", covariance, get_args(Covariance))
         self.predict: Predict = check_word("predict", predict, get_args(Predict))
         self.nll = check_flag("nll", nll)
-        self.start = check_number("start", start, "(0, inf)", 0, remedy="A root of zero never moves.")
+        self.start = check_number("start", start, "(0, inf)", "A root of zero never moves.")
         self.starts = dict.fromkeys(("logits", "root", "scale"), self.start)
         self.needs = frozenset({"logits"} | NEEDS[covariance])
         self.head = "gaussian-scale:isotropic=true" if covariance == "isotropic" else None
-        self.implied, self.relative = 0 if self.dummy else 1, False
+        self.implied = 0 if self.dummy else 1
+        self.relative = False
         self.extra_scores = int(self.dummy and self.predict == "released")
 
     def label_logit(self, num_classes: int) -> float:
@@ -140,7 +143,8 @@ class LN(Loss):
 
     def error(self, mean: Tensor, target: Tensor) -> Tensor:
         """μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or probabilities (B, K)."""
-        num_classes, error = mean.shape[1] + self.implied, mean.to(torch.float64, copy=True)
+        num_classes = mean.shape[1] + self.implied
+        error = mean.to(torch.float64, copy=True)
         if target.dim() == 2:
             y = torch.log1p(target.double() * ((1 - self.t) * (num_classes + self.dummy) / self.t))
             return error - self.tau * (y if self.dummy else y[:, :-1] - y[:, -1:])
@@ -149,7 +153,8 @@ class LN(Loss):
         if not self.dummy:  # the last class aims at −τC everywhere
             last = column == num_classes - 1
             error = error - aim * last
-            column, aim = torch.where(last, 0, column), torch.where(last, 0, aim)
+            column = torch.where(last, 0, column)
+            aim = torch.where(last, 0, aim)
         return error.scatter_add_(1, column, aim)
 
     def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
@@ -170,7 +175,9 @@ class LN(Loss):
         return {"lam": self.lam, "scale": field(out, "scale", shape)}
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        mean, spread, hard = out.logits, self._spread(out), target.dim() == 1
+        mean = out.logits
+        spread = self._spread(out)
+        hard = target.dim() == 1
         self._check_not_negative(target, "probabilities")
         label = countable(target, self.ignore_index) if hard else target
         value: Tensor

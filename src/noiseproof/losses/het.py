@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,13 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels, wide
-from noiseproof.losses.base import Kind, Loss, derive_seed, register
+from noiseproof.losses.base import Loss, derive_seed, register
 from noiseproof.losses.fast import LastResult
 from noiseproof.losses.gaussian import field
 
 CHUNK = 2**21  # noisy logits in memory at once
-MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and its gradient by each factor
+MOST_CLASSES = 2048
+MOST_FACTORS = 8  # of a kernel, which holds a row, and its gradient by each factor
 
 Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
 
@@ -38,7 +39,8 @@ def draw_noise(
     From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
-    rows, at_once = 1 if shared else len(like), _at_once(like)
+    rows = 1 if shared else len(like)
+    at_once = _at_once(like)
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
         shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
@@ -46,7 +48,8 @@ def draw_noise(
             torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes
         )
         if classes_first:
-            each, across = each.permute(1, 2, 0), across.permute(1, 2, 0)
+            each = each.permute(1, 2, 0)
+            across = across.permute(1, 2, 0)
         yield each, across if rank else None
 
 
@@ -95,7 +98,8 @@ class _MeanSoftmax(torch.autograd.Function):
     ) -> Tensor:
         # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
         total: Tensor | None = None
-        samples, ctx.first = 0, []
+        samples = 0
+        ctx.first = []
         kernels = _kernels_for(mean, factors)
         for chunk in noise():
             if kernels is not None:
@@ -111,7 +115,10 @@ class _MeanSoftmax(torch.autograd.Function):
         assert total is not None
         total -= math.log(samples)
         ctx.save_for_backward(mean, scale, factors, total)
-        ctx.tau, ctx.noise, ctx.samples, ctx.kernels = tau, noise, samples, kernels
+        ctx.tau = tau
+        ctx.noise = noise
+        ctx.samples = samples
+        ctx.kernels = kernels
         return total.to(mean.dtype)
 
     @staticmethod
@@ -127,7 +134,8 @@ class _MeanSoftmax(torch.autograd.Function):
             of_mean, of_scale, *columns = of_all
             of_factors = torch.stack(columns, 2) if columns else None
             return of_mean, of_scale.sum_to_size(scale.shape), of_factors, None, None
-        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
+        of_mean = torch.zeros_like(mean)
+        of_scale = torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
         for (each, across), log_p in ctx.first or again:
@@ -167,9 +175,9 @@ class Het(Loss):
     """
 
     needs = frozenset({"logits", "scale"})
-    formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
-    source: ClassVar[str] = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
-    kind: Kind = "other"
+    formula = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
+    source = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
+    kind = "other"
     independent_rows = False  # in training a row's noise depends on its place in the batch
 
     def __init__(
@@ -182,7 +190,7 @@ class Het(Loss):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.tau = check_number("tau", tau, "(0, inf)", 0)
+        self.tau = check_number("tau", tau, "(0, inf)")
         self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
         self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
         self.shared = check_flag("shared", shared)
@@ -194,7 +202,10 @@ class Het(Loss):
         self._last = LastResult()
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        self.step, self._generator, self._drawn, self._last = seed, generator, [], LastResult()
+        self.step = seed
+        self._generator = generator
+        self._drawn = []
+        self._last = LastResult()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}  # these are of one step

@@ -38,8 +38,9 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
     >>> [round(logit_bias(K), 4) for K in (10, 100, 1000)]
     [0.5246, 3.0341, 5.3576]
     """
-    K, sigma = check_classes(num_classes), check_sigma(sigma)
-    C = check_number("C", C, "(0, 1)", 0, 1, "It is a mean probability.")
+    K = check_classes(num_classes)
+    sigma = check_sigma(sigma)
+    C = check_number("C", C, "(0, 1)", "It is a mean probability.")
     others = log_sum(K - 1, sigma)
     margin = combined(np.subtract, normal(sigma, others.step), others)
 
@@ -57,7 +58,8 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of curriculum paper, Eq. 4, which
     fails for few classes or large σ.
     """
-    K, sigma = check_classes(num_classes), check_sigma(sigma)
+    K = check_classes(num_classes)
+    sigma = check_sigma(sigma)
     if exact:
         return -log_sum(K - 1, sigma).mean if K > 2 else 0.0
     return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
@@ -74,8 +76,10 @@ def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.
     >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # The bias paper prints −0.279
     -0.028234
     """
-    K, sigma = check_classes(num_classes), check_sigma(sigma)
-    loss, draws = as_loss(loss), check_count("draws", draws, 1)
+    K = check_classes(num_classes)
+    sigma = check_sigma(sigma)
+    loss = as_loss(loss)
+    draws = check_count("draws", draws, 1)
     if isinstance(z, Tensor):
         errors = [average_error(loss, at, K, sigma=sigma, draws=draws) for at in z.flatten().tolist()]
         return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
@@ -89,23 +93,26 @@ def check_classes(value: object, name: str = "num_classes") -> int:
 
 
 def check_sigma(value: object) -> float:
-    sigma = check_number("sigma", value, "(0, 1e6]", 0, 1e6, remedy="It is the standard deviation of the logits.")
+    sigma = check_number("sigma", value, "(0, 1e6]", "It is the standard deviation of the logits.")
     return max(sigma, 1e-9)  # below, logits are equal to the last digit of every average
 
 
 def find_root(f: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
     """Root of ``f`` between two points where its signs differ: false position, Illinois' variant."""
-    f_low, f_high = f(low), f(high)
+    f_low = f(low)
+    f_high = f(high)
     for _ in range(200):
         if abs(f_high) <= tolerance or f_low == f_high or abs(high - low) <= 1e-15 * abs(high + low):
             break
         x = high - f_high * (high - low) / (f_high - f_low)
         f_x = f(x)
         if f_x * f_high < 0:
-            low, f_low = high, f_high
+            low = high
+            f_low = f_high
         else:
             f_low /= 2  # the same end again: pull the line towards the other
-        high, f_high = x, f_x
+        high = x
+        f_high = f_x
     return high
 
 
@@ -145,13 +152,16 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
 
     The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
     """
-    mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
+    mass = np.outer(a.weights, b.weights)
+    values = f.outer(a.points, b.points)
     relevant = np.abs(mass) > 1e-18
-    mass, values = mass[relevant], values[relevant]
+    mass = mass[relevant]
+    values = values[relevant]
     start = values.min() - 3 * a.step
     position = (values - start) / a.step
     floor = np.floor(position)
-    fraction, index = position - floor, floor.astype(int)
+    fraction = position - floor
+    index = floor.astype(int)
     weights = np.zeros(int(index.max()) + 4)
     for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
         share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
@@ -168,7 +178,8 @@ def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
         return log_sum(count, sigma).finer(times)
     if count == 1:
         return normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
-    a, b = log_sum(count // 2, sigma), log_sum(count - count // 2, sigma)
+    a = log_sum(count // 2, sigma)
+    b = log_sum(count - count // 2, sigma)
     step = min(a.step, b.step)
     total = combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
     variance = total.weights @ (total.points - total.mean) ** 2
@@ -184,7 +195,8 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int 
     value = math.nan
     for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
         others = log_sum(num_classes - 1, sigma, times)
-        before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
+        before = value
+        value = -others.average(lambda rest: loss.sample_weight(z - rest))
         if abs(value - before) <= 1e-9 * abs(value):
             break
     return value
@@ -210,7 +222,8 @@ def _controls(rest: Tensor, z: float) -> Tensor:
 
 def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -> float:
     """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
-    K, generator = num_classes, torch.Generator().manual_seed(0)
+    K = num_classes
+    generator = torch.Generator().manual_seed(0)
     others = log_sum(K - 1, sigma)
     known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
     known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))

@@ -35,7 +35,8 @@ def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, s
     error, D = error.double(), error.shape[-1]
     square: Tensor
     if root is not None and D == 1:
-        scale, root = root.square(), None  # Eq. 9 in one dimension
+        scale = root.square()
+        root = None  # Eq. 9 in one dimension
     if root is None:
         deviation = error.new_full((1,), lam) if scale is None else scale.double() + lam  # (…, D) or (…, 1)
         log_det = deviation.log().sum(-1) * (D // deviation.shape[-1])
@@ -82,9 +83,11 @@ class LogisticNormal(Distribution):
             raise ValueError(f"Expected a `root` of {loc.shape[-1]} columns, got shape {tuple(root.shape)}.")
         if scale is not None and scale.shape[-1:] not in (loc.shape[-1:], (1,)):
             raise ValueError(f"Expected a `scale` of {loc.shape[-1]} columns or one, got shape {tuple(scale.shape)}.")
-        self.lam = check_number("lam", lam, "(0, inf)", 0)
-        self.tau = check_number("tau", tau, "(0, inf)", 0)
-        self.loc, self.root, self.scale = loc, root, scale
+        self.lam = check_number("lam", lam, "(0, inf)")
+        self.tau = check_number("tau", tau, "(0, inf)")
+        self.loc = loc
+        self.root = root
+        self.scale = scale
         others = [x.shape[:-1] for x in (root, scale) if x is not None]
         batch = torch.broadcast_shapes(loc.shape[:-1], *others)  # type: ignore[no-untyped-call]
         super().__init__(batch, Size([loc.shape[-1] + 1]), validate_args=validate_args)

@@ -4,7 +4,7 @@ shift.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +66,8 @@ class Remargin(Loss):
     (tensor(0.0474), tensor(0.5000))
     """
 
-    formula: ClassVar[str] = "l(σ(αΔ + β))/α"
-    source: ClassVar[str] = "bias paper, Eq. 4; curriculum paper, §5.1.1"
+    formula = "l(σ(αΔ + β))/α"
+    source = "bias paper, Eq. 4; curriculum paper, §5.1.1"
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Remargin(Loss):
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
             raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")
-        self.shifts = [check_number("shift", s, "[-80, 80]", -80, 80, "It adds to the labelled logit.") for s in shifts]
+        self.shifts = [check_number("shift", s, "[-80, 80]", "It adds to the labelled logit.") for s in shifts]
         self.every = check_count("every", every, 1, "It is the number of epochs that each shift holds.")
-        self.scale = check_number("scale", scale, "(0, inf)", 0)
+        self.scale = check_number("scale", scale, "(0, inf)")
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which depends on other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
@@ -147,8 +147,8 @@ class Unit(Loss):
     (4.0, 3.1637)
     """
 
-    formula: ClassVar[str] = "l(p)/max w"
-    source: ClassVar[str] = "curriculum paper, §5"
+    formula = "l(p)/max w"
+    source = "curriculum paper, §5"
 
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)

@@ -37,7 +37,8 @@ from noiseproof.losses.sums import as_loss
 Answer = Literal["learns", "partly", "underfits"]
 
 FALL = 3.0  # how far a margin falls behind its start, in logits
-LEARNS, PARTLY = 0.0077, 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
+LEARNS = 0.0077
+PARTLY = 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
 SLOW = 114.0  # ``slowness`` up to which it learns
 LONG = 10.0  # ``slowness`` from which the answer says that it depends on the length of the training
 RANK: dict[Answer, int] = {"learns": 0, "partly": 1, "underfits": 2}
@@ -65,7 +66,8 @@ class MeanWeights:
     """w̄ of losses as a function of how far all margins have moved from their start."""
 
     def __init__(self, num_classes: int, margins: Tensor | None, sigma: float) -> None:
-        self.num_classes, self.sigma = num_classes, sigma
+        self.num_classes = num_classes
+        self.sigma = sigma
         self.margins = None if margins is None else margins.detach().cpu().double()
         expected = expected_margin(num_classes, sigma=sigma)
         self.start = expected if self.margins is None else float(self.margins.mean())
@@ -88,7 +90,8 @@ class MeanWeights:
 
 def verdict(loss: Loss, weights: MeanWeights) -> Verdict:
     """Whether ``loss`` learns from the margins of ``weights``."""
-    total, way = weights.of(loss), weights.way
+    total = weights.of(loss)
+    way = weights.way
     maximum = largest_weight(loss, total, way)
     left_behind = ratio(total(-FALL), maximum)
     slowness = _duration(total, way) / _duration(weights.of(as_loss("ce")), way)
@@ -145,9 +148,13 @@ class SettledNormal(MarginLoss):
 
     def __init__(self, loss: LN, num_classes: int, **options: Any) -> None:
         super().__init__(**options)
-        self.loss, self.num_classes = loss, num_classes
-        self.tau, self.lam, self.covariance = loss.tau, loss.lam, loss.covariance
-        self.K, self.aim = num_classes, loss.label_logit(num_classes)
+        self.loss = loss
+        self.num_classes = num_classes
+        self.tau = loss.tau
+        self.lam = loss.lam
+        self.covariance = loss.covariance
+        self.K = num_classes
+        self.aim = loss.label_logit(num_classes)
         self.others = (num_classes - 1) * loss.start**2
 
     def value(self, y: LabelProb) -> Tensor:

@@ -31,7 +31,9 @@ class Residual(nn.Module):
 
     def __init__(self, branches: Parallel, width: int, channels: int, scale: float, relu: bool = True) -> None:
         super().__init__()
-        self.branches, self.scale, self.relu = branches, scale, relu
+        self.branches = branches
+        self.scale = scale
+        self.relu = relu
         self.project = nn.Conv2d(width, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ class NormReLU(nn.BatchNorm2d):
     is_captured = False  # whether it is trained in a CUDA graph, where starting our kernels takes no time
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        mean, var, momentum = self.running_mean, self.running_var, self.momentum
+        mean = self.running_mean
+        var = self.running_var
+        momentum = self.momentum
         if mean is None or var is None or momentum is None or not self._has_kernels(x):
             out = super().forward(x)
             return F.relu(out if beside is None else out + beside)
@@ -154,5 +156,6 @@ class FlatLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
         if not x.is_contiguous():  # channels last, in both: no copy
-            x, weight = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
+            x = x.permute(0, 2, 3, 1)
+            weight = weight.permute(0, 2, 3, 1)
         return F.linear(x.flatten(1), weight.flatten(1), self.bias)

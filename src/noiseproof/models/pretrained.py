@@ -26,7 +26,8 @@ from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.core.messages import install_command, torchvision_command
 from noiseproof.models.base import Backbone
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class WordVectors:
     """WordLlama's static vectors of 32 000 tokens, from language models' input embeddings, trained for similarity."""
 
     packages = ("wordllama", "tokenizers")
-    vectors_file, tokens_file = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+    vectors_file = "weights/l2_supercat_256.safetensors"
+    tokens_file = "tokenizers/l2_supercat_tokenizer_config.json"
 
     def __init__(self) -> None:
         from safetensors.numpy import load_file
@@ -133,7 +135,8 @@ class EfficientNetBackbone(Backbone):
             )
         if in_channels != 3:
             raise ValueError(f"Expected colour images for efficientnet-lite0, got {in_channels} channels.")
-        self.size, self.loads = check_count("size", size, 32), pretrained
+        self.size = check_count("size", size, 32)
+        self.loads = pretrained
         self.register_buffer("mean", (255 * torch.tensor(IMAGENET_MEAN) - 127).view(3, 1, 1) / 128)
         self.register_buffer("std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1) / 128)
         self.reset_parameters(generator)
@@ -160,7 +163,8 @@ class EfficientNetLite0:
 
     def __init__(self, size: int) -> None:
         model = self.network(size).eval()
-        self.size, self.model = size, _folded(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.size = size
+        self.model = _folded(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @classmethod
     def network(cls, size: int, pretrained: bool = True) -> nn.Module:

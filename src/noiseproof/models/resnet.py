@@ -1,7 +1,7 @@
 """Residual networks: torchvision's, and their relatives for small images."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ class Pad(nn.Module):
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
-        self.side, self.stride = new_channels // 2, stride
+        self.side = new_channels // 2
+        self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.side, self.side))
@@ -34,8 +35,8 @@ class Block(nn.Module):
     ``forward`` takes its input twice, for the convolutions and for the way past them, and returns its output twice.
     """
 
-    expansion: ClassVar[int] = 1
-    norm_shortcut: ClassVar[bool] = True
+    expansion = 1
+    norm_shortcut = True
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
@@ -72,7 +73,8 @@ class Bottleneck(Block):
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
-        width, out = channels * inner, channels * self.expansion
+        width = channels * inner
+        out = channels * self.expansion
         self.conv1 = conv(in_channels, width, 1)
         self.bn1 = NormReLU(width)
         self.conv2 = conv(width, width, 3, stride)

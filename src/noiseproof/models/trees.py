@@ -13,9 +13,11 @@ Kind = Literal["boosting", "forest", "extra", "lightgbm", "xgboost", "catboost"]
 PACKAGES = ("lightgbm", "xgboost", "catboost")  # not dependencies of noiseproof
 MAX_CATEGORIES = 255  # of a column, in scikit-learn's histograms
 FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN_ROUNDS
-MIN_ROUNDS, MAX_ROUNDS = 80, 400
+MIN_ROUNDS = 80
+MAX_ROUNDS = 400
 FAST_ROUNDS = 40  # the least where there is little time: larger steps find nearly as many wrong labels
-TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
+TREE_SECONDS = 4e-4
+CELL_SECONDS = 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
 FOREST_TREES = 30
 SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones find no more wrong labels there
@@ -44,7 +46,10 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         min_rounds: int = MIN_ROUNDS,
     ) -> None:
-        self.kind, self.num_categories, self.seed, self.min_rounds = kind, num_categories, seed, min_rounds
+        self.kind = kind
+        self.num_categories = num_categories
+        self.seed = seed
+        self.min_rounds = min_rounds
 
     def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
         check_installed(self.kind)

@@ -101,17 +101,18 @@ class NoisyLabels:
     def __repr__(self) -> str:
         noise = self.noise if len(self.noise) <= 80 else f"{self.noise[:79]}…"
         nominal = "no nominal rate" if self.nominal is None else f"nominal {100 * self.nominal:g} %"
-        flipped, total = int(self.is_flipped.sum()), self.given.numel()
+        flipped = int(self.is_flipped.sum())
+        total = self.given.numel()
         return f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} % ({nominal})"
 
 
 class NoiseModel(ABC):
     """A model of label noise. A subclass is a dataclass of its parameters and implements ``draw``."""
 
-    name: ClassVar[str] = ""
+    name = ""
     needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must contain
-    min_classes: ClassVar[int] = 1
-    multilabel: ClassVar[bool] = False  # whether it is for rows with several labels, (N, K)
+    min_classes = 1
+    multilabel = False  # whether it is for rows with several labels, (N, K)
 
     @property
     def classes(self) -> int | None:
@@ -228,7 +229,7 @@ def uniform(generator: Generator | None, *shape: int) -> Tensor:
 
 def check_rate(rate: float, count: str = "draws") -> None:
     """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
-    check_number("rate", rate, "[0, 1]", 0, 1, "A rate of 40 % is 0.4.")
+    check_number("rate", rate, "[0, 1]", "A rate of 40 % is 0.4.")
     check_word("count", count, get_args(Count))
 
 

@@ -57,7 +57,7 @@ class ClasswiseNoise(NoiseModel):
 
     rate: float
     count: Count = "draws"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate, self.count)

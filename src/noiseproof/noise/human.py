@@ -136,7 +136,7 @@ class CIFARN(NoiseModel):
 
     which: str
     folder: str | Path | None = None
-    file: ClassVar[str] = ""
+    file = ""
     keys: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class CIFAR10N(CIFARN):
     ``worst`` a wrong one of the three wherever there is one (40.21 %).
     """
 
-    file: ClassVar[str] = "CIFAR-10_human.pt"
+    file = "CIFAR-10_human.pt"
     keys: ClassVar[Mapping[str, str]] = {
         "clean": "clean_label",
         "aggregate": "aggre_label",
@@ -188,7 +188,7 @@ class CIFAR100N(CIFARN):
     """CIFAR-100N: ``noisy``, by one person per image (40.20 % wrong), or ``clean``."""
 
     which: str = "noisy"
-    file: ClassVar[str] = "CIFAR-100_human.pt"
+    file = "CIFAR-100_human.pt"
     keys: ClassVar[Mapping[str, str]] = {"noisy": "noisy_label", "clean": "clean_label"}
     classes = 100
 

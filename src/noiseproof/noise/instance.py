@@ -25,7 +25,7 @@ class Chen(NoiseModel):
 
     rate: float
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
@@ -102,12 +102,12 @@ class Xia(NoiseModel):
     scale: float = 1.0
     sd: float = 0.1
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        check_number("scale", self.scale, "[0, inf)", 0)
-        check_number("sd", self.sd, "[0, inf)", 0)
+        check_number("scale", self.scale, "[0, inf)")
+        check_number("sd", self.sd, "[0, inf)")
 
     def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         assert features is not None

@@ -5,7 +5,6 @@ Order of draws: one number for each row and class, row by row; ``single-positive
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -18,7 +17,7 @@ Rates = float | Sequence[float]
 
 def _check_rates(name: str, rates: Rates) -> None:
     for rate in rates if isinstance(rates, Sequence) else [rates]:
-        check_number(name, rate, "[0, 1]", 0, 1, "It is a number, or a list with one for each class.")
+        check_number(name, rate, "[0, 1]", "It is a number, or a list with one for each class.")
 
 
 @register("label-flips")
@@ -34,7 +33,7 @@ class LabelFlips(NoiseModel):
 
     missing: Rates = 0.0
     added: Rates = 0.0
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def __post_init__(self) -> None:
         _check_rates("missing", self.missing)
@@ -70,7 +69,7 @@ class MissingLabels(NoiseModel):
     """
 
     rate: Rates
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def __post_init__(self) -> None:
         _check_rates("rate", self.rate)
@@ -96,7 +95,7 @@ class MissingLabels(NoiseModel):
 class SinglePositive(NoiseModel):
     """One label of each row is left, drawn from its labels with equal chances (Cole et al. 2021)."""
 
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         chosen = (uniform(generator, len(clean)) * clean.sum(1)).floor()  # which of the labels, counted from 0

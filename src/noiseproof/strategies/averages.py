@@ -4,7 +4,6 @@ These strategies have no name in the registry: they are built from rows, and lea
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,8 +21,8 @@ COLUMNS = ("times", "missed", "doubt")
 class _Averages(Strategy):
     """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and doubts (N, 3)."""
 
-    multilabel: ClassVar[bool] = True
-    remembers: ClassVar[tuple[str, ...]] = ("probs", "sums")
+    multilabel = True
+    remembers: tuple[str, ...] = ("probs", "sums")
     probs: Tensor
     sums: Tensor
 
@@ -64,7 +63,8 @@ class HeldOutAverages(_Averages):
     """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of each epoch."""
 
     def __init__(self, x: Inputs, labels: Tensor) -> None:
-        self.x, self.labels = x, labels
+        self.x = x
+        self.labels = labels
 
     def setup(self, run: Run) -> None:
         self._begin(len(self.labels), run)
@@ -97,7 +97,8 @@ class TrainingAverages(_Averages):
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         if self._times() == self.before:
-            given, models = run.data.given, [model.trained for model in run.models]
+            given = run.data.given
+            models = [model.trained for model in run.models]
             values = per_row(run, lambda rows, outs: self._values(outs, given[rows], run), models=models)
             self._add(torch.arange(run.num_rows, device=run.device), values)
         self.before = self._times()

@@ -42,7 +42,8 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
     """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading tensors' values."""
     result = getattr(strategy, hook)(value, *context)
     types, expected = _RETURNS[hook]
-    fits, is_of_losses = isinstance(result, types), hook in ("weights", "penalties")
+    fits = isinstance(result, types)
+    is_of_losses = hook in ("weights", "penalties")
     if fits and is_of_losses and result is not None:
         fits = result.shape == value.shape
     elif fits and hook == "rows":
@@ -74,7 +75,8 @@ _TARGETS: dict[Targets, tuple[str, str]] = {  # how errors call them, and the re
 
 def check_together(plan: Plan) -> None:
     """Refuse a loss and strategies that cannot be trained together, before anything is built."""
-    loss, strategies = plan.loss, plan.strategies
+    loss = plan.loss
+    strategies = plan.strategies
     for position, strategy in enumerate(strategies):
         for other in strategies[:position]:
             if strategy.name and strategy.name == other.name:
@@ -99,7 +101,8 @@ def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
     """Refuse a loss that does not take the targets ``made`` by ``user``."""
     kinds = get_args(Targets)
     if kinds.index(made) > kinds.index(loss.takes):
-        (makes, _), (takes, remedy) = _TARGETS[made], _TARGETS[loss.takes]
+        (makes, _) = _TARGETS[made]
+        (takes, remedy) = _TARGETS[loss.takes]
         raise ValueError(
             f"Expected a loss whose targets may be {makes} for {user}, got `{loss}`, which takes {takes}. "
             f"Use {remedy}, or {otherwise[0].lower()}{otherwise[1:]}."

@@ -25,8 +25,8 @@ class Consistency(Strategy):
     """
 
     def __init__(self, lambda_c: float = 0.9, lambda_b: float = 0.1) -> None:
-        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)", 0)
-        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)", 0)
+        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)")
+        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)")
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)

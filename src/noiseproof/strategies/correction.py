@@ -49,13 +49,15 @@ class LabelCorrection(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:
             return
-        losses, predictions = [], []
+        losses = []
+        predictions = []
         for rows, counts, outs in sweep(run, augment="label-correction"):
             log_p = log_probs(run.loss, outs)
             label = run.labels(rows)
             loss = -log_p.gather(1, label[:, None])[:, 0] if label.dim() == 1 else -(label * log_p).sum(1)
             if self.against == "current" and self.kept is not None and self.predicted is not None:
-                kept, predicted = self.kept[rows], self.predicted[rows]
+                kept = self.kept[rows]
+                predicted = self.predicted[rows]
                 other = (predicted * -log_p).sum(1) if self.soft else -log_p.gather(1, predicted[:, None])[:, 0]
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
@@ -63,7 +65,8 @@ class LabelCorrection(Strategy):
         kept = _kept_share(run.processes.merge(losses, run.num_rows), self.invert)
         predicted = run.processes.merge(predictions, run.num_rows)
         if self.kept is None or self.predicted is None:
-            self.kept, self.predicted = kept, predicted
+            self.kept = kept
+            self.predicted = predicted
         else:  # in place: a CUDA graph holds their addresses
             self.kept.copy_(kept)
             self.predicted.copy_(predicted)
@@ -74,7 +77,8 @@ class LabelCorrection(Strategy):
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.kept is None or self.predicted is None:
             return batch
-        kept, predicted = self.kept[batch.rows], self.predicted[batch.rows]
+        kept = self.kept[batch.rows]
+        predicted = self.predicted[batch.rows]
         return batch.with_target(_mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
 
 

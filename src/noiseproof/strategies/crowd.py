@@ -12,7 +12,8 @@ from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 Kind = Literal["matrix", "transition"]
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015)
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8  # of Adam (Kingma and Ba 2015)
 
 
 @register("crowd-layer")
@@ -34,7 +35,7 @@ class CrowdLayer(Strategy):
 
     def __init__(self, kind: Kind = "transition", lr: float = 0.03) -> None:
         self.kind = check_word("kind", kind, get_args(Kind))
-        self.lr = check_number("lr", lr, "[0, inf)", 0)
+        self.lr = check_number("lr", lr, "[0, inf)")
 
     def check(self, plan: Plan) -> None:
         if plan.loss.needs != {"logits"}:
@@ -48,7 +49,8 @@ class CrowdLayer(Strategy):
         shape = int(self._annotator.max()) + 1, len(run.models), run.num_classes, run.num_classes
         start = torch.eye(run.num_classes, device=run.device, dtype=run.dtype)
         self.layers = (start if self.kind == "matrix" else 3 * start).expand(shape).clone()
-        self.mean, self.square = torch.zeros_like(self.layers), torch.zeros_like(self.layers)
+        self.mean = torch.zeros_like(self.layers)
+        self.square = torch.zeros_like(self.layers)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         own = self.layers[self._annotator[batch.rows]].requires_grad_()  # (b, M, K, K)

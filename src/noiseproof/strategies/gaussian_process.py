@@ -42,8 +42,13 @@ class GaussianProcess(Strategy):
         steps: int = 50,
         max_samples: int = 5000,
     ) -> None:
-        self.length_scale, self.signal, self.noise = length_scale, signal, noise
-        self.t, self.dummy, self.steps, self.max_samples = t, dummy, steps, max_samples
+        self.length_scale = length_scale
+        self.signal = signal
+        self.noise = noise
+        self.t = t
+        self.dummy = dummy
+        self.steps = steps
+        self.max_samples = max_samples
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def check(self, plan: Plan) -> None:
@@ -57,7 +62,8 @@ class GaussianProcess(Strategy):
                 "max_samples: its memory grows with their square, its time with their cube."
             )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
-        self._y, self._num_classes = run.data.labels, run.num_classes
+        self._y = run.data.labels
+        self._num_classes = run.num_classes
         self.model = _Solved()
         for model in run.models:
             model.trained = model.evaluated = self.model

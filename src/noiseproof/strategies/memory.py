@@ -1,7 +1,7 @@
 """Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ class _Memory(Strategy):
     """A distribution for each sample and model; every process holds the full table and writes all rows of a step."""
 
     capturable = True  # the table is written in place
-    remembers: ClassVar[tuple[str, ...]] = ("table",)
+    remembers: tuple[str, ...] = ("table",)
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
@@ -58,9 +58,9 @@ class EstimatedTargets(_Memory):
         self.start = check_count("start", start, 0)
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
-        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
-        self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
-        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+        self.alpha = check_number("alpha", alpha, "[0, 1]")
+        self.delta = check_number("delta", delta, "[0, 1)")
+        self.floor = check_number("floor", floor, "[0, 1)")
 
     def check(self, plan: Plan) -> None:
         self.check_reached("start", plan)
@@ -118,12 +118,12 @@ class TargetMemory(_Memory):
         clip: clip p to [clip, 1 − clip] and renormalise it, as the released code does.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"memory"})
+    adds = frozenset({"memory"})
     reweigh = False  # whether the memory is used without a loss that reads it
 
     def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
-        self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
-        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+        self.beta = check_number("beta", beta, "[0, 1]")
+        self.clip = check_number("clip", clip, "[0, 0.5)")
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
@@ -162,7 +162,7 @@ class ExchangedMemory(TargetMemory):
         reweigh: multiply targets by the memory and renormalise them, as the released code does on CIFAR-100.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
 
     def __init__(self, beta: float = 0.7, clip: float = 0.0, reweigh: bool = False) -> None:
         super().__init__(beta, clip)

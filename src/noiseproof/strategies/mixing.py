@@ -3,7 +3,6 @@
 import math
 import warnings
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -159,7 +158,8 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     x = losses.detach().cpu().double()
     ordered = x.sort().values
     num_below = torch.arange(1, len(x))  # each possible cut
-    below, total = ordered.cumsum(0)[:-1], ordered.sum()
+    below = ordered.cumsum(0)[:-1]
+    total = ordered.sum()
     between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)  # what k-means maximises
     possible = ordered[:-1] < ordered[1:]
     if not bool(possible.any()):
@@ -178,7 +178,8 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     likelihood = -torch.inf
     joint, means = log_joint(parts)
     for _ in range(iterations):
-        before, likelihood = likelihood, float(joint.logsumexp(0).mean())
+        before = likelihood
+        likelihood = float(joint.logsumexp(0).mean())
         joint, means = log_joint(joint.softmax(0))
         if abs(likelihood - before) < tolerance:
             break
@@ -194,12 +195,12 @@ class Mixup(Strategy):
     outputs of mixtures, and strategies that revise targets by outputs do not account for mixing.
     """
 
-    mixes: ClassVar[bool] = True
-    multilabel: ClassVar[bool] = True
+    mixes = True
+    multilabel = True
     makes = "probabilities"
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         target = batch.soft_target(run.num_classes, batch.x)
@@ -256,7 +257,7 @@ class DivideMix(Strategy):
             those of the upper component, even if all its labels are right.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
     remembers = ("trust", "history", "first_step")
 
     def __init__(
@@ -273,11 +274,11 @@ class DivideMix(Strategy):
         agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
-        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
-        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
-        self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
+        self.ramp = check_number("ramp", ramp, "[0, inf)")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
+        self.temperature = check_number("temperature", temperature, "(0, inf)")
+        self.threshold = check_number("threshold", threshold, "[0, 1)")
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
         self.balance = check_flag("balance", balance)
@@ -331,7 +332,8 @@ class DivideMix(Strategy):
         parts = []
         for m in range(2):
             is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
-            labelled, rest = rows[is_labelled], rows[~is_labelled]
+            labelled = rows[is_labelled]
+            rest = rows[~is_labelled]
             self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
             n = self._num_steps[m] * run.batch_size
             parts.append(interleaved(labelled, rest, n, n // 2 if len(rest) else 0))

@@ -25,7 +25,7 @@ class MomentumModel(Strategy):
     predicts = True
 
     def __init__(self, alpha: float | None = None) -> None:
-        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]", 0, 1)
+        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]")
         self.averages: list[nn.Module] = []
 
     def setup(self, run: Run) -> None:
@@ -73,7 +73,7 @@ def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -
     >>> average.weight.item()
     0.25
     """
-    _move(_floating(average), _floating(model), check_number("alpha", alpha, "[0, 1]", 0, 1))
+    _move(_floating(average), _floating(model), check_number("alpha", alpha, "[0, 1]"))
 
 
 @torch.no_grad()

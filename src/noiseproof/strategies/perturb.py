@@ -27,9 +27,9 @@ class StochasticLabelNoise(Strategy):
     perturbs = True
 
     def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self.sigma = check_number("sigma", sigma, "[0, inf)")
         self.until = None if until is None else check_count("until", until, 0)
-        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)", 0)
+        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)")
         self.max_norm = norm if self.ends else None  # nothing to hold where there is no noise
         self.makes = "real" if self.ends > 0 else "classes"
 
@@ -53,7 +53,7 @@ class _GradientNoise(Strategy):
     perturbs = True
 
     def __init__(self, sigma: float = 0.1) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self.sigma = check_number("sigma", sigma, "[0, inf)")
 
     @property
     def ends(self) -> float:

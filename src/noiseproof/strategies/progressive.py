@@ -4,7 +4,7 @@ Then the labels that the model agrees with are trusted; the other rows are left 
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class ProgressiveStopping(Strategy):
     """
 
     capturable = True
-    remembers: ClassVar[tuple[str, ...]] = ("chosen", "class_weights", "adam", "steps")
+    remembers: tuple[str, ...] = ("chosen", "class_weights", "adam", "steps")
     heaviest = math.inf  # of the weights of classes
 
     def __init__(
@@ -61,7 +61,7 @@ class ProgressiveStopping(Strategy):
         self.start = None if start is None else check_count("start", start, 1)
         self.block_epochs = check_count("block_epochs", block_epochs, 0)
         self.head_epochs = check_count("head_epochs", head_epochs, 0)
-        self.lr = check_number("lr", lr, "(0, inf)", 0)
+        self.lr = check_number("lr", lr, "(0, inf)")
         self.released = check_flag("released", released)
         self.balance = check_flag("balance", balance)
         self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
@@ -110,7 +110,8 @@ class ProgressiveStopping(Strategy):
             self._choose(run)
         elif self.restarts(run.epoch):
             for m, model in enumerate(self._classifiers):
-                fill, generator = INITS[model.backbone.init], run.random.generator(self.name, m, stage, device="cpu")
+                fill = INITS[model.backbone.init]
+                generator = run.random.generator(self.name, m, stage, device="cpu")
                 for part in last_block(model.backbone) if stage == BLOCK else ():
                     reset_layers(part, fill, generator)
                 model.head.reset_parameters(fill, generator, run.loss.starts)
@@ -154,7 +155,8 @@ class ProgressiveStopping(Strategy):
         return (self.class_weights[batch.given] * (batch.count / total)).expand_as(losses)
 
     def gradients(self, run: Run) -> None:
-        stage, frozen = self.phase(run), list[nn.Parameter]()
+        stage = self.phase(run)
+        frozen = list[nn.Parameter]()
         if stage in (BLOCK, HEAD):
             self._step_of_adam(self._renewed(stage))
             frozen = [weight for model in self._classifiers for weight in model.parameters()]
@@ -167,7 +169,8 @@ class ProgressiveStopping(Strategy):
     def _step_of_adam(self, weights: list[nn.Parameter]) -> None:
         """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as PyTorch's does."""
         self.steps += 1
-        rate, scale = self.lr / (1 - 0.9**self.steps), (1 - 0.999**self.steps).sqrt()
+        rate = self.lr / (1 - 0.9**self.steps)
+        scale = (1 - 0.999**self.steps).sqrt()
         for weight, (first, second) in zip(weights, self.adam, strict=True):
             assert weight.grad is not None
             first.lerp_(weight.grad, 1 - 0.9)
@@ -219,11 +222,11 @@ class ProgressiveMixMatch(ProgressiveStopping):
         temperature: float = 0.5,
     ) -> None:
         super().__init__(start, block_epochs, head_epochs, lr, released, balance)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
-        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
-        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)", 0)
-        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
+        self.ramp = check_number("ramp", ramp, "[0, inf)")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
+        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)")
+        self.temperature = check_number("temperature", temperature, "(0, inf)")
         self.first_step = 0  # of this epoch
         self._num_steps = 1  # of this epoch; set by ``rows``
 
@@ -240,7 +243,8 @@ class ProgressiveMixMatch(ProgressiveStopping):
         if self.phase(run) != CONFIDENT:
             return rows
         is_labelled = self.chosen.to(rows.device)[rows]
-        labelled, rest = rows[is_labelled], rows[~is_labelled]
+        labelled = rows[is_labelled]
+        rest = rows[~is_labelled]
         self._num_steps = max(1, len(rows) // run.batch_size)
         return interleaved(labelled, rest, len(rows), min(len(rest), len(rows) // 2))
 
@@ -248,7 +252,8 @@ class ProgressiveMixMatch(ProgressiveStopping):
         if self.phase(run) != CONFIDENT:
             return None
         done = run.epoch - self.ends_of_stages[-1] + (run.step - self.first_step) / self._num_steps
-        weight, alpha = self.lambda_u * ramped(done, self.ramp), self.alpha
+        weight = self.lambda_u * ramped(done, self.ramp)
+        alpha = self.alpha
         if 2 * run.epoch >= run.epochs:
             alpha = self.late_alpha
         x = two_views(f"{self.name} view", batch, run)

@@ -1,7 +1,6 @@
 """ProMix: two networks that train on as many labels as they can trust, and on labels that both of them guess."""
 
 import math
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +63,7 @@ class ProMix(Strategy):
     means of the predictions.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
     remembers = ("small",)
     small: Tensor | None = None  # (N, 2): whether the loss of a row is among the smallest of its class, by network
 
@@ -81,12 +80,12 @@ class ProMix(Strategy):
         agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
-        self.rho = check_number("rho", rho, "(0, 1]", 0, 1)
-        self.tau = check_number("tau", tau, "[0, 1]", 0, 1)
+        self.rho = check_number("rho", rho, "(0, 1]")
+        self.tau = check_number("tau", tau, "[0, 1]")
         self.ramp = check_count("ramp", ramp, 1)
         self.guess_from = None if guess_from is None else check_count("guess_from", guess_from, 0)
-        self.share = check_number("share", share, "[0, 1]", 0, 1)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.share = check_number("share", share, "[0, 1]")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
         self.equal = check_flag("equal", equal)
         self.agreed = check_flag("agreed", agreed)
 

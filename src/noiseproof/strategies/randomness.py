@@ -24,13 +24,16 @@ class Randomness:
     def __init__(self, seed: int, processes: Processes, dtype: torch.dtype) -> None:
         self.seed = seed
         self.step = 0  # over all epochs
-        self.device, self.dtype, self._processes = processes.device, dtype, processes
+        self.device = processes.device
+        self.dtype = dtype
+        self._processes = processes
         one_gpu = self.device.type == "cuda" and processes.world_size == 1
         self.step_generator = torch.Generator(self.device) if one_gpu else None
         self.step_draws = True  # whether steps draw from ``step_generator``, as far as is known
         self.is_in_step = False
         self._layers_draw: bool | None = None  # not known yet
-        self._block, self._step_seeds = -1, [0] * SEEDS_AT_ONCE
+        self._block = -1
+        self._step_seeds = [0] * SEEDS_AT_ONCE
 
     def seed_for(self, purpose: str, *occasion: int) -> int:
         """A seed for one purpose and occasion."""

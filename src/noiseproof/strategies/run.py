@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -179,7 +179,8 @@ class Run:
 
     def make_batch(self, rows: Tensor, raw: Tensor | None = None) -> Batch:
         """This process's share of ``rows``, augmented; rows that don't count fill shares up to one length."""
-        count, world_size = len(rows), self.processes.world_size
+        count = len(rows)
+        world_size = self.processes.world_size
         several = world_size > 1
         place = self.processes.places(count) if several else torch.empty(0)
         params = None
@@ -245,20 +246,20 @@ class Strategy:
     in ``remembers``, else a killed run cannot resume exactly.
     """
 
-    name: ClassVar[str] = ""
-    models: ClassVar[int] = 1  # how many are trained side by side
-    adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
-    validates: ClassVar[bool] = False  # whether it needs the accuracy on held-out rows
+    name = ""
+    models = 1  # how many are trained side by side
+    adds: frozenset[str] = frozenset()  # the fields of Output that it fills
+    validates = False  # whether it needs the accuracy on held-out rows
     max_norm: float | None = None  # of a step's gradient, unless the settings have one
-    capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
-    joins: ClassVar[bool] = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
-    observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
-    mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
-    remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
-    predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
+    capturable = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    joins = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
+    observes = False  # whether it leaves the training unchanged, so that a step may skip it
+    mixes = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    remembers: tuple[str, ...] = ()  # attributes that checkpoints hold: tensors and plain values
+    predicts = False  # whether a model of its own predicts in place of the trained ones
     makes: Targets = "classes"  # the most general targets that it gives to the loss
-    multilabel: ClassVar[bool] = False  # whether it works where rows have several labels
-    perturbs: ClassVar[bool] = False  # whether it adds noise of size ``sigma`` to targets or gradients
+    multilabel = False  # whether it works where rows have several labels
+    perturbs = False  # whether it adds noise of size ``sigma`` to targets or gradients
 
     def check(self, plan: Plan) -> None:
         """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a line is read."""

@@ -18,7 +18,8 @@ class ClassBalancedEpochs(Strategy):
     """
 
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
-        self.per_class, self.total = per_class, total
+        self.per_class = per_class
+        self.total = total
 
     def check(self, plan: Plan) -> None:
         for other in takewhile(lambda other: other is not self, plan.strategies):

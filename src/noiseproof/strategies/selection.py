@@ -9,7 +9,7 @@ the batch.
 
 import math
 from collections.abc import Hashable
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class Selection(Strategy):
     capturable = True
 
     def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
-        self.forget = check_number("forget", forget, "[0, 1)", 0, 1, "It is the share of rows that are left out.")
+        self.forget = check_number("forget", forget, "[0, 1)", "It is the share of rows that are left out.")
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
         self.start = check_count("start", start, 0)
 
@@ -74,7 +74,8 @@ def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | No
     Rows of small loss have next to no gradient of their own, so nothing would hold against the noise: it is refused if
     it is larger than a label, σ√K > 1.
     """
-    largest, max_norm = 1 / math.sqrt(plan.num_classes), None
+    largest = 1 / math.sqrt(plan.num_classes)
+    max_norm = None
     for other in plan.strategies:
         sigma = other.parameters["sigma"] if other.perturbs and other.ends > start else 0
         max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
@@ -175,7 +176,7 @@ class CoTeaching(Selection):
         beta1_from: the epoch from which Adam's β₁ is ``beta1``; the released code lowers it with the learning rate.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
 
     def __init__(
         self,
@@ -188,10 +189,10 @@ class CoTeaching(Selection):
         start: int = 0,
     ) -> None:
         super().__init__(forget, ramp, start)
-        self.exponent = check_number("exponent", exponent, "(0, inf)", 0)
+        self.exponent = check_number("exponent", exponent, "(0, inf)")
         self.released = check_flag("released", released)
         self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
-        self.beta1 = check_number("beta1", beta1, "[0, 1)", 0, 1)
+        self.beta1 = check_number("beta1", beta1, "[0, 1)")
 
     def check(self, plan: Plan) -> None:
         super().check(plan)
@@ -239,8 +240,8 @@ class Sigua(Selection):
 
     def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:
         super().__init__(forget, ramp, start)
-        self.rate = check_number("rate", rate, "[0, 1]", 0, 1)
-        self.scale = check_number("scale", scale, "[0, inf)", 0)
+        self.rate = check_number("rate", rate, "[0, 1]")
+        self.scale = check_number("scale", scale, "[0, inf)")
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
@@ -259,7 +260,7 @@ class SiguaBackward(Strategy):
     capturable = True
 
     def __init__(self, scale: float = 0.01, warmup: int = 0) -> None:
-        self.scale = check_number("scale", scale, "[0, inf)", 0)
+        self.scale = check_number("scale", scale, "[0, inf)")
         self.warmup = check_count("warmup", warmup, 0)
 
     def check(self, plan: Plan) -> None:
@@ -307,7 +308,7 @@ class Prune(Strategy):
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
-        self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
+        self.k = check_number("k", k, "(0, 1)", "It is the probability below which a sample is pruned.")
         self.keep: Tensor | None = None  # (N, M)
 
     def check(self, plan: Plan) -> None:

@@ -1,7 +1,5 @@
 """Label noise as parameters of each sample, which explain wrong labels in place of the model (SOP)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -22,16 +20,16 @@ class SparseNoise(Strategy):
     rates belong to the batch size of 128.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"noise"})
+    adds = frozenset({"noise"})
     capturable = True  # tables are written in place
     remembers = ("u", "v")
     u: Tensor  # (N, M, 1)
     v: Tensor  # (N, M, K)
 
     def __init__(self, lr_u: float = 10.0, lr_v: float = 10.0, std: float = 1e-8) -> None:
-        self.lr_u = check_number("lr_u", lr_u, "[0, inf)", 0)
-        self.lr_v = check_number("lr_v", lr_v, "[0, inf)", 0)
-        self.std = check_number("std", std, "(0, 1]", 0, 1)
+        self.lr_u = check_number("lr_u", lr_u, "[0, inf)")
+        self.lr_v = check_number("lr_v", lr_v, "[0, inf)")
+        self.std = check_number("std", std, "(0, 1]")
 
     def check(self, plan: Plan) -> None:
         if "noise" not in plan.loss.needs:

@@ -62,7 +62,8 @@ def sweep(
     x = run.data.x if x is None else x
     models = run.evaluated if models is None else models
     run.processes.broadcast_buffers(models)
-    transform, params = run.normalise, None
+    transform = run.normalise
+    params = None
     if augment is not None and run.augment is not None:
         transform = run.augment
         params = moved(transform.draw(len(x), run.random.generator(augment, run.epoch)), run.device)

@@ -34,9 +34,9 @@ class EstimateTransition(Strategy):
 
     def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False, right: float = 0.0) -> None:
         self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
-        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
+        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]")
         self.restart = check_flag("restart", restart)
-        self.right = check_number("right", right, "[0, inf)", 0)
+        self.right = check_number("right", right, "[0, inf)")
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
         self._initial: list[dict[str, Tensor]] = []  # weights of each model
 
@@ -63,7 +63,8 @@ class EstimateTransition(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
             return
-        p, given = predict_log_probs(run).exp(), run.data.given
+        p = predict_log_probs(run).exp()
+        given = run.data.given
         T = estimate_transition(p, self.percentile)
         agreeing = torch.bincount(given[p.argmax(1) == given], minlength=run.num_classes)
         T = with_right_rows(T, agreeing, self.right)

@@ -44,7 +44,8 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     Northcutt et al. 2021, scaled to the number of labels of each class). It uses at most 1000 rows, and mistakes
     overlapping classes, and those that a kernel cannot separate (photographs), for noise.
     """
-    data, num_classes = task.train, task.train.num_classes
+    data = task.train
+    num_classes = task.train.num_classes
     if len(data) < MIN_ROWS:
         return None
     rows = shuffled(len(data), derive_generator(seed, 2))[:MAX_ROWS]
@@ -86,7 +87,8 @@ def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
     onehot = F.one_hot(y, num_classes).double()
     prior = onehot.mean(0)
     centred = onehot - prior
-    best, least = prior.expand_as(onehot), float(centred.square().mean())
+    best = prior.expand_as(onehot)
+    least = float(centred.square().mean())
     for length in _LENGTHS if len(nonzero) else ():
         kernel = torch.exp(squared / (-2 * length**2 * nonzero.median()))
         values, vectors = torch.linalg.eigh(kernel)
@@ -97,5 +99,6 @@ def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
             without = (vectors @ (shrink[:, None] * rotated) - diagonal * centred) / (1 - diagonal)
             error = float((without - centred).square().mean())
             if error < least:
-                best, least = without + prior, error
+                best = without + prior
+                least = error
     return best

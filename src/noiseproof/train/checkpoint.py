@@ -43,7 +43,8 @@ class BadCheckpoint(ValueError):
 @contextmanager
 def sole_writer(folder: Path | None, fabric: Fabric) -> Iterator[None]:
     """Hold the lock of the folder of a run; refuse one in which another process trains."""
-    lock, refusal = None, ""
+    lock = None
+    refusal = ""
     if folder is not None and fabric.is_global_zero:
         files.check_place(folder, folder=True)
         with _writing(folder / LOCK):

@@ -45,8 +45,12 @@ class Checkpointer:
         guard: DivergenceGuard,
         settings: Settings,
     ) -> None:
-        self.folder, self.config = folder, config
-        self.run, self.record, self.guard, self.settings = run, record, guard, settings
+        self.folder = folder
+        self.config = config
+        self.run = run
+        self.record = record
+        self.guard = guard
+        self.settings = settings
         self.best = dict.fromkeys(BEST, -math.inf)
         self.saved_at = time.monotonic()
         self.saved: tuple[int, int] | None = None  # epoch and position of the last checkpoint of this call
@@ -161,8 +165,10 @@ class Checkpointer:
             "strategies": strategy_states(run),
             "record": self.record.state_dict(),
         }
-        self.saved_at, self.saved = time.monotonic(), (run.epoch, position)
-        folder, rank = self.folder / "checkpoints", run.processes.rank
+        self.saved_at = time.monotonic()
+        self.saved = (run.epoch, position)
+        folder = self.folder / "checkpoints"
+        rank = run.processes.rank
         if run.is_split:  # a checkpoint counts with the file of the first process, which comes last
             if rank:
                 save(folder, run.step, {name: state[name] for name in SHARES}, rank)
@@ -193,7 +199,9 @@ def load_state(state: dict[str, Any], run: Run, record: Record) -> None:
     for strategy, saved in zip(run.strategies, state["strategies"], strict=True):
         strategy.load_state_dict(saved)
     record.load_state_dict(state["record"])
-    run.epoch, run.step, run.stopped = state["epoch"], state["step"], state["stopped"]
+    run.epoch = state["epoch"]
+    run.step = state["step"]
+    run.stopped = state["stopped"]
 
 
 def load_optimizers(state: dict[str, Any], run: Run) -> None:
@@ -218,7 +226,9 @@ class Stopper:
     """Ends a run where that is requested, or after ``max_steps``."""
 
     def __init__(self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None) -> None:
-        self.run, self.checkpointer, self.stop = run, checkpointer, stop
+        self.run = run
+        self.checkpointer = checkpointer
+        self.stop = stop
         self.last_step = math.inf if max_steps is None else run.step + max_steps
 
     def check_step(self, done: int, steps: int) -> None:

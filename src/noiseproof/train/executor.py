@@ -45,7 +45,8 @@ class Eager:
         self.stepper = stepper
 
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
-        run, todo = self.stepper.run, parts[start:]
+        run = self.stepper.run
+        todo = parts[start:]
         inputs: Iterator[Tensor | None] = repeat(None)
         if not isinstance(run.data.x, Tensor):  # read from disk ahead of the steps
             inputs = read_batches(run.data.x, [run.processes.share(rows) for rows in todo], run.workers)

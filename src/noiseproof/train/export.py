@@ -127,7 +127,8 @@ def export(
     ``classes``, in a ``.pt2`` as the extra file ``classes.json``. Methods that do not predict by a deterministic
     network, ``het`` and ``gp``, are refused.
     """
-    path, predictor = Path(path), Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
+    path = Path(path)
+    predictor = Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:

@@ -30,7 +30,8 @@ class DivergenceGuard:
     """Counts the steps up to the first loss that is not finite, on the device, and raises ``Diverged``."""
 
     def __init__(self, run: Run, folder: Path | None) -> None:
-        self.run, self.folder = run, folder
+        self.run = run
+        self.folder = folder
         self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses: once NaN, it stays NaN
         self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)
 

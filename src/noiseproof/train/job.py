@@ -69,7 +69,8 @@ class Job:
 
 def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_counter) -> tuple[Method, Run, Record]:
     """Models and optimisers before the first step, with the strategies set up."""
-    task, settings = job.task, job.settings
+    task = job.task
+    settings = job.settings
     # Strategies have state: a method that is used twice starts afresh.
     method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
     method.check(task.train.num_classes, settings.epochs)
@@ -99,7 +100,8 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         )
         run.add(plain, make_optimizer)
     loss.set_shares(run.data.shares, run.total if run.processes.world_size > 1 else None)
-    run.batch_size, run.strategies = settings.batch_rows(run.num_rows), method.strategies
+    run.batch_size = settings.batch_rows(run.num_rows)
+    run.strategies = method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
             raise ValueError(
@@ -173,8 +175,11 @@ def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
 
     Those of image files are kept in the folder.
     """
-    held, clean, test = task.validation, task.clean_validation, task.test
-    truth, used = task.train.clean, dict[str, str]()
+    held = task.validation
+    clean = task.clean_validation
+    test = task.test
+    truth = task.train.clean
+    used = dict[str, str]()
     kept = known_files(folder)
     digests = {
         "inputs": digest(task.train.x, used=used),

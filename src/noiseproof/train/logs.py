@@ -30,7 +30,9 @@ class Service(Logger):
     is_service = True  # whose run `train` ends
 
     def __init__(self, name: str, remedy: str, start: Callable[[], tuple[Log, Describe, End]]) -> None:
-        self._name, self._remedy, self._start = name, remedy, start
+        self._name = name
+        self._remedy = remedy
+        self._start = start
         self._run: tuple[Log, Describe, End] | None = None
         self._lost = False
 
@@ -80,7 +82,8 @@ class Service(Logger):
                 with suppress(Exception):
                     self._open()[2](status)
             self._tell(2, status)
-            self._run, self._lost = None, False
+            self._run = None
+            self._lost = False
 
 
 def _first_line(error: Exception) -> str:
@@ -93,7 +96,8 @@ def _mlflow(folder: Path) -> Logger:
 
     def start() -> tuple[Log, Describe, End]:
         # With `nested`, a run that the user has started is its parent, and not the same.
-        run, client = mlflow.start_run(nested=True).info.run_id, mlflow.MlflowClient()
+        run = mlflow.start_run(nested=True).info.run_id
+        client = mlflow.MlflowClient()
 
         def log(metrics: dict[str, float], step: int | None) -> None:
             now = int(time.time() * 1000)

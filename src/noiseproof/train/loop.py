@@ -149,12 +149,14 @@ def training(
     fabric.launch()
     method, run, record = build(job, fabric, clock)
     with sole_writer(job.folder, fabric):
-        settings, report = job.settings, job.progress or (lambda *_: None)
+        settings = job.settings
+        report = job.progress or (lambda *_: None)
         guard = DivergenceGuard(run, job.folder)
         checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
         done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
         stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
-        first_step, schedule = run.step, settings.make_schedule()
+        first_step = run.step
+        schedule = settings.make_schedule()
         pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
         observers = (record.observe, guard.observe)
         clip = settings.clip_for(run.loss, run.strategies, job.task)

@@ -109,7 +109,8 @@ class MethodContext:
     @classmethod
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """The context of a task and the settings of a run."""
-        rows, K = len(task.train), task.train.num_classes
+        rows = len(task.train)
+        K = task.train.num_classes
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -117,7 +118,8 @@ class MethodContext:
             dataset, params = parse_call(task.noise)
             noise = params.get("which") if dataset == "cifar10n" else "human"
         elif noise == "none" and dataset in HUMAN:  # the name does not tell which labels of CIFAR-10N
-            noise, rate = (None if dataset == "cifar10n" else "human"), None
+            noise = None if dataset == "cifar10n" else "human"
+            rate = None
         return cls(
             num_classes=K,
             epochs=settings.epochs,
@@ -132,7 +134,8 @@ class MethodContext:
     @classmethod
     def of_classes(cls, num_classes: int) -> MethodContext:
         """The context without a task: 100 rows of each class, in batches and epochs of the default settings."""
-        settings, rows = Settings(), 100 * num_classes
+        settings = Settings()
+        rows = 100 * num_classes
         steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
         return cls(num_classes, settings.epochs, steps, settings.epochs * rows, (1 / num_classes,) * num_classes)
 

@@ -108,7 +108,8 @@ class NamedMethod:
                 values[key] = default(context)
         others = [key for key in given if key != "start"]
         if "start" in values and values["start"] is None and others:
-            reason, remedy = "", "Give it as well."
+            reason = ""
+            remedy = "Give it as well."
             if given.get("start", "auto") == "auto":
                 reason = f"which in {context.epochs} epochs has none, "
                 remedy = "Give it as well, or train longer."

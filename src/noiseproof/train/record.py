@@ -49,9 +49,12 @@ class Record:
         folder: Path | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.task, self.run, self.folder = task, run, folder
+        self.task = task
+        self.run = run
+        self.folder = folder
         self.metrics: list[Metrics] = []  # of each epoch
-        self.clock, self.started = clock, clock()  # when the epoch started, by that clock
+        self.clock = clock
+        self.started = clock()  # when the epoch started, by that clock
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
         self.observed = True
         dtypes = {"loss": run.dtype, "prediction": torch.int64}
@@ -138,12 +141,17 @@ class Record:
         """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of true label]."""
         given = self.run.data.given
         truth = given if self.truth is None else self.truth
-        loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
+        loss = self.seen["loss"].double().mean(0)
+        predicted = self.seen["prediction"]
         if given.dim() == 2:  # each label of a row counts
             loss = loss[:, None].expand_as(given).flatten()
-            given, truth, predicted = given.flatten(), truth.flatten(), predicted.flatten(1)
+            given = given.flatten()
+            truth = truth.flatten()
+            predicted = predicted.flatten(1)
         hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
-        seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
+        seen = predicted[0] >= 0
+        flipped = given != truth
+        of_a_class = truth >= 0
         groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
@@ -195,7 +203,9 @@ class Record:
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
-            given, label, each = run.data.given[rows], run.labels(rows), []
+            given = run.data.given[rows]
+            label = run.labels(rows)
+            each = []
             for out in outs:
                 scores = run.loss.scores(out)
                 if run.loss.multilabel:
@@ -273,7 +283,8 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
         return run.processes.sum(_evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels]))
     columns = [moved(column, run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
-    log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
+    log_p = scores.log_softmax(2).double()
+    predicted = scores.argmax(2)
     if soft is None:
         nll = -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0]
     else:
@@ -292,7 +303,8 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
 
 def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -> Tensor:
     """As ``_evaluate`` for rows with several labels, in shares of their K labels; a top hit is a row without error."""
-    y, predicted = labels[0].to(scores.dtype), scores > 0
+    y = labels[0].to(scores.dtype)
+    predicted = scores > 0
     nll = F.binary_cross_entropy_with_logits(scores, y[:, None].expand_as(scores), reduction="none")
     values = [
         nll.double().mean((1, 2)),

@@ -65,11 +65,11 @@ class Settings:
         for name in ("drop_last", "compile"):
             check_flag(name, getattr(self, name))
         if self.clip is not None:
-            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)", 0))
+            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)"))
         if self.checkpoint_steps is not None:
             object.__setattr__(self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1))
         object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
-        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)", 0)
+        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)")
         object.__setattr__(self, "checkpoint_seconds", seconds)
         self.make_optimizer()
         self.make_schedule()

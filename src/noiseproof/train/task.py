@@ -78,7 +78,8 @@ def prepare(
     """
     model = get_noise(noise, data_root(data_dir)) if isinstance(noise, str) else noise
     noisy = corrupt(data, model, generator=seed, features=features, foreign=foreign)
-    train, held = noisy, None
+    train = noisy
+    held = None
     if validation:
         train, held = noisy.split(validation, generator=derive_generator(seed, 1))
     where = None if data_dir is None else os.path.abspath(data_dir)
@@ -150,16 +151,24 @@ def _normalisation(x: Inputs) -> Transform:
     indices = torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS))
     are_images = next(read_batches(x, [indices[:1]])).dim() == 4
     over, free = ((0, 2, 3), 1) if are_images else ((0,), 0)
-    count, mean, variance = 0, torch.empty(0), torch.empty(0)
+    count = 0
+    mean = torch.empty(0)
+    variance = torch.empty(0)
     for raw in read_batches(x, blocks(x, indices)):
         values = raw.double() / (255 if are_images and not raw.is_floating_point() else 1)
-        m, v = values.mean(over), values.var(over, correction=free)
+        m = values.mean(over)
+        v = values.var(over, correction=free)
         n = values.numel() // m.numel()
         if count:  # moments of two blocks combined (Chan et al. 1983)
-            difference, total = m - mean, count + n
+            difference = m - mean
+            total = count + n
             squares = variance * (count - free) + v * (n - free) + difference.square() * (count * n / total)
-            m, v, n = mean + difference * (n / total), squares / (total - free), total
-        count, mean, variance = n, m, v
+            m = mean + difference * (n / total)
+            v = squares / (total - free)
+            n = total
+        count = n
+        mean = m
+        variance = v
     deviation = variance.sqrt()
     if are_images:
         return Normalise(tuple(mean.tolist()), tuple(deviation.clamp(min=1e-3).tolist()))  # constant channels stay
