@@ -25,7 +25,7 @@ from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.core.tensors import readable, wide
-from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks, set_weight
+from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks
 from noiseproof.losses.pointwise import pointwise
 
 Reduction = Literal["mean", "sum", "none"]
@@ -72,14 +72,12 @@ class Loss(nn.Module):
     name = ""
     takes: Targets = "real"  # the most general targets
     head: str | None = None  # the head that gives what it needs, where the names of the fields do not tell
-    linear: bool = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
-    weighs_classes: bool = False  # ``per_sample`` knows what class weights mean, of class indices too
-    implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
-    independent_rows: bool = True  # a row's loss does not depend on the other rows
-    relative: bool = True  # a number that is added to all logits of a row changes nothing
-    vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
-    multilabel: bool = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
-    extra_scores: int = 0  # columns of ``scores`` that belong to no class
+    linear = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
+    weighs_classes = False  # ``per_sample`` knows what class weights mean, of class indices too
+    implied = 0  # classes whose logit is zero by definition, so that a head gives no column for them
+    independent_rows = True  # a row's loss does not depend on the other rows
+    multilabel = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
+    extra_scores = 0  # columns of ``scores`` that belong to no class
     starts: Mapping[str, float] = {}  # by field of Output: the head's first weights over those of the model's own start
     max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
     samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
@@ -103,7 +101,7 @@ class Loss(nn.Module):
                 raise ValueError(
                     f"Expected `weight` to hold one float for each class, got {weight.dtype} {tuple(weight.shape)}."
                 )
-        set_weight(self, weight)
+        self.register_buffer("weight", weight)
         self.ignore_index = check_count("ignore_index", ignore_index)
         self.reduction: Reduction = reduction
         self.exact = check_flag("exact", exact)
@@ -143,7 +141,6 @@ class Loss(nn.Module):
         self.starts = {field: start for loss in losses for field, start in loss.starts.items()}
         self.max_norm = min(filter(None, (loss.max_norm for loss in losses)), default=None)
         self.linear = all(loss.linear for loss in losses)
-        self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
         self.extra_scores = max(loss.extra_scores for loss in losses)
         self.samples = next(filter(None, (loss.samples for loss in losses)), None)
@@ -184,19 +181,21 @@ class Loss(nn.Module):
         """The loss of each row, (B,), before class weights, sample weights and reduction."""
         logits = out.logits
         hard = target.dim() == 1
-        summed = self.kind == "coupled"  # over thousands of classes, which exceeds what float16 can hold
-        log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype) if summed else None) if summed or not hard else None
-        if self.exact:
-            y = LabelProb.from_margin(
-                margin(logits, countable(target, self.ignore_index)) if hard else margins(logits), log_p
-            )
+        log_p: Tensor | None = None
+        if self.kind == "coupled":  # sums over thousands of classes exceed what float16 can hold
+            log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype))
         elif not hard:
-            assert log_p is not None
-            y = LabelProb(-log_p, log_p)
+            log_p = F.log_softmax(logits, 1)
+        if self.exact and hard:
+            y = LabelProb.from_margin(margin(logits, countable(target, self.ignore_index)), log_p)
+        elif self.exact:
+            y = LabelProb.from_margin(margins(logits), log_p)
         elif log_p is None:
             y = LabelProb(label_nll(logits, target, self.ignore_index, self._closed))
-        else:
+        elif hard:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
+        else:
+            y = LabelProb(-log_p, log_p)
         value = self.evaluate(y)
         if value.dtype != logits.dtype:
             value = value.to(value_dtype(logits))
@@ -206,8 +205,10 @@ class Loss(nn.Module):
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
         if self.linear and self.takes != "classes":
             soft = shares.expand(len(out.logits), -1)
-            if readable(out.logits) and not bool((losses := self.per_sample(out, soft)).isnan().any()):
-                return losses
+            if readable(out.logits):
+                losses = self.per_sample(out, soft)
+                if not losses.isnan().any():
+                    return losses
             lowest = torch.finfo(out.logits.dtype).min / 4  # a class without labels may be masked
             return self.per_sample(out._replace(logits=out.logits.clamp_min(lowest)), soft)
         label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
@@ -227,14 +228,20 @@ class Loss(nn.Module):
             target = target.long()
         if out.logits.dim() > 2:
             return self._of_places(out.logits, target, sample_weight)
-        if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
+        one_row = target.dim() == 0 if target.dtype is torch.int64 else target.dim() == 1
+        if out.logits.dim() == 1 and one_row:
             batch = Output._make(field if field is None else field[None] for field in out)
             loss: Tensor = self(batch, target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
         self._check(out.logits, target)
         all_count = target.dim() == 2 or self._are_counted(target, out.logits.shape[1] + self.implied)
         try:
-            losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
+            if self._wants_blocks(out, target):
+                losses = by_blocks(
+                    out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)])
+                )
+            else:
+                losses = self.per_sample(out, target)
         except (IndexError, RuntimeError):
             if target.dim() == 1 and readable(target):
                 check_labels(target, out.logits.shape[1] + self.implied, self.ignore_index)
@@ -285,9 +292,6 @@ class Loss(nn.Module):
         of_rows = self.independent_rows and self.needs == {"logits"}
         return beyond_cross_entropy and of_rows and pays_in_blocks(out.logits, target)
 
-    def _in_blocks(self, out: Output, target: Tensor) -> Tensor:
-        return by_blocks(out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]))
-
     def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
         """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in ``torch.nn.CrossEntropyLoss``."""
         return (self._weighed(target) * value).sum(1)
@@ -308,17 +312,16 @@ class Loss(nn.Module):
             )
 
     def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
-        hides = self.exact or not self.vanishes  # an ignored row costs something until it is taken out
-        matters = hides or self.weight is not None or self.reduction == "mean"
-        counted = None if all_count or not matters else target != self.ignore_index
-        if counted is not None and hides:
+        counted = None if all_count else target != self.ignore_index
+        if counted is not None:
             losses = torch.where(counted, losses, 0)
         class_weight = None
         if target.dim() == 1 and self.weight is not None:
             class_weight = self.weight[countable(target, self.ignore_index)]
             if counted is not None:
                 class_weight = class_weight * counted
-            losses = losses if self.weighs_classes else losses * class_weight
+            if not self.weighs_classes:
+                losses = losses * class_weight
         if sample_weight is not None:
             if sample_weight.shape != losses.shape:
                 raise ValueError(
@@ -396,8 +399,6 @@ class MarginLoss(Loss):
     A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would cancel or underflow.
     """
 
-    vanishes = True
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._closed = cls.slope is not MarginLoss.slope
@@ -410,8 +411,15 @@ class MarginLoss(Loss):
         return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        y = LabelProb.from_margin(margin)
-        weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
+        if self._closed:
+            y = LabelProb.from_margin(margin)
+            weight = self.slope(y) * y.miss
+        else:
+            with torch.enable_grad():
+                at = margin.detach().requires_grad_()
+                losses = self.evaluate(LabelProb.from_margin(at))
+                (slope,) = torch.autograd.grad(losses.sum(), at)
+            weight = -slope
         return weight / self.max_weight if unit else weight
 
 
@@ -432,10 +440,9 @@ class WeightedSum(Loss):
         self.scales = [scale for scale, _ in flat]
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
         kinds = {loss.kind for loss in self.losses}
-        self.vanishes = all(loss.vanishes for _, loss in flat)
         self._inherit_from(*(loss for _, loss in flat))
         self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
-        self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
+        self.kind = next(kind for kind in ("other", "coupled", "margin") if kind in kinds)
 
     @property
     def terms(self) -> list[tuple[float, Loss]]:
@@ -534,14 +541,13 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
     if loss.ignore_index == ignore_index and is_same(loss.weight, weight):
         return loss
-    for name, plain in (
-        ("weight", loss.weight is None or is_same(loss.weight, weight)),
-        ("ignore_index", loss.ignore_index in (IGNORED, ignore_index)),
-    ):
-        if not plain:
-            raise ValueError(f"Expected `{name}` on the outermost loss only, got it on the inner `{loss}` too.")
+    misplaced = "" if loss.ignore_index in (IGNORED, ignore_index) else "ignore_index"
+    if loss.weight is not None and not is_same(loss.weight, weight):
+        misplaced = "weight"
+    if misplaced:
+        raise ValueError(f"Expected `{misplaced}` on the outermost loss only, got it on the inner `{loss}` too.")
     inner = copy.deepcopy(loss)
-    set_weight(inner, weight)
+    inner.weight = weight
     for part in inner.modules():
         if isinstance(part, Loss):
             part.ignore_index = ignore_index
@@ -577,13 +583,6 @@ def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
             f"got {tuple(value.shape)}. Leave the mean or sum to `reduction`."
         )
     return value
-
-
-def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
-    with torch.enable_grad():
-        at = margin.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(loss.evaluate(LabelProb.from_margin(at)).sum(), at)
-    return -slope
 
 
 def is_same(a: object, b: object) -> bool:

@@ -1,7 +1,5 @@
 """Hyperparameters from the number of classes, without training (bias and curriculum papers)."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

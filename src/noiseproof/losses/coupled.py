@@ -37,7 +37,6 @@ class NCE(CoupledLoss):
     tensor(0.0563)
     """
 
-    vanishes = True
     formula = "log p / Σ_k log p_k"
     source = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
 
@@ -56,7 +55,6 @@ class NFL(CoupledLoss):
     tensor(0.0215)
     """
 
-    vanishes = True
     formula = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
     source = "bias paper, Table 1; Ma et al. 2020"
 

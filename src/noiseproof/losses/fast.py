@@ -9,7 +9,7 @@ from weakref import ref
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from noiseproof.core.tensors import in_torch_func, readable, wide
 
@@ -30,16 +30,6 @@ def mean(losses: Tensor) -> Tensor:
     if readable(losses) and losses.dtype in (torch.float32, torch.float64) and losses.numel():
         return torch.dot(losses, torch.full_like(losses, 1 / losses.numel()))
     return losses.mean()
-
-
-def set_weight(loss: nn.Module, weight: Tensor | None) -> None:
-    """Set a buffer ``weight``, or a plain None, which a module finds faster: saves 3 % of gce and nce."""
-    loss.__dict__.pop("weight", None)
-    if weight is None:
-        loss._buffers.pop("weight", None)
-        loss.__dict__["weight"] = None
-    else:
-        loss.register_buffer("weight", weight)
 
 
 def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
@@ -103,8 +93,10 @@ class LastResult:
         """The result that ``put`` stored for these ``inputs``, or None."""
         if self._result is None or len(inputs) != len(self._inputs):
             return None
-        pairs = zip(self._inputs, inputs, strict=True)
-        return self._result if all(known() is x and version == x._version for (known, version), x in pairs) else None
+        for (known, version), x in zip(self._inputs, inputs, strict=True):
+            if known() is not x or version != x._version:
+                return None
+        return self._result
 
     def put(self, inputs: Sequence[Tensor], result: Tensor) -> None:
         """Store ``result`` for ``inputs``, which it does not keep alive."""

@@ -134,7 +134,6 @@ class LN(Loss):
         self.needs = frozenset({"logits"} | NEEDS[covariance])
         self.head = "gaussian-scale:isotropic=true" if covariance == "isotropic" else None
         self.implied = 0 if self.dummy else 1
-        self.relative = False
         self.extra_scores = int(self.dummy and self.predict == "released")
 
     def label_logit(self, num_classes: int) -> float:

@@ -201,7 +201,6 @@ class AUL(MarginLoss):
         self.q = check_number("q", q, "(0, inf)")
         self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
         self._short = _rounds_below_tolerance(self.a, self.q)
-        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         if self._short and not self.exact:
@@ -237,7 +236,6 @@ class AGCE(MarginLoss):
         self.a = check_number("a", a, "(0, inf)")
         self.q = check_number("q", q, "(0, inf)")
         self._short = _rounds_below_tolerance(self.a + 1, self.q)
-        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         top = self.a + 1
@@ -263,7 +261,6 @@ class AEL(MarginLoss):
     tensor(0.7031)
     """
 
-    vanishes = False
     formula = "exp(−p/a)"
     source = "curriculum paper, Table 6, A.3"
 

@@ -14,6 +14,7 @@ from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
 from noiseproof.losses.base import Loss, countable, register
+from noiseproof.losses.gaussian import LN
 from noiseproof.losses.pointwise import pointwise
 from noiseproof.losses.sums import inner_loss
 
@@ -93,6 +94,8 @@ class Remargin(Loss):
         # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
+        # Whether adding a number to all logits of a row changes nothing.
+        self._is_relative = not any(isinstance(part, LN) for part in self.loss.modules())
 
     @property
     def shift(self) -> float | list[float]:
@@ -124,7 +127,7 @@ class Remargin(Loss):
         logits = out.logits
         if self.training:
             label = countable(target, self.ignore_index)[:, None]
-            if self.loss.relative:  # else large logits swallow digits of the shift
+            if self._is_relative:  # otherwise large logits swallow digits of the shift
                 logits = logits - logits.detach().amax(1, keepdim=True)
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
         return self.loss.per_sample(out._replace(logits=logits), target)
@@ -155,7 +158,6 @@ class Unit(Loss):
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
         self.factor = 1 / self.loss.max_weight
-        self.vanishes = self.loss.vanishes
         self.exact = self.exact or self.loss.exact
 
     def evaluate(self, y: LabelProb) -> Tensor:

@@ -1,7 +1,5 @@
 """Losses from text: ``gce:q=0.7``, ``10*nce + 0.1*agce:a=1.8,q=3``, ``nce+agce@bias``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Strategies by name, calls of their hooks, and refusals of what cannot be trained together."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import torch

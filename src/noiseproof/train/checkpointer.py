@@ -1,7 +1,5 @@
 """When a run is saved, how it is restored, and where it stops."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

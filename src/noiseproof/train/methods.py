@@ -1,7 +1,5 @@
 """Methods from text: ``gce:q=0.7 & momentum``; ``METHOD@PAPER`` has a paper's hyperparameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from noiseproof.core.grammar import (

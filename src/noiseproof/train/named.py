@@ -5,8 +5,6 @@ the length of the training and the given labels. The papers tuned on 10 and on 1
 dataset takes the choice of the nearer one, in ratio.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping
