@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.folds import make_folds
+from noiseproof.estimator.inputs import Bools, Floats, Ints
 
 FOLDS = 5  # one of them is held out
 MAX_HELD = 5000  # rows, which tell methods apart by a percent
@@ -13,7 +13,7 @@ MIN_ROWS = 100  # below, a fifth of the rows tells nothing
 CHANCE = 1.0  # standard errors of a difference in accuracy; with 2, few tables are large enough to change the choice
 
 
-def held_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+def held_out(labels: Ints, seed: int) -> Bools:
     """A fifth of the rows, (N,), 5000 at most, with each class in proportion; none of fewer than 100 rows."""
     if len(labels) < MIN_ROWS:
         return np.zeros(len(labels), dtype=bool)
@@ -23,9 +23,7 @@ def held_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     return held
 
 
-def best_method(
-    preferred: str, is_right: Mapping[str, NDArray[np.bool_]], weights: NDArray[np.float64] | None = None
-) -> str:
+def best_method(preferred: str, is_right: Mapping[str, Bools], weights: Floats | None = None) -> str:
     """The most accurate method of those ahead of ``preferred`` by more than chance; ``preferred`` if there is none.
 
     ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is chance up to one

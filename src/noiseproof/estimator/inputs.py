@@ -24,6 +24,10 @@ from noiseproof.data.pictures import Pictures, picture_extractor
 from noiseproof.data.tables import Columns, moments, shifted_columns
 from noiseproof.data.text import text_extractor
 
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
 
 class EncodedInputs(ABC):
     """Inputs as features; ``fit_encode`` learns from those of ``fit`` how."""
@@ -133,7 +137,7 @@ def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
     return Columns(column_names, medians, {}, "impute", means, stds)
 
 
-def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints]:
     """The classes, sorted, and the class of each row as an integer, (N,); ``estimator`` is the name in messages."""
     if y is None:
         raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
@@ -154,7 +158,7 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     return classes, codes.astype(np.int64)
 
 
-def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64], Tensor | None]:
+def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints, Tensor | None]:
     """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns and their order."""
     if y is None or soft_labels(y) is None:
         return *encode_labels(X, y, estimator), None
@@ -165,7 +169,7 @@ def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], ND
     return classes, labels.y.numpy(), labels.soft
 
 
-def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], Ints] | None:
     """The classes and the labels (N, K) of rows with several of them, 0 or 1; None for other labels.
 
     As in scikit-learn, every matrix of zeros and ones is one; with a single 1 in every row it is warned of. The classes

@@ -21,13 +21,12 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.inputs import RandomState, draw_seed, encode_labels
+from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed, encode_labels
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Repair = Literal["drop", "reweigh", "correct"]
-Ints = NDArray[np.int64]
 EVEN = 0.5  # quality at which a label is as likely right as wrong
 MIN_WEIGHT = 1e-3  # of a row by its quality: with 0, some estimators count no rows of a class
 
@@ -169,7 +168,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         return HistGradientBoostingClassifier()
 
     def _rounds(
-        self, inner: Any, x: Any, labels: Ints, weight: NDArray[np.float64] | None, seed: int
+        self, inner: Any, x: Any, labels: Ints, weight: Floats | None, seed: int
     ) -> tuple[_Judgement, _Repaired]:
         """Judge the given labels by models of the labels as they are repaired so far, and repair them anew."""
         num_classes = int(labels.max()) + 1
@@ -186,10 +185,10 @@ class _Judgement:
     """The judgement on N labels; a label that no model can judge has the quality 1."""
 
     labels: Ints  # (N,) classes from 0
-    quality: NDArray[np.float64]  # (N,) the probability that the label is right
-    is_issue: NDArray[np.bool_]  # (N,)
+    quality: Floats  # (N,) the probability that the label is right
+    is_issue: Bools  # (N,)
     suggested: Ints  # (N,)
-    can_judge: NDArray[np.bool_]  # (N,)
+    can_judge: Bools  # (N,)
     noise_rate: float
 
     @classmethod
@@ -208,7 +207,7 @@ class _Judgement:
         can_judge[judged] = True
         return cls(labels, quality, is_issue, suggested, can_judge, issues.noise_rate)
 
-    def best(self, count: int) -> NDArray[np.bool_]:
+    def best(self, count: int) -> Bools:
         """The ``count`` rows of each class whose labels are most likely right, (N,)."""
         order = np.lexsort((-self.quality, self.labels))  # class by class, the best labels first
         ordered = self.labels[order]
@@ -222,8 +221,8 @@ class _Repaired:
     """What the estimator is fitted to."""
 
     labels: Ints  # (N,)
-    weight: NDArray[np.float64] | None  # (N,)
-    keep: NDArray[np.bool_]  # (N,)
+    weight: Floats | None  # (N,)
+    keep: Bools  # (N,)
 
     def cross_fit(self, inner: Any, x: Any, folds: Ints, num_classes: int) -> NDArray[np.float32]:
         """Out-of-fold probabilities (N, K) of all rows, by models fitted to those that are kept."""
@@ -235,7 +234,7 @@ class _Repaired:
         return clone(inner).fit(x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options)
 
 
-def _repair(repair: Repair, judged: _Judgement, weight: NDArray[np.float64] | None, at_least: int) -> _Repaired:
+def _repair(repair: Repair, judged: _Judgement, weight: Floats | None, at_least: int) -> _Repaired:
     """Labels to fit to; every class keeps ``at_least`` this many of its rows, if it has them."""
     labels = judged.labels
     all_rows = np.ones(len(judged.labels), dtype=bool)
