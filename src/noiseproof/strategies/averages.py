@@ -10,9 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
-from noiseproof.strategies.base import check_scores
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Run, Strategy
+from noiseproof.strategies.base import Batch, Run, Strategy, check_scores
 from noiseproof.strategies.sweeps import per_row
 
 COLUMNS = ("times", "missed", "doubt")

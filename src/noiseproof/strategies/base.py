@@ -11,7 +11,23 @@ from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.run import STRATEGIES, Plan, Run, Strategy, register
 
-__all__ = ["STRATEGIES", "Batch", "Plan", "Step", "Strategy", "get_strategy", "register"]
+__all__ = [
+    "STRATEGIES",
+    "Batch",
+    "Plan",
+    "Run",
+    "Step",
+    "Strategy",
+    "call_hook",
+    "check_cross_entropy",
+    "check_scores",
+    "check_sole_step",
+    "check_targets",
+    "check_together",
+    "check_unmixed",
+    "get_strategy",
+    "register",
+]
 
 
 def get_strategy(spec: str, **params: Any) -> Strategy:

@@ -5,10 +5,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import check_scores, check_unmixed
-from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, check_unmixed, register
 from noiseproof.strategies.mixing import imbalance, second_view
-from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("consistency")

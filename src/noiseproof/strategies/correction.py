@@ -7,9 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import check_scores
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
 from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]

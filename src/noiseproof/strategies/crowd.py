@@ -7,9 +7,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import check_unmixed
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed, register
 
 Kind = Literal["matrix", "transition"]
 BETAS = (0.9, 0.999)

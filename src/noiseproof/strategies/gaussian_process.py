@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import check_cross_entropy, check_sole_step
-from noiseproof.strategies.batch import Batch, Step
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 
 
 class _Solved(nn.Module):

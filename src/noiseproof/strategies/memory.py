@@ -9,9 +9,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import check_scores
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 

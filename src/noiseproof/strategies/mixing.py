@@ -13,9 +13,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import check_cross_entropy, check_sole_step
-from noiseproof.strategies.batch import Batch, Step
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Run, Strategy, register
+from noiseproof.strategies.base import Batch, Run, Strategy, register
 
 
 @register("sln")

@@ -13,10 +13,18 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import check_cross_entropy, check_scores, check_sole_step
-from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Step,
+    Strategy,
+    check_cross_entropy,
+    check_scores,
+    check_sole_step,
+    register,
+)
 from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
-from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.selection import check_sole_selection
 from noiseproof.strategies.sweeps import log_probs, per_row
 

@@ -7,10 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import check_cross_entropy, check_sole_step
-from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
-from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
 

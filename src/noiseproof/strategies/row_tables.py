@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Run, Strategy
+from noiseproof.strategies.base import Batch, Run, Strategy
 
 
 class SampleWeights(Strategy):

@@ -19,8 +19,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses.correction import Backward
-from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
 
 By = Literal["loss", "margin"]
