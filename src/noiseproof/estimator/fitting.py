@@ -1,4 +1,6 @@
-"""What fits of a ``NoisyLabelClassifier`` need besides the training loop: rows, weights, trees, a log."""
+"""What fits of a ``NoisyLabelClassifier`` need besides the training loop: rows, weights, trees, a
+log.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ def weighted_method(name: str, task: Task, settings: Settings, weights: Tensor |
 
 
 def boosted_trees(labels: Tensor, seed: int) -> Any:
-    """The trees of the method ``trees``; they stop early on a tenth of the rows, before they fit wrong labels."""
+    """The trees of the method ``trees``.
+
+    They stop early on a tenth of the rows, before they fit wrong labels.
+    """
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     counts = torch.bincount(labels)
@@ -89,7 +94,10 @@ def fit_trees(rows: FitRows, seed: int) -> RobustClassifier:
 
 
 def right_by_trees(fitted: FitRows, held: FitRows, worth: float, seed: int) -> Bools:
-    """Which held-out rows trees predict as given, (H,); below an accuracy of ``worth``, without repaired labels."""
+    """Which held-out rows trees predict as given, (H,).
+
+    Labels are repaired only if trees reach an accuracy of ``worth`` without it.
+    """
     x = held.x.numpy()
     labels = held.labels.numpy()
     plain = boosted_trees(fitted.labels, seed)

@@ -68,34 +68,38 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """A neural network for noisy labels, with the interface of a scikit-learn classifier.
 
     Args:
-        method: as ``noiseproof train --method``, or ``trees``: boosted trees in a ``RobustClassifier``. ``auto``
-            chooses by the estimated noise and the accuracy on held-out rows; where rows have several labels it is ce.
+        method: as ``noiseproof train --method``, or ``trees``: boosted trees in a
+            ``RobustClassifier``. ``auto`` chooses by the estimated noise and the accuracy on
+            held-out rows; where rows have several labels it is ce.
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
         batch_size: rows of a step; ``full`` is all of them.
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         validation: share of rows held out, for the accuracy on given labels in ``history_`` and for
             ``& early-stopping``.
-        features: of texts and of paths of pictures, a name of ``noiseproof features``; ``auto`` is that of the audit.
-        class_weight: a factor on the loss of each class, as a dict by label, or ``balanced``: N / (K·N_k), as in
-            scikit-learn; with one label a row.
-        verbose: 1 logs each epoch to the logger ``noiseproof``, which writes to stderr unless it has a handler.
+        features: of texts and of paths of pictures, a name of ``noiseproof features``; ``auto`` is
+            the choice of the audit.
+        class_weight: a factor on the loss of each class, as a dict by label, or ``balanced``: N /
+            (K·N_k), as in scikit-learn; with one label a row.
+        verbose: 1 logs each epoch to the logger ``noiseproof``, which writes to stderr unless it
+            has a handler.
         device: auto, cpu, cuda, cuda:1, … or mps.
-        random_state: a seed for weights, batches and the method; a ``RandomState`` or ``Generator`` to draw it from, or
-            None for another one each time.
+        random_state: a seed for weights, batches and the method; a ``RandomState`` or ``Generator``
+            to draw it from, or None for another one each time.
 
     Attributes:
         classes_: the labels, sorted; of rows with several labels the columns of ``y``.
         multilabel_: whether rows have several labels.
         method_: the method that was trained.
-        held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method that ``auto`` tried;
-            only if ``method`` is auto.
-        noise_rate_: the estimated share of wrong labels, if ``method`` is auto and there are at least 50 rows.
+        held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method
+            that ``auto`` tried; only if ``method`` is auto.
+        noise_rate_: the estimated share of wrong labels, if ``method`` is auto and there are at
+            least 50 rows.
         history_: metrics of every epoch.
-        predictor_: the network as a PyTorch module, from inputs (encoded by ``columns_`` if that is not None) to class
-            probabilities; with the method ``trees`` there is ``trees_`` instead.
-        columns_: the encoding of categorical columns, of numbers with gaps, or of numbers far from zero, whose mean is
-            subtracted; else None.
+        predictor_: the network as a PyTorch module, from inputs (encoded by ``columns_`` if that is
+            not None) to class probabilities; with the method ``trees`` there is ``trees_`` instead.
+        columns_: the encoding of categorical columns, of numbers with gaps, or of numbers far from
+            zero, whose mean is subtracted; else None.
         encoder_: the encoding of texts, of paths of pictures or of a sparse matrix; else None.
 
     >>> from sklearn.datasets import load_wine
@@ -147,12 +151,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
-        """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of probabilities or counts.
+        """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of
+        probabilities or counts.
 
-        Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
-        a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
-        of weight 0 is left out. Several labels are a matrix (N, K) of zeros and ones, as in scikit-learn, whose classes
-        are the columns of a DataFrame, or their numbers. ``X_val`` and ``y_val``, one label a row, are validated on
+        Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a
+        DataFrame, a list of texts or a list of paths of pictures. ``sample_weight`` multiplies each
+        row's loss, after scaling to a mean of one; a row of weight 0 is left out. Several labels
+        are a matrix (N, K) of zeros and ones, as in scikit-learn, whose classes are the columns of
+        a DataFrame, or their numbers. ``X_val`` and ``y_val``, one label a row, are validated on
         instead of the share ``validation`` of the rows.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
@@ -206,7 +212,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable label of each row, (N,); of several, (N, K), 1 for each that is more likely than not."""
+        """The most probable label of each row, (N,).
+
+        With several labels a row it is (N, K), 1 for each label that is more likely than not.
+        """
         p = self.predict_proba(X)  # first: it checks that the estimator is fitted
         if self.multilabel_:
             return (p > 0.5).astype(np.int64)
@@ -215,7 +224,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
-        """The probability of each class, (N, K), in the order of ``classes_``; of several labels, of each by itself."""
+        """The probability of each class, (N, K), in the order of ``classes_``.
+
+        With several labels a row, each label has a probability by itself.
+        """
         check_is_fitted(self)
         x = self._inputs(X, reset=False)
         if hasattr(self, "trees_"):
@@ -233,7 +245,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def decision_function(self, X: Any) -> Floats:
         """Scores (N, K), of which the largest is predicted; of two classes log p₁ − log p₀, (N,).
 
-        They are the logarithms of the probabilities; of several labels a row, log p − log (1 − p) of each.
+        They are the logarithms of the probabilities; of several labels a row, log p − log (1 − p)
+        of each.
         """
         p = np.maximum(self.predict_proba(X), np.finfo(np.float32).tiny)
         if self.multilabel_:
@@ -243,9 +256,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_uncertainty(self, X: Any) -> Floats:
-        """The variance of the logits that the head of ``ln`` or ``het`` predicts for each row, (N,), their mean.
+        """The variance of the logits that the head of ``ln`` or ``het`` predicts for each row,
+        (N,), their mean.
 
-        It is large where labels of such rows are noisy (LN paper, section 3.1), also where the prediction is certain.
+        It is large where labels of such rows are noisy (LN paper, section 3.1), also where the
+        prediction is certain.
         """
         check_is_fitted(self)
         x = self._inputs(X, reset=False)
@@ -256,10 +271,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return hasattr(self, "predictor_") and self.predictor_.has_variance
 
     def predict_frame(self, X: Any) -> pd.DataFrame:
-        """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X.
+        """``predicted_label``, its probability as ``confidence``, and a column for each class, by
+        the index of X.
 
-        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method predicts one. Of
-        several labels a row, there are the columns of the classes alone.
+        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method
+        predicts one. Of several labels a row, there are the columns of the classes alone.
         """
         import pandas as pd
 
@@ -288,7 +304,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return hasattr(self, "predictor_") or hasattr(self, "trees_")
 
     def _inputs(self, X: Any, *, reset: bool, seed: int = 0) -> Tensor:
-        """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32; ``reset`` stores their shape."""
+        """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32.
+
+        ``reset`` stores their shape.
+        """
         X = as_frame(X) if library_of(X) in ("polars", "pyarrow") and is_foreign_table(X) else X
         if reset:
             self.columns_ = self.encoder_ = None
@@ -334,7 +353,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self.encoder_.encode(words)
 
     def _numbers(self, X: Any, reset: bool) -> Tensor:
-        """Numbers as float32; ``columns_`` fills gaps, and subtracts the mean where float32 is too coarse."""
+        """Numbers as float32.
+
+        ``columns_`` fills gaps, and subtracts the mean where float32 is too coarse.
+        """
         array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
         with np.errstate(over="ignore"):  # infinite numbers are refused below
             assert_all_finite(array.astype(np.float32), input_name="X", allow_nan=True)
@@ -389,7 +411,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     # Training
 
     def _choose(self, rows: FitRows, seed: int) -> str:
-        """The method that ``auto`` stands for: candidates are trained without the held-out rows, and predict them."""
+        """The method that ``auto`` stands for: candidates are trained without the held-out rows,
+        and predict them.
+        """
         task = self._task(rows, seed, self.validation)
         self.noise_rate_ = estimate_noise(task, seed=seed)
         preferred = choose_method(len(self.classes_), len(task.train), self.noise_rate_)
@@ -467,8 +491,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def export(self, path: str | Path, *, variance: bool = False) -> Path:
         """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
 
-        It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not None. With
-        ``variance`` it also returns that of ``predict_uncertainty``.
+        It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not
+        None. With ``variance`` it also returns that of ``predict_uncertainty``.
         """
         _check_network(self, "export")
         if variance:
@@ -486,7 +510,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return export(self.predictor_, path, example, classes=names, variance=variance)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the fitted estimator to ``folder``: weights as safetensors, everything else as JSON."""
+        """Write the fitted estimator to ``folder``: weights as safetensors, everything else as
+        JSON.
+        """
         _check_network(self, "save")
         if self.encoder_ is not None:
             raise ValueError(
@@ -498,7 +524,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Load an estimator that ``save`` wrote, without running any code from the files; damaged ones are refused."""
+        """Load an estimator that ``save`` wrote, without running any code from the files.
+
+        Damaged ones are refused.
+        """
         try:
             estimator: Self = read_estimator(cls, Path(folder))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:

@@ -39,25 +39,28 @@ def _has(name: str) -> Any:
 class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Trains any scikit-learn classifier in spite of wrong labels: find them, repair them, fit on the rest.
 
-    Clones of the estimator predict every row from the other folds, ``noiseproof.audit.find_label_issues`` compares
-    these predictions with the given labels, and the estimator is fitted once more, to the repaired labels.
+    Clones of the estimator predict every row from the other folds,
+    ``noiseproof.audit.find_label_issues`` compares these predictions with the given labels, and the
+    estimator is fitted once more, to the repaired labels.
 
     Args:
-        estimator: a classifier with ``fit`` and ``predict_proba``, or a pipeline that ends in one; by default
-            ``HistGradientBoostingClassifier()``.
-        repair: ``drop`` leaves out rows whose label is an issue, ``reweigh`` weighs each row by the probability that
-            its label is right, ``correct`` gives an issue the suggested label.
-        rounds: how often labels are judged; from the second time on by models fitted to the labels repaired before.
+        estimator: a classifier with ``fit`` and ``predict_proba``, or a pipeline that ends in one;
+            by default ``HistGradientBoostingClassifier()``.
+        repair: ``drop`` leaves out rows whose label is an issue, ``reweigh`` weighs each row by the
+            probability that its label is right, ``correct`` gives an issue the suggested label.
+        rounds: how often labels are judged; from the second time on by models fitted to the labels
+            repaired before.
         folds: of the cross-fit.
-        random_state: a seed for the folds, and for what in the estimator has none; a ``RandomState`` or ``Generator``
-            to draw it from, or None for another one each time.
+        random_state: a seed for the folds, and for what in the estimator has none; a
+            ``RandomState`` or ``Generator`` to draw it from, or None for another one each time.
 
     Attributes:
         classes_: the labels, sorted.
         estimator_: the fitted estimator; it predicts positions in ``classes_``.
-        label_issues_: a DataFrame with the columns is_label_issue, quality (the probability that the given label is
-            right), given_label and suggested_label, one row for each row of ``X``. Rows of weight 0, and the only row
-            of a class, are not judged: their quality is NaN.
+        label_issues_: a DataFrame with the columns is_label_issue, quality (the probability that
+            the given label is right), given_label and suggested_label, one row for each row of
+            ``X``. Rows of weight 0, and the only row of a class, are not judged: their quality is
+            NaN.
         noise_rate_: the estimated share of wrong labels.
         n_features_in_, feature_names_in_: as those of ``estimator_``.
 
@@ -170,7 +173,9 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     def _rounds(
         self, inner: Any, x: Any, labels: Ints, weight: Floats | None, seed: int
     ) -> tuple[_Judgement, _Repaired]:
-        """Judge the given labels by models of the labels as they are repaired so far, and repair them anew."""
+        """Judge the given labels by models of the labels as they are repaired so far, and repair them
+        again.
+        """
         num_classes = int(labels.max()) + 1
         repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
         for number in range(self.rounds):
@@ -195,7 +200,8 @@ class _Judgement:
     def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
         judged = np.flatnonzero(~in_one_fold(labels, folds))  # no model that predicts the others has seen their class
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
-        # Where predictions match labels no better than by chance, the audit calls none wrong. A fit needs no proof.
+        # Where predictions match labels no better than by chance, the audit calls none wrong. A fit
+        # needs no proof.
         likely_wrong = issues.is_issue if issues.is_predictable else issues.quality < EVEN
         quality = np.ones(len(labels))
         is_issue = np.zeros(len(labels), dtype=bool)

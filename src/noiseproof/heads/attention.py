@@ -9,7 +9,7 @@ from noiseproof.heads.linear import Linear
 
 @HEADS.register("attention")
 class Attention(Linear):
-    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
+    """z = W h + b and a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
 
     >>> import torch
     >>> Attention(8, 3)(torch.zeros(2, 8)).attention.shape

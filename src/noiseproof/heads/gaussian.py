@@ -11,7 +11,7 @@ from noiseproof.heads.linear import Linear
 
 @HEADS.register("gaussian-root")
 class GaussianRoot(Linear):
-    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
+    """μ = W h + b and c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
 
     >>> import torch
     >>> GaussianRoot(8, 3)(torch.zeros(2, 8)).root.shape
@@ -31,9 +31,10 @@ class GaussianRoot(Linear):
 
 @HEADS.register("gaussian-scale")
 class GaussianScale(Linear):
-    """μ beside standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
+    """μ and standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
 
-    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of Het's released code.
+    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of
+    Het's released code.
     """
 
     gives = frozenset({"logits", "scale"})
@@ -50,7 +51,7 @@ class GaussianScale(Linear):
 
 @HEADS.register("gaussian-factors")
 class GaussianFactors(GaussianScale):
-    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
+    """μ, d and ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
 
     gives = frozenset({"logits", "scale", "factors"})
     has_linear_logits = True

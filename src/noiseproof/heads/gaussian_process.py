@@ -20,13 +20,15 @@ BLOCK = 2**21  # numbers of the quadrature in memory at once
 class GaussianProcessClassifier:
     """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is exact.
 
-    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the dummy class of
-    section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k), ε
-    ~ N(0, σ²) and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²) for all d, so that one Cholesky factor gives the marginal
-    likelihood, which selects ℓ, s² and σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E
-    softmax(f(x)), without ε, which is the noise of the labels (section 3.3).
+    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the
+    dummy class of section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then
+    Y_d = f_d + ε with f_d ~ GP(0, k), ε ~ N(0, σ²) and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²)
+    for all d, so that one Cholesky factor gives the marginal likelihood, which selects ℓ, s² and
+    σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E softmax(f(x)), without
+    ε, which is the noise of the labels (section 3.3).
 
-    The kernel is isotropic: scale features to a common range. Computed in float64, on the device of the inputs.
+    The kernel is isotropic: scale features to a common range. Computed in float64, on the device of
+    the inputs.
 
     Args:
         length_scale: ℓ; selected by the marginal likelihood if None, as are the next two.
@@ -35,7 +37,8 @@ class GaussianProcessClassifier:
         t: smoothing of the labels, without which their log-odds would be infinite.
         dummy: add a class without samples, so that the last class is treated like the others.
         steps: maximum number of L-BFGS steps.
-        max_samples: maximum number of samples; memory grows with their square, time with their cube.
+        max_samples: maximum number of samples; memory grows with their square, time with their
+            cube.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> process = GaussianProcessClassifier().fit(x, torch.tensor([0, 0, 1, 1]))
@@ -63,7 +66,9 @@ class GaussianProcessClassifier:
         self.max_samples = check_count("max_samples", max_samples, 1)
 
     def fit(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> GaussianProcessClassifier:
-        """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another model."""
+        """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another
+        model.
+        """
         x = check_tensor("x", x)
         y = check_tensor("y", y)
         self._check(x, y)
@@ -81,7 +86,9 @@ class GaussianProcessClassifier:
         return _log_density(self.factor, self.white)
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a row."""
+        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a
+        row.
+        """
         x = check_tensor("x", x).flatten(1).double()
         across = _kernel(_squared_distance(self.x, x), self.length_scale, self.signal)  # (N, M)
         explained = torch.linalg.solve_triangular(self.factor, across, upper=False).square().sum(0)
@@ -110,7 +117,10 @@ class GaussianProcessClassifier:
             raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
 
     def _maximise(self, squared: Tensor, targets: Tensor) -> tuple[float, float, float]:
-        """ℓ, s² and σ²; those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms."""
+        """ℓ, s² and σ².
+
+        Those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms.
+        """
         typical = float(squared.median()) or float(squared.mean())
         if typical == 0 and "length_scale" not in self.given:
             raise ValueError(f"Expected inputs that differ, got {len(squared)} equal ones. Or set length_scale.")
@@ -134,7 +144,9 @@ class GaussianProcessClassifier:
 
 
 def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tensor:
-    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last one."""
+    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last
+    one.
+    """
     if y.dim() == 1:
         if y.is_floating_point() or y.is_complex():
             raise TypeError(f"Expected class indices in labels of shape (N,), got {y.dtype}. Use y.long().")
@@ -154,9 +166,11 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
 def log_marginal_likelihood(
     squared: Tensor, targets: Tensor, length_scale: float, signal: float, noise: float
 ) -> tuple[float, Tensor]:
-    """log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ, log s² and log σ².
+    """log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ, log s²
+    and log σ².
 
-    With A = k + σ²I and α = A⁻¹Y the derivative is ½·tr((ααᵀ − D·A⁻¹)·∂A) (Rasmussen & Williams 2006, Eq. 5.9).
+    With A = k + σ²I and α = A⁻¹Y the derivative is ½·tr((ααᵀ − D·A⁻¹)·∂A) (Rasmussen & Williams
+    2006, Eq. 5.9).
     """
     kernel = _kernel(squared, length_scale, signal)
     factor, white = _whiten(kernel, targets, noise + JITTER * signal)
@@ -173,16 +187,19 @@ def log_marginal_likelihood(
 def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
     """E softmax(u) of independent u_k ~ N(mean_k, std_k²), all (M, K), by quadrature to about 1e-8.
 
-    softmax_k(u) is the chance that u_k + G_k is the largest, with G_k independent standard Gumbel. So its mean is
-    ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums over evenly spaced points, which
-    converge exponentially as the spacing shrinks, at a cost linear in K.
+    softmax_k(u) is the chance that u_k + G_k is the largest, with G_k independent standard Gumbel.
+    So its mean is ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums
+    over evenly spaced points, which converge exponentially as the spacing shrinks, at a cost linear
+    in K.
     """
     K = mean.shape[1]
     widest = float(std.max()) if len(std) else 0.0
-    # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the normal's tails end at ±7.
+    # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the
+    # normal's tails end at ±7.
     z = torch.linspace(-7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device)
     weight = torch.softmax(-z.square() / 2, 0)
-    # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail exponential.
+    # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail
+    # exponential.
     low = -7 * widest - 4
     high = 7 * widest + 20 + math.log(K)
     x = torch.arange(low, high, STEP, dtype=torch.float64, device=mean.device)[:, None]

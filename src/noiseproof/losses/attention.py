@@ -1,4 +1,6 @@
-"""Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
+"""Losses that need more than logits: attention from the head, a memory of predictions, or the noise
+of each label.
+"""
 
 import math
 from typing import Any
@@ -21,15 +23,19 @@ REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as 
 class NoiseAttention(Loss):
     """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
 
-    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL paper, Eq. 1); τ =
-    σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
+    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL
+    paper, Eq. 1); τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ =
+    log(e^Δ + (1 + e^Δ)·e^(−a)).
 
     Args:
         lam: λ, what turning away from a label costs.
-        beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts as 1e-4.
-        floor: raise every entry of the target to this, without renormalising; the released code does so with 1e-4.
-        warmup: training before this epoch (counted from 0, by ``set_epoch``) is with τ = 1, cross entropy: attention
-            turns away from classes that are not learned yet, and they are not learned then.
+        beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts
+            as 1e-4.
+        floor: raise every entry of the target to this, without renormalising; the released code
+            does so with 1e-4.
+        warmup: training before this epoch (counted from 0, by ``set_epoch``) is with τ = 1, cross
+            entropy: attention turns away from classes that are not learned yet, and they are not
+            learned then.
 
     >>> loss = NoiseAttention(lam=0.5)
     >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))  # τ = 0.88
@@ -91,13 +97,15 @@ class NoiseAttention(Loss):
 class EarlyLearning(Loss):
     """Early-learning regularisation (Liu et al. 2020): cross entropy that holds on to what the model believed before.
 
-    L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's earlier predictions
-    (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k, which keeps its digits as ⟨t, p⟩ → 1.
+    L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's
+    earlier predictions (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k,
+    which keeps its digits as ⟨t, p⟩ → 1.
 
     Args:
         lam: λ, how strongly to hold on.
-        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released code with 1e-4.
-            Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave the loss without a lower bound.
+        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released
+            code with 1e-4. Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave
+            the loss without a lower bound.
 
     >>> memory = torch.tensor([[0.0, 0.9]])
     >>> EarlyLearning(lam=3.0)(Output(torch.tensor([[0.0, 3.0]]), memory=memory), torch.tensor([0]))
@@ -136,9 +144,10 @@ class EarlyLearning(Loss):
 class OverParameterised(Loss):
     """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022, SOP).
 
-    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 − y), whose two parts
-    are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor). The model and u learn from the first term,
-    v from the second alone (section 3.2). Where noise explains a label, the model need not.
+    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 −
+    y), whose two parts are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor).
+    The model and u learn from the first term, v from the second alone (section 3.2). Where noise
+    explains a label, the model need not.
 
     Args:
         floor: the smallest value before φ normalises; 1e-4 in the released code.

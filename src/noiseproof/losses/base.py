@@ -1,4 +1,6 @@
-"""What every loss shares: targets, weights, reduction, functions of the label's nll with a closed-form derivative."""
+"""What every loss shares: targets, weights, reduction, functions of the label's nll with a
+closed-form derivative.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, (B, K) without negative entries, (B, K)
 
-INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, beside int64
+INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, as well as int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 
@@ -54,15 +56,17 @@ class NotFinite(ValueError):
 class Loss(nn.Module):
     """A loss of logits and labels, called like ``torch.nn.CrossEntropyLoss``.
 
-    The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries may be negative
-    and need not sum to one, because stochastic label noise (SLN paper, Eq. 3) makes such targets.
+    The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries
+    may be negative and need not sum to one, because stochastic label noise (SLN paper, Eq. 3) makes
+    such targets.
 
     Args:
         weight: weight of each class, (K,).
         ignore_index: rows with this class index count for nothing.
-        reduction: ``"mean"`` (over the rows that count, weighted by ``weight``), ``"sum"`` or ``"none"``.
-        exact: take the label's nll from the other classes' logsumexp. ``F.cross_entropy`` keeps only its absolute
-            accuracy where p_y → 1, which training never notices.
+        reduction: ``"mean"`` (over the rows that count, weighted by ``weight``), ``"sum"`` or
+            ``"none"``.
+        exact: take the label's nll from the other classes' logsumexp. ``F.cross_entropy`` keeps
+            only its absolute accuracy where p_y → 1, which training never notices.
     """
 
     needs: frozenset[str] = frozenset({"logits"})  # fields of Output
@@ -71,14 +75,14 @@ class Loss(nn.Module):
     source = ""
     name = ""
     takes: Targets = "real"  # the most general targets
-    head: str | None = None  # the head that gives what it needs, where the names of the fields do not tell
+    head: str | None = None  # the head that gives what it needs, where the names of the fields do not say it
     linear = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
     weighs_classes = False  # ``per_sample`` knows what class weights mean, of class indices too
     implied = 0  # classes whose logit is zero by definition, so that a head gives no column for them
     independent_rows = True  # a row's loss does not depend on the other rows
     multilabel = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
     extra_scores = 0  # columns of ``scores`` that belong to no class
-    starts: Mapping[str, float] = {}  # by field of Output: the head's first weights over those of the model's own start
+    starts: Mapping[str, float] = {}  # by field of Output: factors of the head's first weights
     max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
     samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
     weight: Tensor | None
@@ -115,7 +119,10 @@ class Loss(nn.Module):
         return _of_each_row(self, self.value(y), y)
 
     def scores(self, out: Output) -> Tensor:
-        """Class scores (B, K) whose softmax is the predicted distribution; accuracy and margins use them."""
+        """Class scores (B, K) whose softmax is the predicted distribution.
+
+        Accuracy and margins use them.
+        """
         predictors = self.predictors()
         return predictors[0].scores(out) if predictors else out.logits
 
@@ -124,7 +131,10 @@ class Loss(nn.Module):
         return self.scores(out).softmax(1)
 
     def variance(self, out: Output) -> Tensor | None:
-        """The variances (B, D) of the logits that the head predicts; None where it predicts none."""
+        """The variances (B, D) of the logits that the head predicts.
+
+        It is None where it predicts none.
+        """
         return next((part.variance(out) for part in self.predictors() if part is not self), None)
 
     def predictors(self) -> list[Loss]:
@@ -157,7 +167,10 @@ class Loss(nn.Module):
         return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1); ``unit`` scales its maximum to one."""
+        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1).
+
+        ``unit`` scales its maximum to one.
+        """
         raise TypeError(
             f"`{self}` depends on the other classes too, so it has no weight as a function of the margin alone. "
             "Use average_error(loss, z, num_classes) for its gradient at initialisation."
@@ -218,9 +231,10 @@ class Loss(nn.Module):
     def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
-        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K, …): each place is a
-        row. Labels of other integer types are taken as int64. ``sample_weight`` (B,) multiplies each row's loss and
-        does not enter the mean's denominator, so a weight of zero does not enlarge the gradients of other rows.
+        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K,
+        …): each place is a row. Labels of other integer types are taken as int64. ``sample_weight``
+        (B,) multiplies each row's loss and does not enter the mean's denominator, so a weight of
+        zero does not enlarge the gradients of other rows.
         """
         if isinstance(out, Tensor):
             out = Output(out)
@@ -293,14 +307,19 @@ class Loss(nn.Module):
         return beyond_cross_entropy and of_rows and pays_in_blocks(out.logits, target)
 
     def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
-        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in ``torch.nn.CrossEntropyLoss``."""
+        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in
+        ``torch.nn.CrossEntropyLoss``.
+        """
         return (self._weighed(target) * value).sum(1)
 
     def _weighed(self, target: Tensor) -> Tensor:
         return target if self.weight is None else target * self.weight
 
     def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
-        """Losses (B,) of real-valued targets times the class weights; ``_reduce`` has those of class indices."""
+        """Losses (B,) of real-valued targets times the class weights.
+
+        ``_reduce`` multiplies those of class indices.
+        """
         return value if target.dim() == 1 or self.weight is None else value * self._weighed(target).sum(1)
 
     def _check_not_negative(self, target: Tensor, expected: str = "no negative entries") -> None:
@@ -347,15 +366,21 @@ class Loss(nn.Module):
             part.set_epoch(epoch)
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Take ``shares`` (K,) as those of all labels to train on; the training loop calls it once, before all steps.
+        """Take ``shares`` (K,) as the shares of the classes among all labels to train on.
 
-        ``total`` is the sum over the processes that share the rows of a step, where there are several.
+        The training loop calls it once, before all steps.
+
+        ``total`` is the sum over the processes that share the rows of a step, where there are
+        several.
         """
         for part in self._parts():
             part.set_shares(shares, total)
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        """Draw what this loss draws in the next step from ``seed``, or from a generator; most draw nothing."""
+        """Draw what this loss draws in the next step from ``seed``, or from a generator.
+
+        Most draw nothing.
+        """
         for part in self._parts():
             part.set_step(seed, generator)
 
@@ -375,7 +400,9 @@ class Loss(nn.Module):
         return type(self)(**{**self.hyperparameters, **changes}, **options)
 
     def __str__(self) -> str:
-        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction and the like."""
+        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction
+        and the like.
+        """
         given = {name: value for name, value in self.hyperparameters.items() if value is not None}
         return format_call(self.name or type(self).__name__, given)
 
@@ -396,7 +423,8 @@ class Loss(nn.Module):
 class MarginLoss(Loss):
     """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times (softmax − onehot).
 
-    A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would cancel or underflow.
+    A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would
+    cancel or underflow.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -472,7 +500,7 @@ class WeightedSum(Loss):
         return weight / self.max_weight if unit else weight
 
     def _prefixes(self) -> list[str]:
-        """A name for each term: that of its loss, ``agce#2`` for the second of the same."""
+        """A name for each term: its loss, and ``agce#2`` for the second of the same."""
         names = [loss.name or type(loss).__name__ for _, loss in self.terms]
         nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
         return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
@@ -538,7 +566,10 @@ def _check_single(losses: Sequence[Loss]) -> None:
 
 
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
-    """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
+    """``loss`` as a part of another, which decides what is ignored and how classes weigh.
+
+    A copy where they differ.
+    """
     if loss.ignore_index == ignore_index and is_same(loss.weight, weight):
         return loss
     misplaced = "" if loss.ignore_index in (IGNORED, ignore_index) else "ignore_index"
@@ -555,7 +586,7 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
 
 
 def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> Tensor:
-    """Return a field of ``out`` beside its logits, which must have one of ``shapes``."""
+    """Return a field of ``out``, which must have one of ``shapes``."""
     field: Tensor | None = getattr(out, name)
     if field is None or field.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in shapes)
@@ -576,7 +607,9 @@ def countable(target: Tensor, ignore_index: int) -> Tensor:
 
 
 def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
-    """Check that ``value`` has one number per label: a mean would train silently, at the wrong rate."""
+    """Check that ``value`` has one number per label: a mean would train silently, at the wrong
+    rate.
+    """
     if value.shape != y.nll.shape:
         raise ValueError(
             f"Expected `value` of `{loss}` to return the loss of each label, shape {tuple(y.nll.shape)} as `y.nll`, "

@@ -46,23 +46,27 @@ def calibrate(
     sigma: float = 1.0,
     check: bool = True,
 ) -> Calibration:
-    """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
+    """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like``
+    classes.
 
-    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and appendix 4). If that does
-    not learn by ``losses.verdict``, there is none, or it needs more steps than short trainings have and the given θ
-    fewer, the result is the given θ where that learns, else the value that learns with the nearest error; ``note`` says
-    why.
+    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and
+    appendix 4). If that does not learn by ``losses.verdict``, there is none, or it needs more steps
+    than short trainings have and the given θ fewer, the result is the given θ where that learns,
+    else the value that learns with the nearest error; ``note`` says why.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
-        free: the hyperparameter to change (``"q"``; in sums ``"agce.q"``), where there are several. Of a pair of names
-            the first runs over ``grid``, the second is solved, and the result is a curve.
-        grid: values of the pair's first name; by default 21 from a hundredth to a hundred times its value.
+        free: the hyperparameter to change (``"q"``; in sums ``"agce.q"``), where there are several.
+            Of a pair of names the first runs over ``grid``, the second is solved, and the result is
+            a curve.
+        grid: values of the pair's first name; by default 21 from a hundredth to a hundred times its
+            value.
         sigma: standard deviation of the untrained network's logits.
         check: give only what learns; False for the solution of the equation alone.
 
     Raises:
-        NoSolution: no admissible value learns (without ``check``, or solves the equation), with reason and remedy.
+        NoSolution: no admissible value learns (without ``check``, or solves the equation), with
+            reason and remedy.
 
     >>> calibration = calibrate("gce:q=0.7", 1000)
     >>> round(calibration.params["q"], 4), round(calibration.error, 6)
@@ -103,8 +107,12 @@ def calibrate(
         return solved()
     except NoSolution as reason:
         bias = logit_bias(K, sigma=sigma)
-        advice = f" Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f} makes the label's mean"
-        raise NoSolution(f"{reason}{f'{advice} probability 0.15.' * (bias > 0)}") from None
+        if bias <= 0:
+            raise
+        raise NoSolution(
+            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f} makes the label's "
+            "mean probability 0.15."
+        ) from None
 
 
 def _checked(
@@ -115,7 +123,9 @@ def _checked(
     asked: Calibration,
     sigma: float,
 ) -> Calibration:
-    """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest that does."""
+    """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest
+    that does.
+    """
     K = asked.num_classes
     weights = MeanWeights(asked.num_classes, None, sigma)
 
@@ -151,11 +161,15 @@ def _checked(
 
 
 def _fault(judged: Verdict, own: Verdict) -> str:
-    """What a solution does wrong, of some number of classes; nothing where it may take the place of its loss."""
+    """What a solution does wrong, of some number of classes.
+
+    Nothing where it may take the place of its loss.
+    """
     if judged.answer != "learns":
         return "does not learn {} classes"
-    is_slower = judged.is_long and own.answer == "learns" and own.slowness < judged.slowness
-    return "learns {} classes more slowly" * is_slower
+    if judged.is_long and own.answer == "learns" and own.slowness < judged.slowness:
+        return "learns {} classes more slowly"
+    return ""
 
 
 def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) -> str:
@@ -165,11 +179,14 @@ def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) ->
     best = next((other for other in others if learns(other)), None)
     if best is None:
         return "Use another loss, such as gce."
-    return f"`{best}` learns {K} classes{' as it is' * (best is loss)}."
+    return f"`{best}` learns {K} classes{' as it is' if best is loss else ''}."
 
 
 def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]) -> Loss | None:
-    """The loss with the ``name`` of the smallest ``distance`` that ``learns``; None if no value tried does."""
+    """The loss with the ``name`` of the smallest ``distance`` that ``learns``.
+
+    It is None if no value tried does.
+    """
     axis = _Axis(loss, name)
     points = sorted({axis.at(t) for t in axis.grid()})
     with np.errstate(invalid="ignore"):  # far out a loss may overflow
@@ -181,9 +198,11 @@ def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: C
         return None
     place = points.index(first)
     best = first
-    for beside in points[max(0, place - 1) : place + 2]:  # between the last that learns and a nearer one that does not
-        bad = beside
-        for _ in range(30 if finite.get(beside, math.inf) < finite[first] else 0):
+    for neighbour in points[
+        max(0, place - 1) : place + 2
+    ]:  # between the last that learns and a nearer one that does not
+        bad = neighbour
+        for _ in range(30 if finite.get(neighbour, math.inf) < finite[first] else 0):
             middle = (best + bad) / 2
             best, bad = (middle, bad) if learns(_changed(loss, **{name: middle})) else (best, middle)
     return _changed(loss, **{name: best})
@@ -213,7 +232,8 @@ class _Tau(Remargin):
 class TauShift(_Tau):
     """A loss shifted so that its mean margin at initialisation becomes −τ, by default that of 10 classes.
 
-    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1 misprints it).
+    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1
+    misprints it).
 
     >>> round(TauShift("mae", num_classes=100).shift, 4)
     2.4704
@@ -240,7 +260,9 @@ class TauScale(_Tau):
 def remargin_for(
     loss: Loss | str, num_classes: int, *, by: By = "shift", tau: float | None = None, sigma: float = 1.0
 ) -> Remargin:
-    """The loss whose mean margin at initialisation is −τ (that of 10 classes): ``TauShift`` or ``TauScale``."""
+    """The loss whose mean margin at initialisation is −τ (that of 10 classes): ``TauShift`` or
+    ``TauScale``.
+    """
     if by not in ("shift", "scale"):
         raise ValueError(f"Expected `by` to be 'shift' or 'scale', got {by!r}.")
     return (TauShift if by == "shift" else TauScale)(loss, num_classes, tau, sigma)
@@ -315,13 +337,17 @@ class _Axis:
         return inside
 
     def grid(self) -> list[float]:
-        """Points that become sparse with their distance from the present value, up to the ends of the range."""
+        """Points that become sparse with their distance from the present value, up to the ends of
+        the range.
+        """
         steps = [0.1 * (2 ** (k / 2) - 1) for k in range(2 * self.doublings - 1)]
         return [self.reach(0.0, side * step) for side in (1, -1) for step in steps]
 
 
 def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float) -> float:
-    """The value of ``name`` nearest to the present one where ``error`` is ``target``, of those that the loss admits."""
+    """The value of ``name`` nearest to the present one where ``error`` is ``target``, of those that
+    the loss admits.
+    """
     axis = _Axis(loss, name)
     at = axis.at
 

@@ -1,4 +1,6 @@
-"""Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al. 2017)."""
+"""Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al.
+2017).
+"""
 
 import math
 import zlib
@@ -77,9 +79,9 @@ class Forward(Corrected):
 class Backward(Corrected):
     """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
 
-    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without end from driving p to
-    zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip], without a gradient outside, which bounds the
-    loss; the released code does so with 1e-7.
+    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without
+    end from driving p to zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip],
+    without a gradient outside, which bounds the loss; the released code does so with 1e-7.
 
     >>> Backward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.3731)
@@ -117,11 +119,12 @@ def _inverse(T: Tensor) -> Tensor:
 
 
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
-    """Transition matrix from anchor points: row i is the prediction for the sample most surely of class i.
+    """Transition matrix from anchor points: row i is the prediction for the sample most surely of
+    class i.
 
-    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its ``percentile`` are
-    not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The released code zeroes part of a row by
-    accident.
+    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its
+    ``percentile`` are not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The
+    released code zeroes part of a row by accident.
     """
     probs = check_probabilities("pred_probs", pred_probs)
     trusted = probs

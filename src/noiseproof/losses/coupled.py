@@ -1,4 +1,6 @@
-"""Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer loss."""
+"""Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer
+loss.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +21,10 @@ from noiseproof.losses.sums import inner_loss
 
 
 class CoupledLoss(Loss):
-    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``.
+    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) as well as the label's ``y.nll``.
 
-    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with real-valued targets.
+    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with
+    real-valued targets.
     """
 
     kind: Kind = "coupled"
@@ -48,8 +51,8 @@ class NCE(CoupledLoss):
 class NFL(CoupledLoss):
     """Normalised focal loss (Ma et al. 2020; the bias paper misprints it).
 
-    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the released code,
-    which treats every (1 − p)^γ as a constant.
+    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the
+    released code, which treats every (1 − p)^γ as a constant.
 
     >>> NFL(gamma=0.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0215)
@@ -83,7 +86,8 @@ class _FocalTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
         p = log_p.exp()
-        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 − p) bounded there.
+        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 −
+        # p) bounded there.
         miss = (1 - p).clamp_min_(torch.finfo(p.dtype).eps / 2)
         power = miss**focal.gamma
         ctx.save_for_backward(log_p, p, miss, power)
@@ -145,7 +149,8 @@ class Brier(CoupledLoss):
 class Smoothed(CoupledLoss):
     """Cross entropy against the label with a share of itself spread over all classes.
 
-    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k; with class weights w each nll_k is multiplied by its own w_k.
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k; with class weights w each nll_k is multiplied by its own
+    w_k.
     """
 
     weighs_classes = True
@@ -219,9 +224,10 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
 class PriorLoss(Loss):
     """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
 
-    With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares of all labels, as
-    the training loop gives them by ``set_shares``; without that call, those of the batch. Early in training, a prior
-    above the true share of a class rewards never predicting it, and a bounded loss has no gradient that leads back.
+    With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares
+    of all labels, as the training loop gives them by ``set_shares``; without that call, those of
+    the batch. Early in training, a prior above the true share of a class rewards never predicting
+    it, and a bounded loss has no gradient that leads back.
     """
 
     prior: Tensor | None
@@ -256,7 +262,9 @@ class PriorLoss(Loss):
         self._sum = total
 
     def _mean(self, values: Tensor, counted: Tensor) -> Tensor:
-        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over those of this one."""
+        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over
+        those of this one.
+        """
         totals = torch.cat([values.reshape(-1), counted.sum()[None].to(values.dtype)])
         totals = totals if self._sum is None else self._sum(totals)
         return (totals[:-1] / totals[-1].clamp(min=1)).view(values.shape)
@@ -291,10 +299,11 @@ class PriorLoss(Loss):
 class CR(PriorLoss, CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
-    L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
-    labels; without it, that of the batch, and before the epoch ``warmup`` of a run that of all its labels. The loss has
-    no lower bound, and training may go after it without end; with a bounded ``loss`` in the place of nll, such as
-    ``phuber:tau=1e3``, it has one.
+    L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the
+    distribution of the noisy labels; without it, that of the batch, and before the epoch ``warmup``
+    of a run that of all its labels. The loss has no lower bound, and training may go after it
+    without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has
+    one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
@@ -345,13 +354,15 @@ class CR(PriorLoss, CoupledLoss):
 class Peer(PriorLoss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,), in training from the
-    epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a ``torch.Generator`` or a seed; without one the
-    second term is its exact mean over all pairs, which has the same expectation and no variance. A ``loss`` of class
-    indices only costs that mean a pass for each class.
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,),
+    in training from the epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a
+    ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs,
+    which has the same expectation and no variance. A ``loss`` of class indices only costs that mean
+    a pass for each class.
 
-    Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
-    pairs depend on the generator's seed and on the step, in evaluation mode on that seed alone.
+    Every call draws again, until ``set_step`` is called, as the training loop does before every
+    step: from then on the pairs depend on the generator's seed and on the step, in evaluation mode
+    on that seed alone.
 
     >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     tensor(-1.)

@@ -1,6 +1,7 @@
 """Fast paths of the losses, each with the time it saves of forward and backward together.
 
-In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of alternating runs).
+In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of
+alternating runs).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +34,16 @@ def mean(losses: Tensor) -> Tensor:
 
 
 def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
-    """−log p_y of each row (B,), zero where the target is ``ignore_index``; ``closed``: a closed-form slope follows."""
+    """−log p_y of each row (B,), zero where the target is ``ignore_index``.
+
+    ``closed``: a closed-form slope follows.
+    """
     if closed or not torch.compiler.is_compiling():
         return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
-    # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax − onehot). Of cross
-    # entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where g is a short expression that it
-    # inlines; that of a closed slope is long enough to be made a vector first (torch 2.11, see benchmarks/gpu.py).
+    # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax −
+    # onehot). Of cross entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where
+    # g is a short expression that it inlines; that of a closed slope is long enough to be made a
+    # vector first (torch 2.11, see benchmarks/gpu.py).
     z = logits.to(wide(logits.dtype))
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
     nll = z.logsumexp(1) - torch.where(is_label, z, 0).sum(1)
@@ -51,7 +56,9 @@ def pays_in_blocks(logits: Tensor, target: Tensor) -> bool:
 
 
 def by_blocks(logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """``per_row(block, start)`` over all rows, (B, K) → (B,): saves 40 % of nce and 35 % of mse at (4096, 1000)."""
+    """``per_row(block, start)`` over all rows, (B, K) → (B,): saves 40 % of nce and 35 % of mse at
+    (4096, 1000).
+    """
     losses: Tensor = _Blocks.apply(logits, per_row)  # type: ignore[no-untyped-call]
     return losses
 

@@ -1,4 +1,6 @@
-"""Logistic-Normal likelihood (LN paper): a Gaussian over logits, whose covariance the head predicts."""
+"""Logistic-Normal likelihood (LN paper): a Gaussian over logits, whose covariance the head
+predicts.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ field = partial(field_of, remedy="Use a head that gives it, or a loss with anoth
 class _RankOne(torch.autograd.Function):
     """Eq. 5 with Σ^½ = ccᵀ + λI, and its gradients in closed form, from the scalars cᵀc and cᵀe.
 
-    With u = 1/(λ + cᵀc) and e = αc + p, p ⊥ c, Σ^-½e = p/λ + αu·c: nothing cancels where e is parallel to c, which is
-    what training drives c to (Eq. 7). α and p are taken in float64, since float32 would lose digits of the gradients.
+    With u = 1/(λ + cᵀc) and e = αc + p, p ⊥ c, Σ^-½e = p/λ + αu·c: nothing cancels where e is
+    parallel to c, which is what training drives c to (Eq. 7). α and p are taken in float64, since
+    float32 would lose digits of the gradients.
     """
 
     @staticmethod
@@ -44,7 +47,8 @@ class _RankOne(torch.autograd.Function):
         alpha = alpha * u
         inner = inner * u
         share = alpha * inner  # of ‖Σ^-½e‖², along c
-        # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p + 2u(1 − share)·c.
+        # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p
+        # + 2u(1 − share)·c.
         factors = torch.stack(
             (alpha * u, torch.addcmul(inner, inner, u, value=lam), torch.addcmul(u, u, share, value=-1))
         )
@@ -75,24 +79,29 @@ class _RankOne(torch.autograd.Function):
 class LN(Loss):
     """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose spread the head predicts.
 
-    L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the logits and c
-    ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k = log(((1 − t)K′ + t)/t) at the label
-    and 0 elsewhere. A target (B, K) of probabilities is smoothed and mapped the same way, so the loss is not linear in
-    it. Defaults are the LN paper's most frequent choice (Tables 5 and 6).
+    L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the
+    logits and c ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k =
+    log(((1 − t)K′ + t)/t) at the label and 0 elsewhere. A target (B, K) of probabilities is
+    smoothed and mapped the same way, so the loss is not linear in it. Defaults are the LN paper's
+    most frequent choice (Tables 5 and 6).
 
     Args:
-        lam: λ, the smallest standard deviation: smaller residuals are not attenuated (LN paper, section 3.1).
+        lam: λ, the smallest standard deviation: smaller residuals are not attenuated (LN paper,
+            section 3.1).
         tau: the temperature τ of the targets and of the prediction.
         t: how much of the label is spread over all classes.
-        dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are treated alike.
-            Without it the last class has no logit, and the head gives K − 1.
-        covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with ``Output.scale`` σ,
-            (B, D) or (B, 1) (the LN paper gives no formula for these); ``identity`` is Σ = I.
-        predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
-            with the dummy class.
-        nll: add the constants of Eq. 4, so that the value is −log of the density (``LogisticNormal.log_prob``).
-        start: the first weights of the head's layers, over those of the model's own initialisation, which the LN paper
-            (ten classes) takes. With many classes a root of that size explains every label as noise at first.
+        dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are
+            treated alike. Without it the last class has no logit, and the head gives K − 1.
+        covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with
+            ``Output.scale`` σ, (B, D) or (B, 1) (the LN paper gives no formula for these);
+            ``identity`` is Σ = I.
+        predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released
+            code, over K + 1 with the dummy class.
+        nll: add the constants of Eq. 4, so that the value is −log of the density
+            (``LogisticNormal.log_prob``).
+        start: the first weights of the head's layers, over those of the model's own initialisation,
+            which the LN paper (ten classes) takes. With many classes a root of that size explains
+            every label as noise at first.
 
     >>> loss, mean = LN(lam=0.5, tau=1.0, reduction="none"), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
     >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))  # the second label is wrong
@@ -141,7 +150,9 @@ class LN(Loss):
         return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
 
     def error(self, mean: Tensor, target: Tensor) -> Tensor:
-        """μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or probabilities (B, K)."""
+        """μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or probabilities (B,
+        K).
+        """
         num_classes = mean.shape[1] + self.implied
         error = mean.to(torch.float64, copy=True)
         if target.dim() == 2:
@@ -157,7 +168,9 @@ class LN(Loss):
         return error.scatter_add_(1, column, aim)
 
     def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
-        """Probabilities (B, K′) of a label, spread over all classes by t (LN paper, footnote 2), in float64."""
+        """Probabilities (B, K′) of a label, spread over all classes by t (LN paper, footnote 2), in
+        float64.
+        """
         if target.dim() == 1:
             target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(1, target[:, None], 1)
         sure = F.pad(target.double(), (0, int(self.dummy)))
@@ -190,7 +203,9 @@ class LN(Loss):
         return self._weigh_rows(value, target)
 
     def finished(self, value: Tensor, out: Output) -> Tensor:
-        """``value`` in the precision of the logits; raises NotFinite if a covariance exploded; NaN logits give NaN."""
+        """``value`` in the precision of the logits; raises NotFinite if a covariance exploded; NaN
+        logits give NaN.
+        """
         if readable(value) and not math.isfinite(float(value.detach().sum())):
             rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
             for name in self.needs - {"logits"} if len(rows) else ():
@@ -207,7 +222,10 @@ class LN(Loss):
         return (F.pad(out.logits, (0, 1)) if every else out.logits) / self.tau
 
     def variance(self, out: Output) -> Tensor | None:
-        """diag Σ (B, D): c_k²(‖c‖² + 2λ) + λ² of Σ^½ = ccᵀ + λI, (σ_k + λ)² of a diagonal one; None where Σ = I."""
+        """diag Σ (B, D): c_k²(‖c‖² + 2λ) + λ² of Σ^½ = ccᵀ + λI, (σ_k + λ)² of a diagonal one.
+
+        It is None where Σ = I.
+        """
         if self.covariance == "identity":
             return None
         spread: Tensor = self._spread(out)["root" if self.covariance == "full" else "scale"]

@@ -34,9 +34,11 @@ def draw_noise(
     source: int | torch.Generator,
     classes_first: bool = False,
 ) -> Iterator[Chunk]:
-    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``.
+    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with
+    ``samples``.
 
-    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
+    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory:
+    as kernels read it.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
     rows = 1 if shared else len(like)
@@ -96,7 +98,8 @@ class _MeanSoftmax(torch.autograd.Function):
         tau: float,
         noise: Callable[[], Iterable[Chunk]],
     ) -> Tensor:
-        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
+        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p
+        # is −500 too.
         total: Tensor | None = None
         samples = 0
         ctx.first = []
@@ -139,7 +142,8 @@ class _MeanSoftmax(torch.autograd.Function):
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
         for (each, across), log_p in ctx.first or again:
-            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14, for the label.
+            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14,
+            # for the label.
             pull = (log_p - rounded).exp_().mul_(grad)
             slope = pull.sub_(log_p.exp().mul_(pull.sum(-1, keepdim=True)))
             of_mean += slope.sum(0)
@@ -153,20 +157,22 @@ class _MeanSoftmax(torch.autograd.Function):
 class Het(Loss):
     """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
 
-    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or u_s = μ +
-    Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V ``Output.factors``.
-    Memory does not grow with ``samples``. Once differentiable; ``torch.compile`` breaks its graph here, and
-    ``torch.func`` cannot derive it.
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ
+    ≠ 1), or u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is
+    ``Output.scale`` and V ``Output.factors``. Memory does not grow with ``samples``. Once
+    differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
 
-    The noise depends on ``seed`` and on what ``set_step`` was last given: the training loop calls it before every step,
-    your own loop has to. In evaluation mode it depends on ``seed`` alone and is the same for all rows. With a
-    generator, as the loop gives on one GPU, a CUDA graph can hold the step: all of a step's noise then stays in memory.
+    The noise depends on ``seed`` and on what ``set_step`` was last given: the training loop calls
+    it before every step, your own loop has to. In evaluation mode it depends on ``seed`` alone and
+    is the same for all rows. With a generator, as the loop gives on one GPU, a CUDA graph can hold
+    the step: all of a step's noise then stays in memory.
 
     Args:
         tau: the temperature τ.
         samples: how many samples to average, in training and in prediction.
         covariance: ``diagonal``, or ``full`` for factors too.
-        shared: give all rows of a batch the same noise in training, too, as the WRN of uncertainty-baselines does.
+        shared: give all rows of a batch the same noise in training, too, as the WRN of
+            uncertainty-baselines does.
         seed: of the noise.
 
     >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
@@ -250,7 +256,10 @@ class Het(Loss):
         return scale, field(out, "factors", (rows, K, rank))
 
     def _noise(self, mean: Tensor, factors: Tensor | None) -> Callable[[], Iterable[Chunk]]:
-        """What draws the noise of this call, the same each time; a step's generator draws it once and keeps it."""
+        """What draws the noise of this call, the same each time.
+
+        A step's generator draws it once and keeps it.
+        """
         rank = 0 if factors is None else factors.shape[2]
         classes_first = _kernels_for(mean, factors) is not None
         draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row

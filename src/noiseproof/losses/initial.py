@@ -1,8 +1,9 @@
-"""Margins and gradients of an untrained network, by the number of classes (bias and curriculum papers).
+"""Margins and gradients of an untrained network, by the number of classes (bias and curriculum
+papers).
 
-At initialisation the logits are taken as independent N(0, σ²). A margin loss sees one random number of them,
-L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to about 1e-8: nothing is sampled.
-Losses that depend on the other classes too are averaged over a fixed sample.
+At initialisation the logits are taken as independent N(0, σ²). A margin loss sees one random number
+of them, L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to about 1e-8:
+nothing is sampled. Losses that depend on the other classes too are averaged over a fixed sample.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials th
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
     """Bias ε of the labelled logit that makes its mean probability ``C`` in an untrained network.
 
-    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C over all logits (bias paper, Eq. 4, which trains with the
-    roundings 0.5 and 3.0, and with 5.2 at 1000). It is negative where C < 1/K.
+    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C over all logits (bias paper, Eq. 4,
+    which trains with the roundings 0.5 and 3.0, and with 5.2 at 1000). It is negative where C <
+    1/K.
 
     >>> [round(logit_bias(K), 4) for K in (10, 100, 1000)]
     [0.5246, 3.0341, 5.3576]
@@ -55,8 +57,8 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
 def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
     """Mean margin E[Δ_y] of an untrained network.
 
-    ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of curriculum paper, Eq. 4, which
-    fails for few classes or large σ.
+    ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of curriculum
+    paper, Eq. 4, which fails for few classes or large σ.
     """
     K = check_classes(num_classes)
     sigma = check_sigma(sigma)
@@ -66,12 +68,14 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
 
 
 def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS) -> Z:
-    """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0, σ²).
+    """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0,
+    σ²).
 
-    ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
-    Where it vanishes around z = 0, the loss doesn't learn. Other losses are averaged over a fixed sample of ``draws``
-    logits (relative error about 1e-4, or 4e-4 of 2¹⁷); ``peer``, and ``cr`` without a prior, as in a batch with
-    equally many labels of each class. ``z`` may be a tensor of any shape.
+    ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩
+    for a margin loss. Where it vanishes around z = 0, the loss doesn't learn. Other losses are
+    averaged over a fixed sample of ``draws`` logits (relative error about 1e-4, or 4e-4 of 2¹⁷);
+    ``peer``, and ``cr`` without a prior, as in a batch with equally many labels of each class.
+    ``z`` may be a tensor of any shape.
 
     >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # The bias paper prints −0.279
     -0.028234
@@ -135,13 +139,18 @@ class Distribution(NamedTuple):
         return float(self.weights @ f(torch.from_numpy(self.points)).detach().numpy())
 
     def finer(self, times: int) -> Distribution:
-        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in zeros."""
+        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in
+        zeros.
+        """
         weights = np.fft.irfft(np.fft.rfft(self.weights), len(self.weights) * times)
         return Distribution(self.start, self.step / times, weights)
 
 
 def normal(sigma: float, step: float) -> Distribution:
-    """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left; the trapezoidal rule is exact to rounding for it."""
+    """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left.
+
+    The trapezoidal rule is exact to rounding for it.
+    """
     reach = math.ceil(8.5 * sigma / step)
     weights = np.exp(-((np.arange(-reach, reach + 1) * (step / sigma)) ** 2) / 2)
     return Distribution(-reach * step, step, weights / weights.sum())
@@ -150,7 +159,8 @@ def normal(sigma: float, step: float) -> Distribution:
 def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
     """The distribution of f(X, Y) for independent X and Y on grids of the same step.
 
-    The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
+    The mass of each pair is shared by the six points around f(x, y) so that its moments up to the
+    fifth are kept.
     """
     mass = np.outer(a.weights, b.weights)
     values = f.outer(a.points, b.points)
@@ -173,7 +183,10 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
 
 @functools.lru_cache(maxsize=512)
 def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
-    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid ``times`` finer."""
+    """The distribution of log Σ exp z_i over ``count`` logits, by halves.
+
+    On a grid ``times`` finer.
+    """
     if times > 1:
         return log_sum(count, sigma).finer(times)
     if count == 1:
@@ -187,7 +200,9 @@ def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
 
 
 def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int = DRAWS) -> float:
-    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum of others."""
+    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum of
+    others.
+    """
     if loss.needs != frozenset({"logits"}):
         raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
     if loss.kind != "margin":
@@ -203,7 +218,9 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int 
 
 
 def _of_rows(loss: Loss, num_classes: int) -> Loss:
-    """``loss`` of single rows, in a batch where every class is the label equally often if it depends on that."""
+    """``loss`` of single rows, in a batch where every class is the label equally often if it
+    depends on that.
+    """
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
         loss = CR(loss=_of_rows(loss.loss, num_classes))
     if isinstance(loss, CR):
@@ -215,13 +232,17 @@ def _of_rows(loss: Loss, num_classes: int) -> Loss:
 
 
 def _controls(rest: Tensor, z: float) -> Tensor:
-    """What the grid can average: L = log Σ_{i≠k} exp z_i, L², p and p², of which CE's and MAE's errors are made."""
+    """What the grid can average: L = log Σ_{i≠k} exp z_i, L², p and p², of which CE's and MAE's
+    errors are made.
+    """
     p = torch.sigmoid(z - rest)
     return torch.stack([rest, rest.square(), p, p.square()], 1)
 
 
 def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -> float:
-    """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
+    """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are
+    known exactly.
+    """
     K = num_classes
     generator = torch.Generator().manual_seed(0)
     others = log_sum(K - 1, sigma)
@@ -242,8 +263,9 @@ def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -
             control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
             seen = torch.cat([torch.ones_like(error), control, error], 1)
             triangle = torch.linalg.qr(torch.cat([triangle, seen]), mode="r").R
-    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart what moments, which
-    # square the condition, would not, and directions as small as the grid's error are left out.
+    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart
+    # what moments, which square the condition, would not, and directions as small as the grid's
+    # error are left out.
     norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(torch.finfo(torch.float64).tiny)
     inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
     return float(inverse[0] @ triangle[:, 6] / norm[0])

@@ -1,7 +1,9 @@
-"""The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax carries to the simplex.
+"""The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax
+carries to the simplex.
 
-The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D + 1 classes.
-All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D matrix is built.
+The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D +
+1 classes. All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D
+matrix is built.
 """
 
 import math
@@ -22,7 +24,9 @@ def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
-    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper, Eq. 11)."""
+    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper,
+    Eq. 11).
+    """
     log_q = probs.log()
     return tau * (log_q[..., :-1] - log_q[..., -1:])
 
@@ -30,7 +34,8 @@ def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
 def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
     """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
 
-    Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI with neither.
+    Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI
+    with neither.
     """
     error, D = error.double(), error.shape[-1]
     square: Tensor

@@ -18,8 +18,9 @@ LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code
 
 
 def _rounds_below_tolerance(largest: float, q: float) -> bool:
-    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error, a few ulp of the
-    terms, is then below that of the nll itself."""
+    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error,
+    a few ulp of the terms, is then below the error of the nll itself.
+    """
     return q * math.log(largest) < math.log(4 * q)
 
 
@@ -163,7 +164,8 @@ class TruncatedGCE(MarginLoss):
 class SCE(MarginLoss):
     """Symmetric cross entropy (Wang et al. 2019): α·CE + β·RCE.
 
-    l = −α log p − β·A·(1 − p); the curriculum paper's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A = −1.
+    l = −α log p − β·A·(1 − p); the curriculum paper's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A =
+    −1.
 
     >>> SCE(alpha=0.1, beta=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(1.1106)
@@ -186,7 +188,8 @@ class SCE(MarginLoss):
 class AUL(MarginLoss):
     """Asymmetric unhinged loss (Zhou et al. 2021).
 
-    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (curriculum paper, Table 1; Table 6 swaps it with AGCE).
+    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (curriculum paper, Table 1; Table 6
+    swaps it with AGCE).
 
     >>> AUL(a=1.1, q=5)(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
     tensor(0.1815)
@@ -221,8 +224,8 @@ class AUL(MarginLoss):
 class AGCE(MarginLoss):
     """Asymmetric generalised cross entropy (Zhou et al. 2021).
 
-    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (curriculum paper, Table 1, with the ^q it drops; the bias
-    paper calls a b).
+    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (curriculum paper, Table 1, with the ^q
+    it drops; the bias paper calls a b).
 
     >>> AGCE(a=0.6, q=0.6)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1003)
@@ -280,7 +283,8 @@ class AEL(MarginLoss):
 class TCE(MarginLoss):
     """Taylor cross entropy (Feng et al. 2020): the series of −log p in 1 − p, cut after order t.
 
-    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (curriculum paper, Table 6); t = 1 is MAE.
+    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (curriculum paper, Table 6); t = 1 is
+    MAE.
 
     >>> TCE(t=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1263)
@@ -323,7 +327,8 @@ class PHuber(MarginLoss):
         self._bend = math.log(self.tau)
 
     def value(self, y: LabelProb) -> Tensor:
-        # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that would cancel.
+        # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that
+        # would cancel.
         if self.tau < 2:
             beyond = torch.expm1(-y.nll) * -self.tau + (1 - self.tau)
         else:

@@ -1,4 +1,6 @@
-"""Losses of rows with several labels: K questions with the answer yes or no, each a margin loss of its own."""
+"""Losses of rows with several labels: K questions with the answer yes or no, each a margin loss of
+its own.
+"""
 
 from typing import Any
 
@@ -17,9 +19,10 @@ from noiseproof.losses.sums import inner_loss
 class MultiLabel(Loss):
     """A margin loss for each of K yes-or-no questions: Δ_k = z_k if label k is given, else −z_k.
 
-    L = Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k)), with logits (B, K) and targets t (B, K), 0 or 1; other numbers
-    interpolate. l₀ is the loss ``absent`` of labels that are not given, by default l. Of ``ce``, the mean over rows is
-    K times ``torch.nn.BCEWithLogitsLoss``. ``weight`` multiplies each question.
+    L = Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k)), with logits (B, K) and targets t (B, K), 0 or 1;
+    other numbers interpolate. l₀ is the loss ``absent`` of labels that are not given, by default l.
+    Of ``ce``, the mean over rows is K times ``torch.nn.BCEWithLogitsLoss``. ``weight`` multiplies
+    each question.
 
     >>> MultiLabel("gce:q=0.7")(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.4027)
@@ -92,8 +95,8 @@ class _ShiftedFocal(MarginLoss):
 class ASL(MultiLabel):
     """Asymmetric loss (Ridnik et al. 2021): labels that are not given count less, and not at all where p ≤ m.
 
-    l = −(1 − p)^γ₊ log p of a given label, −p_m^γ₋ log(1 − p_m) of another, p_m = max(p − m, 0), with p = σ(z) and
-    their true derivatives (the released code holds the powers constant).
+    l = −(1 − p)^γ₊ log p of a given label, −p_m^γ₋ log(1 − p_m) of another, p_m = max(p − m, 0),
+    with p = σ(z) and their true derivatives (the released code holds the powers constant).
 
     >>> ASL()(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.1275)

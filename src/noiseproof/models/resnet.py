@@ -32,7 +32,8 @@ class Pad(nn.Module):
 class Block(nn.Module):
     """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between.
 
-    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns its output twice.
+    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns
+    its output twice.
     """
 
     expansion = 1
@@ -91,8 +92,8 @@ class Bottleneck(Block):
 class PreAct(Block):
     """Two 3×3 convolutions after their activations.
 
-    The way past starts after the first activation, also where it is the identity: so in DivideMix's released code,
-    unlike He et al. (2016b).
+    The way past starts after the first activation, also where it is the identity: so in DivideMix's
+    released code, unlike He et al. (2016b).
     """
 
     norm_shortcut = False
@@ -116,17 +117,19 @@ BLOCKS = {"basic": Basic, "bottleneck": Bottleneck, "preact": PreAct}
 class ResNet(Backbone):
     """A residual network (He et al., 2016) whose parameters have torchvision's names.
 
-    ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only ``fc`` is left over.
-    Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias paper, ``"pytorch"`` the NAL paper,
-    ``"apl"`` the curriculum paper.
+    ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only
+    ``fc`` is left over. Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias
+    paper, ``"pytorch"`` the NAL paper, ``"apl"`` the curriculum paper.
 
     Args:
         block: ``"basic"``, ``"bottleneck"`` or ``"preact"``.
         layers: number of blocks in each stage; each stage after the first halves the image.
-        stem: ``"imagenet"`` (7×7 convolution and pooling, a quarter of the image) or ``"cifar"`` (3×3, full size).
+        stem: ``"imagenet"`` (7×7 convolution and pooling, a quarter of the image) or ``"cifar"``
+            (3×3, full size).
         width: channels of the first stage, doubled by each further one.
         inner: factor on the channels inside a block; 2 makes a bottleneck network wide.
-        shortcut: ``"projection"`` (a 1×1 convolution) or ``"pad"`` (zeros) where a block changes the shape.
+        shortcut: ``"projection"`` (a 1×1 convolution) or ``"pad"`` (zeros) where a block changes
+            the shape.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost where installed."""
+"""Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost
+where installed.
+"""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,12 +28,14 @@ SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones fin
 class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn classifier on numbers with gaps and on categories, with parameters by the size of the data.
 
-    ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the rows; ``forest`` and
-    ``extra`` are its random forest and its extremely randomised trees; the others are libraries of these names. Labels
-    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns.
+    ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the
+    rows; ``forest`` and ``extra`` are its random forest and its extremely randomised trees; the
+    others are libraries of these names. Labels may be noisy: rates are small, leaves have several
+    rows, and each split sees half of the columns.
 
     Args:
-        num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.
+        num_categories: of each column, 0 for numbers; a column of categories holds their codes from
+            0, NaN for gaps.
         min_rounds: of boosting, however long they take.
 
     >>> x = np.array([[0.0, 1], [0.1, np.nan], [0.9, 0], [1.0, 0]] * 20)
@@ -101,7 +105,9 @@ def check_installed(kind: str) -> None:
 
 
 def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int, NDArray[np.int64]]:
-    """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share the last one."""
+    """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share
+    the last one.
+    """
     merges = {}
     for column, n in enumerate(num_categories):
         if n > MAX_CATEGORIES:

@@ -1,9 +1,10 @@
 """Labels by people: CIFAR-10N and CIFAR-100N, and files of labels from one or several annotators.
 
-Files are read without executing anything in them: ``IntegerUnpickler``, ``numpy.load(allow_pickle=False)``, and the
-csv module. What ``pickle`` or ``torch.save`` wrote can only yield numbers, strings, lists, dicts and arrays of
-integers, less than with ``torch.load(weights_only=True)``; no function in it is called. NumPy and PyTorch rebuild
-arrays from flags and strides in the file and crash on forged ones, so stand-ins replace them.
+Files are read without executing anything in them: ``IntegerUnpickler``,
+``numpy.load(allow_pickle=False)``, and the csv module. What ``pickle`` or ``torch.save`` wrote can
+only yield numbers, strings, lists, dicts and arrays of integers, less than with
+``torch.load(weights_only=True)``; no function in it is called. NumPy and PyTorch rebuild arrays
+from flags and strides in the file and crash on forged ones, so stand-ins replace them.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ _INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # or 3.0, which pandas writes 
 class LabelFile(NoiseModel):
     """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
 
-    Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is a missing label.
+    Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is
+    a missing label.
 
     Args:
         path: the file, also looked up in ``folder``.
-        given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, as in the
-            files of the SLN paper, or the only column.
-        clean: column of the true labels, compared with those of the data to check the order of the rows; by default
-            ``label``, if ``given`` has its default and the file has such a column.
-        annotators: how several labels of a row are combined: ``vote``, the most frequent one, of the earliest column
-            for ties; ``all``, one row for each label (``index`` is its row in the data); ``worst``, the wrong label of
-            the earliest column, the true one if all are right.
+        given: column (or columns, one for each annotator) of the given labels; by default
+            ``label_noisy``, as in the files of the SLN paper, or the only column.
+        clean: column of the true labels, compared with those of the data to check the order of the
+            rows; by default ``label``, if ``given`` has its default and the file has such a column.
+        annotators: how several labels of a row are combined: ``vote``, the most frequent one, of
+            the earliest column for ties; ``all``, one row for each label (``index`` is its row in
+            the data); ``worst``, the wrong label of the earliest column, the true one if all are
+            right.
         folder: the data folder.
     """
 
@@ -131,7 +134,8 @@ class CIFARN(NoiseModel):
 
     Args:
         which: the set of labels.
-        folder: contains the official file, directly or in a folder ``cifar-n``; by default ``$NOISEPROOF_DATA``.
+        folder: contains the official file, directly or in a folder ``cifar-n``; by default
+            ``$NOISEPROOF_DATA``.
     """
 
     which: str
@@ -166,8 +170,8 @@ class CIFARN(NoiseModel):
 class CIFAR10N(CIFARN):
     """CIFAR-10N: ``clean``, ``aggregate``, ``random1``, ``random2``, ``random3`` or ``worst``.
 
-    Three people labelled each image (17.23, 18.12 and 17.64 % wrong); ``aggregate`` is their majority (9.01 %) and
-    ``worst`` a wrong one of the three wherever there is one (40.21 %).
+    Three people labelled each image (17.23, 18.12 and 17.64 % wrong); ``aggregate`` is their
+    majority (9.01 %) and ``worst`` a wrong one of the three wherever there is one (40.21 %).
     """
 
     file = "CIFAR-10_human.pt"
@@ -320,7 +324,10 @@ class Array:
 
 
 def _tensor(storage: Array, offset: int, size: list[int], stride: list[int], *_: object) -> Array:
-    """Stand-in for the function that rebuilds a tensor; ``as_strided`` refuses views beyond the storage."""
+    """Stand-in for the function that rebuilds a tensor.
+
+    ``as_strided`` refuses views beyond the storage.
+    """
     view = torch.from_numpy(storage.values).as_strided(size, stride, offset)
     if view.numel() > len(storage.values):  # zero strides turn a few bytes into terabytes
         raise pickle.UnpicklingError(f"{view.numel()} labels in a storage of {len(storage.values)}")
@@ -390,7 +397,9 @@ class IntegerUnpickler(pickle._Unpickler):
 
 
 def load_saved(path: Path) -> Any:
-    """What ``torch.save`` wrote to ``path``: an :class:`Array` for each tensor or array, lists, dicts."""
+    """What ``torch.save`` wrote to ``path``: an :class:`Array` for each tensor or array, lists,
+    dicts.
+    """
     with zipfile.ZipFile(path) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise pickle.UnpicklingError("compressed members, which PyTorch does not write")

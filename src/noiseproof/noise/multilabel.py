@@ -1,6 +1,8 @@
-"""Noise on rows with several labels: labels (N, K) are 0 or 1, and each of them may be wrong by itself.
+"""Noise on rows with several labels: labels (N, K) are 0 or 1, and each of them may be wrong by
+itself.
 
-Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for each row.
+Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for
+each row.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,8 @@ def _check_rates(name: str, rates: Rates) -> None:
 class LabelFlips(NoiseModel):
     """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each by itself.
 
-    Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k, 1 − missing_k]].
+    Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k,
+    1 − missing_k]].
 
     >>> print(LabelFlips(missing=1, added=[0, 1]).corrupt([[1, 0], [0, 0]], generator=0))
     label-flips:missing=1,added=[0, 1]: 3 of 4 labels flipped, realised rate 75.00 % (no nominal rate)
@@ -64,8 +67,8 @@ class LabelFlips(NoiseModel):
 class MissingLabels(NoiseModel):
     """Each label of a row is lost with probability ``rate``, a number or one for each class; none is added.
 
-    The labels that are left are right, and a class without one says nothing: positive and unlabelled data, selected
-    completely at random (Elkan & Noto 2008).
+    The labels that are left are right, and a class without one says nothing: positive and
+    unlabelled data, selected completely at random (Elkan & Noto 2008).
     """
 
     rate: Rates

@@ -1,4 +1,6 @@
-"""The parts of methods beside losses and heads: what happens to targets, weights and gradients during training."""
+"""The parts of methods other than losses and heads: what happens to targets, weights and gradients
+during training.
+"""
 
 from noiseproof.core.lazy import import_modules
 from noiseproof.strategies.base import get_strategy

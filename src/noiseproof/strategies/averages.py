@@ -1,6 +1,8 @@
-"""Predictions of each row, averaged over the epochs of a training: the evidence that audits judge labels by.
+"""Predictions of each row, averaged over the epochs of a training: the evidence that audits judge
+labels by.
 
-These strategies have no name in the registry: they are built from rows, and leave the training unchanged.
+These strategies have no name in the registry: they are built from rows, and leave the training
+unchanged.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ class _Averages(Strategy):
 
     @torch.no_grad()
     def _values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
-        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or not, doubt."""
+        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or
+        not, doubt.
+        """
         each = []
         for out in outs:
             probs = run.loss.probabilities(out).detach()
@@ -52,7 +56,10 @@ class _Averages(Strategy):
 
 
 def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
-    """Whether the given label of each row is not predicted, (b,); of several labels (b, K), the share of these."""
+    """Whether the given label of each row is not predicted, (b,).
+
+    With several labels a row, (b, K), it is the share of labels that are not predicted.
+    """
     missed = probs.argmax(1) != labels if labels.dim() == 1 else ((probs > 0.5) != (labels > 0)).float().mean(1)
     return missed.to(probs.dtype)
 
@@ -76,7 +83,8 @@ class HeldOutAverages(_Averages):
 class TrainingAverages(_Averages):
     """Averages of the training rows, from the outputs of each step before it learns from them: no extra pass.
 
-    The outputs of methods that mix samples belong to no single row: they get a pass at the end of each epoch.
+    The outputs of methods that mix samples belong to no single row: they get a pass at the end of
+    each epoch.
     """
 
     capturable = True
@@ -85,7 +93,8 @@ class TrainingAverages(_Averages):
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
-        # Times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no Python.
+        # Times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no
+        # Python.
         self.before = 0.0
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
@@ -106,7 +115,9 @@ class TrainingAverages(_Averages):
 
 
 def doubt(out: Output) -> Tensor:
-    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean scale; 1 − τ."""
+    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the
+    mean scale; 1 − τ.
+    """
     if out.attention is not None:
         return 1 - out.attention.detach().sigmoid()
     if out.root is not None:

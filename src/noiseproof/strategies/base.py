@@ -53,7 +53,9 @@ _RETURNS: dict[str, tuple[tuple[type, ...], str]] = {  # types that each hook ma
 
 
 def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
-    """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading tensors' values."""
+    """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading
+    tensors' values.
+    """
     result = getattr(strategy, hook)(value, *context)
     types, expected = _RETURNS[hook]
     fits = isinstance(result, types)
@@ -72,7 +74,9 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
 
 
 def check_scores(loss: Loss, user: str) -> None:
-    """Refuse a loss with scores of classes that no label has, since ``user`` needs one score for each class."""
+    """Refuse a loss with scores of classes that no label has, since ``user`` needs one score for
+    each class.
+    """
     if loss.extra_scores:
         raise ValueError(
             f"Expected a score for each class for {user}, got one more of the dummy class (predict=released). "
@@ -124,7 +128,9 @@ def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
 
 
 def check_sole_step(strategy: Strategy, epoch: float, plan: Plan | Run) -> None:
-    """Refuse other strategies whose hooks the ``step`` of ``strategy``, from ``epoch`` on, would skip."""
+    """Refuse other strategies whose hooks the ``step`` of ``strategy``, from ``epoch`` on, would
+    skip.
+    """
     for other in plan.strategies:
         hooks = "targets", "outputs", "revise", "weights", "penalties", "step"
         skipped = other.overrides(*hooks) and not other.observes

@@ -1,4 +1,6 @@
-"""Regularisers of predictions: the same for two augmentations of a row, and every class as often (SOP+)."""
+"""Regularisers of predictions: the same for two augmentations of a row, and every class as often
+(SOP+).
+"""
 
 import torch
 from torch import Tensor
@@ -13,9 +15,10 @@ from noiseproof.strategies.mixing import imbalance, second_view
 class Consistency(Strategy):
     """Add λ_C·KL(p(x) ‖ p(x′)) + λ_B·KL(uniform ‖ mean p(x)) to the loss (Liu et al. 2022, SOP+).
 
-    x′ is a second augmentation of the row, and p(x) in the first term a constant; without augmentation the term is
-    zero. x′ has AutoAugment and Cutout where inputs are prepared as in the paper (``paper="sop+"``), else it is drawn
-    as x is. The mean is over the rows of a step; in the released code the noise of labels is added first.
+    x′ is a second augmentation of the row, and p(x) in the first term a constant; without
+    augmentation the term is zero. x′ has AutoAugment and Cutout where inputs are prepared as in the
+    paper (``paper="sop+"``), else it is drawn as x is. The mean is over the rows of a step; in the
+    released code the noise of labels is added first.
 
     Args:
         lambda_c: λ_C, 0.9 in the paper.
@@ -36,7 +39,8 @@ class Consistency(Strategy):
         if not self.lambda_c or run.strong is None or not run.strong.columns:
             return terms
         view = second_view(self.name, batch, run, run.strong)
-        # Not through the wrapper for several processes, which allows one forward pass before each backward pass.
+        # Not through the wrapper for several processes, which allows one forward pass before each
+        # backward pass.
         again = [run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models]
         pairs = [(first.detach(), second) for first, second in zip(log_p, again, strict=True)]
         return terms + self.lambda_c * torch.stack([(p.exp() * (p - q)).sum(1) for p, q in pairs])

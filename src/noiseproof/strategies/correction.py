@@ -1,4 +1,6 @@
-"""Label correction: targets move from the given label to the model's own prediction (SLN paper, section 3.3)."""
+"""Label correction: targets move from the given label to the model's own prediction (SLN paper,
+section 3.3).
+"""
 
 from typing import Literal, get_args
 
@@ -17,15 +19,15 @@ Against = Literal["current", "original"]
 class LabelCorrection(Strategy):
     """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 − ω)·prediction.
 
-    ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig. 10 shows why not
-    1 − ω). Loss and prediction are those of the model that predicts, the momentum model where there is one, on
-    augmented inputs.
+    ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig.
+    10 shows why not 1 − ω). Loss and prediction are those of the model that predicts, the momentum
+    model where there is one, on augmented inputs.
 
     Args:
         soft: mix in the predicted distribution (Clothing1M) instead of its largest class (CIFAR).
         invert: 1 − ω in place of ω (SLN paper, Appendix D).
-        against: measure the loss against the ``current`` targets of the last correction, as the released code does on
-            CIFAR, or against the ``original`` labels, as in the paper.
+        against: measure the loss against the ``current`` targets of the last correction, as the
+            released code does on CIFAR, or against the ``original`` labels, as in the paper.
     """
 
     capturable = True
@@ -83,12 +85,14 @@ class LabelCorrection(Strategy):
 def corrected_targets(
     log_probs: Tensor, given: Tensor, *, current: Tensor | None = None, soft: bool = False, invert: bool = False
 ) -> Tensor:
-    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own training loop.
+    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
+    training loop.
 
     Args:
         log_probs: (N, K), predicted log-probabilities: ``average(x).log_softmax(1)``.
         given: (N,), the given labels, or their distributions (N, K).
-        current: (N, K), the targets of the last epoch, against which the loss is measured; by default the given labels.
+        current: (N, K), the targets of the last epoch, against which the loss is measured; by
+            default the given labels.
         soft: mix in the predicted distribution instead of its largest class.
         invert: 1 − ω in place of ω.
 
@@ -112,7 +116,9 @@ def _kept_share(losses: Tensor, invert: bool) -> Tensor:
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
-    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b, K)."""
+    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b,
+    K).
+    """
     if predicted.dim() == 1:
         predicted = F.one_hot(predicted, target.shape[1]).to(kept.dtype)
     return kept[:, None] * target + (1 - kept[:, None]) * predicted

@@ -18,12 +18,13 @@ EPSILON = 1e-8  # of Adam (Kingma and Ba 2015)
 class CrowdLayer(Strategy):
     """The loss sees what the annotator a of a label would say of z; the model learns what lies behind all of them.
 
-    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W = 3·I at first, so that
-    T is P(label | true), as forward correction has it for all labels (Patrini et al. 2017; Tanno et al. 2019, without
-    the trace). ``kind=matrix``: z' = W_a·softmax(z) with W = I at first (Rodrigues and Pereira 2018), which is free to
-    rename classes. W learns by Adam with the rate ``lr``, which no schedule lowers; each model has its own. Predictions
-    are those of z. Annotators are those of ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``); without
-    any, all labels have one matrix.
+    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W =
+    3·I at first, so that T is P(label | true), as forward correction has it for all labels (Patrini
+    et al. 2017; Tanno et al. 2019, without the trace). ``kind=matrix``: z' = W_a·softmax(z) with W
+    = I at first (Rodrigues and Pereira 2018), which is free to rename classes. W learns by Adam
+    with the rate ``lr``, which no schedule lowers; each model has its own. Predictions are those of
+    z. Annotators are in ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``);
+    without any, all labels have one matrix.
     """
 
     remembers = ("layers", "mean", "square")

@@ -11,9 +11,9 @@ from noiseproof.strategies.run import Plan, Run, Strategy, register
 class Freeze(Strategy):
     """Train the head alone, on the features of a pretrained backbone; from the epoch ``until`` on, the whole network.
 
-    A frozen backbone stays in evaluation mode, so that its batch statistics do not move. Without ``until`` it stays
-    frozen; with it, the whole network starts with a trained head, since a random one distorts pretrained features
-    (Kumar et al. 2022).
+    A frozen backbone stays in evaluation mode, so that its batch statistics do not move. Without
+    ``until`` it stays frozen; with it, the whole network starts with a trained head, since a random
+    one distorts pretrained features (Kumar et al. 2022).
     """
 
     multilabel = True

@@ -24,8 +24,9 @@ class _Solved(nn.Module):
 class GaussianProcess(Strategy):
     """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised, not augmented.
 
-    It is solved before the first epoch, which is the only one and whose steps do nothing. Every process solves it by
-    itself. A checkpoint holds the parameters of the kernel, from which a resumed run solves it again.
+    It is solved before the first epoch, which is the only one and whose steps do nothing. Every
+    process solves it by itself. A checkpoint holds the parameters of the kernel, from which a
+    resumed run solves it again.
     """
 
     predicts = True

@@ -1,4 +1,6 @@
-"""Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
+"""Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss
+(ELR, ELR+).
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -28,16 +30,18 @@ class _Memory(Strategy):
 class EstimatedTargets(_Memory):
     """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (NAL paper; SELC).
 
-    z are the scores of the step itself, with augmentation and dropout, and the loss of the step already uses the new t.
-    Updates happen in the epoch ``start`` (counted from 0) and in every ``every``-th epoch after it, for samples whose
-    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets. With
-    ``spare``, a class that it predicts for no row by then keeps its labels, as it could not come back (not in papers).
-    NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
-    every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
+    z are the scores of the step itself, with augmentation and dropout, and the loss of the step
+    already uses the new t. Updates happen in the epoch ``start`` (counted from 0) and in every
+    ``every``-th epoch after it, for samples whose attention τ exceeds ``delta``; from ``start`` on
+    t is the target in all epochs. Each model has its own targets. With ``spare``, a class that it
+    predicts for no row by then keeps its labels, as it could not come back (not in papers). NAL:
+    start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross
+    entropy: every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on
+    CIFAR-100.
 
     Args:
-        floor: the smallest value of the table, enforced after each update without renormalising, as NAL's released code
-            does with 1e-4.
+        floor: the smallest value of the table, enforced after each update without renormalising, as
+            NAL's released code does with 1e-4.
     """
 
     makes = "probabilities"
@@ -109,8 +113,8 @@ class EstimatedTargets(_Memory):
 class TargetMemory(_Memory):
     """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
 
-    p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from ``Output.memory``. Each
-    model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
+    p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from
+    ``Output.memory``. Each model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
 
     Args:
         clip: clip p to [clip, 1 − clip] and renormalise it, as the released code does.
@@ -150,14 +154,15 @@ class TargetMemory(_Memory):
 class ExchangedMemory(TargetMemory):
     """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction of the other one.
 
-    It comes from the model that predicts, the momentum model where there is one, in evaluation mode (the released code
-    leaves its batch normalisation in training mode) and from inputs before they are mixed: name this strategy before
-    ``mixup``, which then mixes memories like inputs and targets. ELR+ is elr × (exchanged-memory, mixup,
-    momentum:alpha=0.997).
+    It comes from the model that predicts, the momentum model where there is one, in evaluation mode
+    (the released code leaves its batch normalisation in training mode) and from inputs before they
+    are mixed: name this strategy before ``mixup``, which then mixes memories like inputs and
+    targets. ELR+ is elr × (exchanged-memory, mixup, momentum:alpha=0.997).
 
     Args:
         clip: zero by default, as in the released code.
-        reweigh: multiply targets by the memory and renormalise them, as the released code does on CIFAR-100.
+        reweigh: multiply targets by the memory and renormalise them, as the released code does on
+            CIFAR-100.
     """
 
     models = 2

@@ -1,4 +1,6 @@
-"""The momentum model: an average of the trained model's weights over its past (SLN paper, section 4.1)."""
+"""The momentum model: an average of the trained model's weights over its past (SLN paper, section
+4.1).
+"""
 
 import copy
 import math
@@ -15,8 +17,9 @@ from noiseproof.strategies.run import Run, Strategy, register
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
-    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a twentieth of them.
-    Batch statistics are averaged with the weights; integers, such as counts of batches, are not.
+    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a
+    twentieth of them. Batch statistics are averaged with the weights; integers, such as counts of
+    batches, are not.
     """
 
     capturable = True
@@ -64,7 +67,9 @@ def default_alpha(steps: int, most: float = 0.999) -> float:
 
 
 def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:
-    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop; ``average`` starts as a copy of ``model``.
+    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop.
+
+    ``average`` starts as a copy of ``model``.
 
     >>> model, average = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights' gradients."""
+"""Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights'
+gradients.
+"""
 
 import math
 from functools import partial
@@ -15,9 +17,10 @@ from noiseproof.strategies.base import Batch, Run, Strategy, register
 class StochasticLabelNoise(Strategy):
     """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
 
-    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, for
-    label correction. Once a row is fitted nothing holds its logits against the noise on their gradient, so they wander
-    off at high learning rates: a step's gradient has at most the norm ``max_norm``, unless the settings have another.
+    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0)
+    there is no noise, for label correction. Once a row is fitted nothing holds its logits against
+    the noise on their gradient, so they wander off at high learning rates: a step's gradient has at
+    most the norm ``max_norm``, unless the settings have another.
     """
 
     capturable = True
@@ -63,7 +66,8 @@ class _GradientNoise(Strategy):
 class LogitGradientNoise(_GradientNoise):
     """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2).
 
-    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing would hold against it.
+    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing
+    would hold against it.
     """
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
@@ -71,7 +75,8 @@ class LogitGradientNoise(_GradientNoise):
             z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
             for factor in (batch.counts, None if batch.weights is None else batch.weights[m]):
                 z = z if factor is None else z * factor[:, None]
-            # The loss is divided by the rows of the step, so the noise on each row's gradient must be, too.
+            # The loss is divided by the rows of the step, so the noise on each row's gradient must
+            # be, too.
             noise = z * (self.sigma * run.processes.world_size / batch.count)
             out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
 
@@ -79,7 +84,8 @@ class LogitGradientNoise(_GradientNoise):
 @register("noise-theta")
 class WeightGradientNoise(_GradientNoise):
     """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so σ_θ/√B on the mean of
-    B."""
+    B.
+    """
 
     def gradients(self, run: Run) -> None:
         # The same on all processes, whose weights are the same.

@@ -1,6 +1,8 @@
-"""Progressive early stopping: later layers, which labels harm most, are trained anew and for less time (PES).
+"""Progressive early stopping: later layers, which labels harm most, are trained again and for less
+time (PES).
 
-Then the labels that the model agrees with are trusted; the other rows are left out, or go without their labels.
+Then the labels that the model agrees with are trusted; the other rows are left out, or go without
+their labels.
 """
 
 import math
@@ -35,22 +37,24 @@ ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the la
 class ProgressiveStopping(Strategy):
     """Progressive early stopping, then training on the labels that the model agrees with (Bai et al. 2021, PES).
 
-    All layers train for T₁ = ``start`` epochs. Then the last block and the head are drawn anew and trained alone for
-    T₂ = ``block_epochs``, then the head once more for T₃ = ``head_epochs``, by Adam at the constant rate ``lr``. From
-    then on, each epoch trains the whole network on the rows whose given label has the largest mean probability over two
-    augmentations. A row of class k has the weight n̄/n_k, where n_k rows of it were chosen, and n̄ is their mean over
-    the classes. Where no row of a class is, all of them are chosen, since the class could not come back.
+    All layers train for T₁ = ``start`` epochs. Then the last block and the head are drawn again and
+    trained alone for T₂ = ``block_epochs``, then the head once more for T₃ = ``head_epochs``, by
+    Adam at the constant rate ``lr``. From then on, each epoch trains the whole network on the rows
+    whose given label has the largest mean probability over two augmentations. A row of class k has
+    the weight n̄/n_k, where n_k rows of it were chosen, and n̄ is their mean over the classes.
+    Where no row of a class is, all of them are chosen, since the class could not come back.
 
-    The block is the last part of the backbone that has weights, where there are others before it. Batch statistics of
-    the layers below follow, as in the released code. CIFAR-10: 25, 7 and 5 of 200 epochs; CIFAR-100: 30, 7 and 5. There
-    the epochs of the block and the head do not count; here they do.
+    The block is the last part of the backbone that has weights, where there are others before it.
+    Batch statistics of the layers below follow, as in the released code. CIFAR-10: 25, 7 and 5 of
+    200 epochs; CIFAR-100: 30, 7 and 5. There the epochs of the block and the head do not count;
+    here they do.
 
     Args:
         start: T₁; none: all layers train on all rows throughout.
-        released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its optimiser holds the
-            layers from before.
-        balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare one would weigh as
-            much as the largest.
+        released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its
+            optimiser holds the layers from before.
+        balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare
+            one would weigh as much as the largest.
     """
 
     capturable = True
@@ -131,7 +135,7 @@ class ProgressiveStopping(Strategy):
             self.steps.zero_()
 
     def _renewed(self, stage: int) -> list[nn.Parameter]:
-        """The weights that the ``stage`` draws anew."""
+        """The weights that the ``stage`` draws again."""
         parts: list[nn.Module] = []
         for model in self._classifiers:
             parts += [*(last_block(model.backbone) if stage == BLOCK else ()), model.head]
@@ -175,7 +179,9 @@ class ProgressiveStopping(Strategy):
 
     @torch.no_grad()
     def _step_of_adam(self, weights: list[nn.Parameter]) -> None:
-        """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as PyTorch's does."""
+        """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as
+        PyTorch's does.
+        """
         self.steps += 1
         rate = self.lr / (1 - 0.9**self.steps)
         scale = (1 - 0.999**self.steps).sqrt()
@@ -193,18 +199,20 @@ class ProgressiveStopping(Strategy):
 class ProgressiveMixMatch(ProgressiveStopping):
     """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et al. 2021, PES semi).
 
-    Rows without labels have the same share of a step as of the set, half at most, in two augmentations each; p is the
-    mean prediction for both:
+    Rows without labels have the same share of a step as of the set, half at most, in two
+    augmentations each; p is the mean prediction for both:
 
         labelled:    t = onehot(given)
         unlabelled:  t = sharpen(p)
         loss = Σ_k w_k·CE_k(labelled) + λ_u·r·‖p − t‖²/K (unlabelled)
 
-    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k = min(3, n̄/n_k), and
-    r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the first half of the run, then ``late_alpha``.
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k =
+    min(3, n̄/n_k), and r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the
+    first half of the run, then ``late_alpha``.
 
-    CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed for 5, no block.
-    Other losses than ``ce``, and strategies that change targets, outputs or weights from then on, are refused.
+    CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed
+    for 5, no block. Other losses than ``ce``, and strategies that change targets, outputs or
+    weights from then on, are refused.
 
     Args:
         lambda_u: λ_u, the weight of rows without labels.
@@ -287,7 +295,9 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
 
 def last_block(backbone: nn.Module) -> list[nn.Module]:
-    """The last part of a network that has layers, and all that follows it; empty where no layer comes before.
+    """The last part of a network that has layers, and all that follows it.
+
+    Empty where no layer comes before.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.BatchNorm1d(4))
     >>> [type(part).__name__ for part in last_block(nn.Sequential(network))]

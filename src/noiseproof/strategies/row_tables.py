@@ -1,4 +1,7 @@
-"""Weights and targets from a table of the training rows; built from tensors, so without a name in the registry."""
+"""Weights and targets from a table of the training rows.
+
+Built from tensors, so without a name in the registry.
+"""
 
 from torch import Tensor
 

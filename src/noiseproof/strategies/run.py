@@ -42,8 +42,8 @@ class TrainedModel:
 class Run:
     """The state of a run. There is no clean label in it.
 
-    ``random`` draws random numbers, ``processes`` exchanges values between processes, and ``strategies.sweeps`` has
-    passes over the whole set.
+    ``random`` draws random numbers, ``processes`` exchanges values between processes, and
+    ``strategies.sweeps`` has passes over the whole set.
     """
 
     def __init__(
@@ -120,12 +120,13 @@ class Run:
         """Add a model to train, and its optimiser."""
         if self.device.type == "cuda":
             plain = plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does the rest of its work.
+        # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does
+        # the rest of its work.
         wrapped: nn.Module = self.fabric.setup_module(plain)._forward_module
         optimizer = build(wrapped.parameters())
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
-            if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads anew
+            if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads each time
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
         optimizer = self.fabric.setup_optimizers(optimizer)  # type: ignore[assignment]
         trained = wrapped if self.is_sharded else plain  # sharded weights only the wrapper can run
@@ -144,17 +145,24 @@ class Run:
                     group["lr"] = rate
 
     def forward(self, model: nn.Module, x: Tensor) -> Output:
-        """The output of ``model`` for ``x``: computed in the run's precision, returned in that of the data."""
+        """The output of ``model`` for ``x``: computed in the run's precision, returned in that of
+        the data.
+        """
         with self.fabric.autocast():
             out: Output = model(x)
         return Output._make(v if v is None else v.to(self.dtype) for v in out)
 
     def losses(self, out: Output, target: Tensor, batch: Batch) -> Tensor:
-        """The loss of each row of ``batch`` (b,); rows that only fill up a share are not the others' peers."""
+        """The loss of each row of ``batch`` (b,).
+
+        Rows that only fill up a share are not the others' peers.
+        """
         if batch.counts is not None and not self.loss.independent_rows:
             fills = batch.counts == 0
-            ignored = (fills, self.loss.ignore_index) if target.dim() == 1 else (fills[:, None], 0)
-            target = target.masked_fill(*ignored)
+            if target.dim() == 1:
+                target = target.masked_fill(fills, self.loss.ignore_index)
+            else:
+                target = target.masked_fill(fills[:, None], 0)
         losses: Tensor = self.loss(out, target)
         return losses
 
@@ -163,7 +171,9 @@ class Run:
         return self.processes.sum(values) if self.random.is_in_step else values
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
-        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
+        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by
+        itself.
+        """
         self.fabric.backward(self.mean(losses, batch))
 
     def mean(self, losses: Tensor, batch: Batch) -> Tensor:
@@ -178,31 +188,41 @@ class Run:
         self.stopped = self.stopped or reason
 
     def make_batch(self, rows: Tensor, raw: Tensor | None = None) -> Batch:
-        """This process's share of ``rows``, augmented; rows that don't count fill shares up to one length."""
+        """The batch of this process: its share of the ``rows`` of a step, augmented.
+
+        All processes have equally many rows: if they do not divide evenly, some rows fill up the
+        last shares, and ``counts`` is 0 for them. ``raw`` are the inputs, where they are known.
+        """
         count = len(rows)
-        world_size = self.processes.world_size
-        several = world_size > 1
-        place = self.processes.places(count) if several else torch.empty(0)
         params = None
         if self.augment is not None and self.augment.columns:
             drawn = self.augment.draw(count, self.random.generator("augment", self.step))
-            params = drawn[(place % count).to(drawn.device)] if several else drawn
-        index = (rows[place % count] if several else rows).to(self.device, non_blocking=True)
+            params = self.processes.share(drawn)
+        index = self.processes.share(rows).to(self.device, non_blocking=True)
+        counts = None
+        if len(index) * self.processes.world_size > count:
+            counts = (self.processes.places(count) < count).to(self.device, self.dtype)
         given = self.data.given[index]
-        soft = self.labels(index) if self.data.multilabel or self.data.soft is not None else None
+        soft = None
+        if self.data.multilabel or self.data.soft is not None:
+            soft = self.labels(index)
+        if raw is None:
+            raw = self.data.x[index]  # type: ignore[index]
         return Batch(
-            x=self.prepare(self.data.x[index] if raw is None else raw, self.augment, params),  # type: ignore[index]
+            x=self.prepare(raw, self.augment, params),
             target=given if soft is None else soft,
             given=given,
             rows=index,
             all_rows=rows.to(self.device, non_blocking=True),
-            counts=(place < count).to(self.device, self.dtype) if len(index) * world_size > count else None,
+            counts=counts,
             count=count,
             soft=soft,
         )
 
     def labels(self, rows: Tensor) -> Tensor:
-        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers (b, K)."""
+        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers
+        (b, K).
+        """
         labels = self.data.labels[rows]
         return labels if labels.dim() == 1 else labels.to(self.dtype)
 
@@ -242,8 +262,8 @@ class Plan:
 class Strategy:
     """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
 
-    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps is named
-    in ``remembers``, else a killed run cannot resume exactly.
+    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers
+    between steps is named in ``remembers``, else a killed run cannot resume exactly.
     """
 
     name = ""
@@ -262,24 +282,31 @@ class Strategy:
     perturbs = False  # whether it adds noise of size ``sigma`` to targets or gradients
 
     def check(self, plan: Plan) -> None:
-        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a line is read."""
+        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a
+        line is read.
+        """
 
     def setup(self, run: Run) -> None:
-        """Before the first epoch, and before a checkpoint is loaded: check data and models, and allocate tables."""
+        """Before the first epoch, and before a checkpoint is loaded: check data and models, and
+        allocate tables.
+        """
 
     def bind(self, run: Run) -> None:
-        """Refer to the models of ``run``; a copy of a strategy that ``joins`` is bound to those of S stacked runs.
+        """Refer to the models of ``run``.
 
-        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with ``run.random.normal`` or
-        ``uniform``; its ``after_step`` finds weights (S, …), which it must not write. It overrides no other hook inside
-        a step or at the ends of an epoch, and remembers nothing.
+        A copy of a strategy that ``joins`` is bound to those of S stacked runs.
+
+        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with
+        ``run.random.normal`` or ``uniform``; its ``after_step`` finds weights (S, …), which it must
+        not write. It overrides no other hook inside a step or at the ends of an epoch, and
+        remembers nothing.
         """
 
     def start_epoch(self, run: Run) -> None:
         """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
 
     def phase(self, run: Run) -> Hashable:
-        """What the hooks inside a step branch on in this epoch; a change captures the step anew."""
+        """What the hooks inside a step branch on in this epoch; a change captures the step again."""
         return None
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
@@ -299,11 +326,17 @@ class Strategy:
         return batch
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        """A factor for each row's loss, from the losses (M, b) of this step; None is one everywhere."""
+        """A factor for each row's loss, from the losses (M, b) of this step.
+
+        None stands for one everywhere.
+        """
         return None
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        """A term to add to each row's weighed loss (M, b), with a gradient; the record shows losses without it."""
+        """A term to add to each row's weighed loss (M, b), with a gradient.
+
+        The record shows losses without it.
+        """
         return None
 
     def step(self, batch: Batch, run: Run) -> Step | None:
@@ -320,7 +353,10 @@ class Strategy:
         """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The attributes named in ``remembers``; override it where they are not tensors or plain values."""
+        """The attributes named in ``remembers``.
+
+        Override it where they are not tensors or plain values.
+        """
         return {name: getattr(self, name) for name in self.remembers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

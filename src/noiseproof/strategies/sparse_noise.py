@@ -12,10 +12,11 @@ from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed
 class SparseNoise(Strategy):
     """s_i = u_i² ⊙ y_i − v_i² ⊙ (1 − y_i) for each sample, learned by gradient descent (Liu et al. 2022, section 3.2).
 
-    u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of their own, which no
-    schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost nothing, which keeps s sparse. The loss
-    ``sop`` reads them from ``Output.noise``. Each model has its own. A step descends on the mean over its rows, so the
-    rates belong to the batch size of 128.
+    u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of
+    their own, which no schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost
+    nothing, which keeps s sparse. The loss ``sop`` reads them from ``Output.noise``. Each model has
+    its own. A step descends on the mean over its rows, so the rates belong to the batch size of
+    128.
     """
 
     adds = frozenset({"noise"})

@@ -1,6 +1,7 @@
 """The files of a run: checkpoints, and all that is written whole or not at all.
 
-A file is one safetensors file with everything that is no tensor as JSON in its header; never a pickle.
+A file is one safetensors file with everything that is no tensor as JSON in its header; never a
+pickle.
 """
 
 from __future__ import annotations
@@ -66,9 +67,11 @@ def sole_writer(folder: Path | None, fabric: Fabric) -> Iterator[None]:
 
 
 def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path:
-    """Write ``state``, a tree of tensors and plain values, as ``step-N.safetensors``: whole, or not at all.
+    """Write ``state``, a tree of tensors and plain values, as ``step-N.safetensors``: whole, or not
+    at all.
 
-    Other processes than the first write their ``share`` of the weights, ``step-N.share-1.safetensors``.
+    Other processes than the first write their ``share`` of the weights,
+    ``step-N.share-1.safetensors``.
     """
     tensors: dict[str, Tensor] = {}
     tree = _take_tensors(state, tensors)
@@ -90,7 +93,10 @@ def _share(path: Path, rank: int) -> Path:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read back what ``save`` wrote, onto ``device``; refuse anything else, naming the last good one beside it."""
+    """Read back what ``save`` wrote, onto ``device``.
+
+    Refuse anything else, naming the last good one in the folder.
+    """
     try:
         return _read(path, device)
     except UNREADABLE as error:
@@ -100,7 +106,10 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
-    """The last checkpoint that is whole, with its path; later ones are damaged and get other names."""
+    """The last checkpoint that is whole, with its path.
+
+    Later ones are damaged and get other names.
+    """
     damaged: dict[Path, Exception] = {}
     rank = run.processes.rank
     for path in reversed(checkpoints(folder)):
@@ -149,7 +158,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_checked(path: Path, text: str) -> None:
-    """Write a small file, and its checksum beside it: whole and on the disk, or not at all."""
+    """Write a small file, and its checksum next to it: whole and on the disk, or not at all."""
     with _writing(path):
         files.write_checked(path, text)
 

@@ -55,7 +55,10 @@ class Checkpointer:
         self.is_first_step = True
 
     def restore(self, resume: bool, name: str) -> int:
-        """Load the last checkpoint, or describe a new run of that ``name``; returns the steps of the epoch done."""
+        """Load the last checkpoint, or describe a new run of that ``name``.
+
+        Returns the steps of the epoch done.
+        """
         is_first = self.run.processes.rank == 0
         path = None if self.folder is None else latest(self.folder / "checkpoints")
         if self.folder is None or path is None:
@@ -107,7 +110,9 @@ class Checkpointer:
         self.record.describe({"name": name, **self.config})
 
     def check_first_step(self) -> None:
-        """After the first step, raise an error for a state that no file can hold, not after hours of training."""
+        """After the first step, raise an error for a state that no file can hold, not after hours
+        of training.
+        """
         if self.folder is not None and self.is_first_step:
             strategy_states(self.run)
         self.is_first_step = False
@@ -121,7 +126,9 @@ class Checkpointer:
             self.save(position)
 
     def end_epoch(self) -> None:
-        """Save the best models by noisy and by clean validation, and a checkpoint where the last one is old."""
+        """Save the best models by noisy and by clean validation, and a checkpoint where the last
+        one is old.
+        """
         run = self.run
         if self.folder is None:
             return
@@ -143,7 +150,10 @@ class Checkpointer:
         write_tensors(path, {f"models.{m}.{name}": value for m, model in models for name, value in _cpu_state(model)})
 
     def save(self, position: int) -> None:
-        """Write a checkpoint, ``position`` steps into the epoch; a run that has diverged raises instead."""
+        """Write a checkpoint, ``position`` steps into the epoch.
+
+        A run that has diverged raises instead.
+        """
         run = self.run
         self.guard.observe_weights()
         self.guard.check()
@@ -203,7 +213,9 @@ def load_state(state: dict[str, Any], run: Run, record: Record) -> None:
 
 
 def load_optimizers(state: dict[str, Any], run: Run) -> None:
-    """Load the state of the optimisers, in the memory layout of the weights, which on a GPU is not that of a file."""
+    """Load the state of the optimisers, in the memory layout of the weights, which on a GPU is not
+    the layout of the file.
+    """
     for model, saved in zip(run.models, state["optimizers"], strict=True):
         optimizer = model.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
@@ -230,7 +242,10 @@ class Stopper:
         self.last_step = math.inf if max_steps is None else run.step + max_steps
 
     def check_step(self, done: int, steps: int) -> None:
-        """Stop after ``done`` of the epoch's ``steps``; not before the first, whose hooks would be called again."""
+        """Stop after ``done`` of the epoch's ``steps``.
+
+        Not before the first, whose hooks would be called again.
+        """
         run = self.run
         is_last = done == steps and run.epoch + 1 == run.epochs
         is_requested = self.stop.requested and run.processes.world_size == 1  # several processes can only stop together

@@ -1,4 +1,5 @@
-"""Runs that stop before their end: on Ctrl-C, SIGTERM or ``max_steps``, after a whole step and with a checkpoint.
+"""Runs that stop before their end: on Ctrl-C, SIGTERM or ``max_steps``, after a whole step and with
+a checkpoint.
 
 A run whose loss or weights are not finite ends with the step, the likely cause and a way back.
 """
@@ -45,14 +46,18 @@ class DivergenceGuard:
         self.good_steps += self.total * 0 == 0
 
     def observe_weights(self) -> None:
-        """Discount the last step where it left weights that are not finite, which only the next loss would show."""
+        """Discount the last step where it left weights that are not finite, which only the next
+        loss would show.
+        """
         every = (v for model in self.run.models for v in model.plain.state_dict().values())
         values = [v for v in every if v.is_floating_point() and v.numel()]  # a process may have no share of a weight
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
     def check_step(self) -> None:
-        """Check after every step on a CPU, where it is free; several processes now and then; a GPU not at all."""
+        """Check after every step on a CPU, where it is free; several processes now and then; a GPU
+        not at all.
+        """
         one_process = self.run.processes.world_size == 1
         if self.run.device.type == "cpu" if one_process else self.run.step % CHECK_EVERY == 0:
             self.check()
@@ -99,7 +104,9 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request to stop; a second one raises KeyboardInterrupt.
+    """Turn the first SIGINT or SIGTERM into a request to stop.
+
+    A second one raises KeyboardInterrupt.
 
     Only the main thread can receive signals: in any other the request is never made.
     """
@@ -123,7 +130,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 @contextmanager
 def ending_runs(loggers: Iterable[Any]) -> Iterator[None]:
-    """End the runs of tracking services with the training, so that the next one of the process has its own."""
+    """End the runs of tracking services with the training, so that the next one of the process has
+    its own.
+    """
     status = "failed"
     try:
         yield

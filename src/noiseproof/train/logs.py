@@ -1,4 +1,6 @@
-"""Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from here."""
+"""Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from
+here.
+"""
 
 import time
 import warnings
@@ -23,8 +25,9 @@ End: TypeAlias = Callable[[str], Any]
 class Service(Logger):
     """A tracking service as a logger of Fabric: a run for each training, which the first process starts and ends.
 
-    ``start`` starts a run and returns three functions: of metrics and their step, of parameters, and of how it ended.
-    A service that cannot be reached at the start is refused; one that is lost later is warned about, and left out.
+    ``start`` starts a run and returns three functions: of metrics and their step, of parameters,
+    and of how it ended. A service that cannot be reached at the start is refused; one that is lost
+    later is warned about, and left out.
     """
 
     is_service = True  # whose run `train` ends
@@ -164,7 +167,10 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
 
 
 def describe(loggers: Iterable[Logger], params: dict[str, Any]) -> None:
-    """Log the parameters of the run to the services; log files are beside ``run.json``, which has them."""
+    """Log the parameters of the run to the services.
+
+    Log files are next to ``run.json``, which has them.
+    """
     for logger in loggers:
         if isinstance(logger, Service):
             logger.log_hyperparams(params)

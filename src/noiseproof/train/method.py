@@ -39,24 +39,32 @@ class Method:
     def check(self, num_classes: int, epochs: float = math.inf) -> None:
         """Refuse parts that cannot be trained together, or need more than ``epochs``."""
         given = gives(self.head)
-        if given is not None and (missing := self.loss.needs - given - self.adds):
+        if given is not None:
+            self._check_fields(given)
+        check_factors(self.loss)
+        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
+
+    def _check_fields(self, given: frozenset[str]) -> None:
+        """Refuse a head that gives too little for the loss, or more than it uses."""
+        missing = self.loss.needs - given - self.adds
+        unused = given - self.loss.needs - {"logits"}
+        if missing:
+            remedy = f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
+            if missing <= FROM_STRATEGIES:
+                adding = [name for name in STRATEGIES if missing & getattr(STRATEGIES[name], "adds", frozenset())]
+                remedy = f"Name a strategy that adds it, such as {' or '.join(adding)}."
             needed = ", ".join(sorted(missing))
-            remedy = (
-                f"Name a strategy that adds it, such as {' or '.join(_adding(missing))}."
-                if missing <= FROM_STRATEGIES
-                else f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
-            )
             raise ValueError(f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}. {remedy}")
-        if given is not None and (unused := given - self.loss.needs - {"logits"}):
+        if unused:
             raise ValueError(
                 f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head {self.head!r}, which would "
                 f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
             )
-        check_factors(self.loss)
-        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
 
     def _check_shapes(self, num_classes: int) -> None:
-        """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
+        """Refuse a loss that does not take what the head gives, such as one scale where it needs
+        one for each class.
+        """
         features = 64  # a multiple of what a head may divide them by
         head = get_head(self.head, features, self.loss.num_outputs(num_classes)).eval()
         if missing := self.loss.needs - head.gives - self.adds:
@@ -89,8 +97,8 @@ class Method:
         return frozenset().union(*(strategy.adds for strategy in self.strategies))
 
     def __str__(self) -> str:
-        parts = [str(self.loss), *([] if self.head == "linear" else [self.head]), *map(str, self.strategies)]
-        return " × ".join(parts)
+        head = [] if self.head == "linear" else [self.head]
+        return " × ".join([str(self.loss), *head, *map(str, self.strategies)])
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class MethodContext:
         if noise == "human":  # CIFAR-N's labels, put on CIFAR's images
             dataset, params = parse_call(task.noise)
             noise = params.get("which") if dataset == "cifar10n" else "human"
-        elif noise == "none" and dataset in HUMAN:  # the name does not tell which labels of CIFAR-10N
+        elif noise == "none" and dataset in HUMAN:  # the name does not say which labels of CIFAR-10N
             noise = None if dataset == "cifar10n" else "human"
             rate = None
         return cls(
@@ -133,7 +141,9 @@ class MethodContext:
 
     @classmethod
     def of_classes(cls, num_classes: int) -> MethodContext:
-        """The context without a task: 100 rows of each class, in batches and epochs of the default settings."""
+        """The context without a task: 100 rows of each class, in batches and epochs of the default
+        settings.
+        """
         settings = Settings()
         rows = 100 * num_classes
         steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
@@ -154,14 +164,16 @@ class MethodContext:
 
     @property
     def forget(self) -> float:
-        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; otherwise 0.2."""
+        """The share of wrong labels: the rate of synthetic noise, which the papers take as known.
+
+        Otherwise 0.2.
+        """
         return 0.2 if self.known_rate is None else self.known_rate
 
     @property
     def known_rate(self) -> float | None:
-        """The rate of synthetic noise; without noise it is not known, since labels may be wrong nonetheless."""
+        """The rate of synthetic noise.
+
+        Without noise it is not known, since labels may be wrong nonetheless.
+        """
         return None if self.noise == "none" else self.rate
-
-
-def _adding(fields: frozenset[str]) -> list[str]:
-    return [name for name in STRATEGIES if fields & getattr(STRATEGIES[name], "adds", frozenset())]

@@ -28,10 +28,11 @@ __all__ = ["METHODS", "Method", "MethodContext", "check_method", "get_method", "
 def get_method(spec: str, task: Task, settings: Settings) -> Method:
     """Build the method that ``spec`` names for this task.
 
-    ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too. ``NAME@PAPER`` has the paper's
-    hyperparameters for this dataset and noise, or for those given after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
-    adds a strategy, and may be repeated; ``& HEAD`` chooses a head, by default the one that gives what the loss needs.
-    Parts that cannot be trained together are refused. Where rows have several labels, the loss is that of each label.
+    ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too.
+    ``NAME@PAPER`` has the paper's hyperparameters for this dataset and noise, or for those given
+    after it (``ln@ln:dataset=mnist``). ``& STRATEGY`` adds a strategy, and may be repeated; ``&
+    HEAD`` chooses a head, by default the one that gives what the loss needs. Parts that cannot be
+    trained together are refused. Where rows have several labels, the loss is that of each label.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train.task import prepare
@@ -54,7 +55,10 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
 
 
 def method_loss(spec: str, context: MethodContext) -> Loss:
-    """The loss of the method or loss ``spec``; with parameters that only the loss of that name has, of the loss.
+    """The loss of a method, or the loss, that ``spec`` names.
+
+    If a loss has the name of a method and ``spec`` sets a parameter that only the loss has, it is
+    that loss.
 
     >>> hundred = MethodContext.of_classes(100)
     >>> print(method_loss("nal", hundred), method_loss("het:tau=5", hundred).tau)
@@ -73,16 +77,22 @@ def _assembled(spec: str, context: MethodContext) -> Method:
     _check_single(spec)
     first, *more = split_outside_brackets(spec, "&")
     method = _build(first.strip(), context)
-    head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
-    if others:
-        raise ValueError(f"Expected one head, got {' and '.join([head, *others])}. Leave one out.")
-    if methods := [word for word in map(_first_word, more) if word in METHODS and word not in STRATEGIES]:
-        raise ValueError(
-            f"Expected one method, before the first &, got {methods[0]!r} behind it. What follows are strategies: "
-            "`noiseproof methods` shows those that a method is made of."
-        )
-    added = [get_strategy(part) for part in more if _first_word(part) not in HEADS]
-    return Method(method.loss, head, (*method.strategies, *added))
+    heads: list[str] = []
+    strategies = list(method.strategies)
+    for part in more:
+        word = _first_word(part)
+        if word in HEADS:
+            heads.append(part.strip())
+        elif word in METHODS and word not in STRATEGIES:
+            raise ValueError(
+                f"Expected one method, before the first &, got {word!r} behind it. What follows are strategies: "
+                "`noiseproof methods` shows those that a method is made of."
+            )
+        else:
+            strategies.append(get_strategy(part))
+    if len(heads) > 1:
+        raise ValueError(f"Expected one head, got {' and '.join(heads)}. Leave one out.")
+    return Method(method.loss, heads[0] if heads else method.head, tuple(strategies))
 
 
 def plain_method(spec: str) -> str:
@@ -95,10 +105,13 @@ def plain_method(spec: str) -> str:
     if "@" in _first_word(first) or _is_named(first):
         first = METHODS.canonical(first)
     else:
-        first = " + ".join(f"{weight!r}*" * (weight != 1) + LOSSES.canonical(term) for weight, term in parse_sum(first))
-    return " & ".join(
-        [first, *((HEADS if _first_word(part) in HEADS else STRATEGIES).canonical(part) for part in more)]
-    )
+        terms = [(weight, LOSSES.canonical(term)) for weight, term in parse_sum(first)]
+        first = " + ".join(term if weight == 1 else f"{weight!r}*{term}" for weight, term in terms)
+    parts = [first]
+    for part in more:
+        registry = HEADS if _first_word(part) in HEADS else STRATEGIES
+        parts.append(registry.canonical(part))
+    return " & ".join(parts)
 
 
 def _first_word(spec: str) -> str:
@@ -112,7 +125,8 @@ def _is_named(spec: str) -> bool:
 
 
 def _check_single(spec: str) -> None:
-    if len(several := split_specs(spec)) > 1:
+    several = split_specs(spec)
+    if len(several) > 1:
         raise ValueError(f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time.")
 
 
@@ -130,9 +144,10 @@ def check_method(spec: str) -> None:
         presets_of(*map(str.strip, name.split("@", 1)))
     elif not _is_named(first):
         for term, _ in parse_line(first)[0]:
-            _ = LOSSES[term.partition("@")[0]]
+            LOSSES[term.partition("@")[0]]  # raises for unknown names
     for word in map(_first_word, more):
-        _ = word in HEADS or STRATEGIES[word]
+        if word not in HEADS:
+            STRATEGIES[word]
 
 
 def _build(spec: str, context: MethodContext) -> Method:
@@ -144,21 +159,24 @@ def _build(spec: str, context: MethodContext) -> Method:
             name, params = parse_call(spec)
             return METHODS.create(name, context, **params)
         return Method(get_loss(spec))
-    except ValueError:
-        if why := _misplaced(spec, context):
-            raise ValueError(why) from None
-        raise
+    except ValueError as error:
+        raise _misplaced(spec, context) or error from None
 
 
-def _misplaced(spec: str, context: MethodContext) -> str:
-    """What ``spec`` names in the place of a loss, and the remedy; empty if nothing."""
-    for name in [name for name, _ in calls_in(spec)][_is_named(spec) :]:
-        if name in METHODS and name not in LOSSES:
+def _misplaced(spec: str, context: MethodContext) -> ValueError | None:
+    """The error of a spec with a method or a strategy in the place of a loss; None if it has none."""
+    names = [name for name, _ in calls_in(spec)]
+    if _is_named(spec):
+        del names[0]  # a method in its place
+    for name in names:
+        if name in LOSSES:
+            continue
+        if name in METHODS:
             own = METHODS.create(name, context).loss
-            return f"Expected a loss, got the method {name!r}. Write its loss, `{own}`."
-        if name in STRATEGIES and name not in LOSSES:
-            return f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`."
-    return ""
+            return ValueError(f"Expected a loss, got the method {name!r}. Write its loss, `{own}`.")
+        if name in STRATEGIES:
+            return ValueError(f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`.")
+    return None
 
 
 def _from_paper(spec: str, context: MethodContext) -> str:

@@ -54,7 +54,9 @@ class Part:
 
 
 def part(spec: str, **renamed: str) -> Part:
-    """The part ``spec``, whose parameter ``until`` is the method's ``start`` with ``until="start"``."""
+    """The part ``spec``, whose parameter ``until`` is the method's ``start`` with
+    ``until="start"``.
+    """
     return Part(spec, renamed)
 
 
@@ -119,7 +121,7 @@ class NamedMethod:
 
 
 class MethodRegistry(Registry[Method]):
-    """Methods by name: those of the table, and functions of a context that plug-ins register."""
+    """Methods by name: the table, and functions of a context that plug-ins register."""
 
     def parameters(self, name: str) -> dict[str, Any]:
         method = self[name]
@@ -554,7 +556,7 @@ define(
 _ESTIMATE: dict[str, Any] = {"percentile": by_classes(97.0, None), "restart": lambda s: s.epochs >= 10}
 define(
     "forward",
-    "Forward correction, its T estimated after a fifth of the training, which then starts anew.",
+    "Forward correction, its T estimated after a fifth of the training, which then starts again.",
     part("forward", T="K"),
     "estimate-transition",
     warmup=epoch(0.2),
@@ -639,7 +641,7 @@ define(
 )
 define(
     "het-tau-full",
-    "Het-τ with ``rank`` factors of the covariance beside its diagonal.",
+    "Het-τ with ``rank`` factors of the covariance in addition to its diagonal.",
     "het:covariance=full",
     head="gaussian-factors:rank={rank}",
     tau=10.0,
@@ -729,7 +731,7 @@ _PES: dict[str, Any] = {
 }
 define(
     "pes",
-    "Progressive early stopping: later layers train anew, for few epochs, then on the labels they predict.",
+    "Progressive early stopping: later layers train again, for few epochs, then on the labels they predict.",
     "ce",
     "progressive-stopping",
     **_PES,
@@ -795,7 +797,9 @@ _DIVIDEMIX: dict[str, Any] = {"lambda_u": 0.0, "ramp": 16.0, "balance": False, "
 
 
 def _warmup(context: MethodContext) -> int:
-    """DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels are learned."""
+    """DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels are
+    learned.
+    """
     usual = 30 if context.many else 10
     return max(_until_learned(context), min(usual, context.epoch(0.3)))
 

@@ -1,4 +1,5 @@
-"""The record of a run: metrics of every epoch and, optionally, margin, weight and prediction of every sample.
+"""The record of a run: metrics of every epoch and, optionally, margin, weight and prediction of
+every sample.
 
 The record is the only part of a run that sees clean labels, and it does not influence the run.
 """
@@ -105,7 +106,9 @@ class Record:
         table[m, batch.all_rows] = self.run.processes.gather(values.to(table.dtype), batch)
 
     def describe(self, config: dict[str, Any]) -> None:
-        """Write the configuration and the given and clean labels of the run, from which it can be opened again."""
+        """Write the configuration and the given and clean labels of the run, from which it can be
+        opened again.
+        """
         assert self.folder is not None
         task = self.task
         about = {**config, "classes": task.train.classes, "source": task.source}
@@ -123,7 +126,9 @@ class Record:
         return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
     def measure(self) -> list[Tensor]:
-        """Compute the sums that the metrics of the epoch consist of, without waiting for the device."""
+        """Compute the sums that the metrics of the epoch consist of, without waiting for the
+        device.
+        """
         run = self.run
         if not self.observed:
             self._sweep_training_set()
@@ -138,7 +143,9 @@ class Record:
         return measured
 
     def _train_sums(self) -> Tensor:
-        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of true label]."""
+        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of
+        true label].
+        """
         given = self.run.data.given
         truth = given if self.truth is None else self.truth
         loss = self.seen["loss"].double().mean(0)
@@ -198,7 +205,9 @@ class Record:
         return metrics
 
     def _sweep_training_set(self) -> None:
-        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no output is of one row."""
+        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no
+        output is of one row.
+        """
         run = self.run
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
@@ -234,7 +243,8 @@ class Record:
         assert self.folder is not None
         self.write_metrics()
         if self.samples:
-            # Of the first model. Half precision is enough for figures, except for values without a bound.
+            # Of the first model. Half precision is enough for figures, except for values without a
+            # bound.
             compact = {"prediction": self._label_dtype, "pull": torch.float32, "variance": torch.float32}
             names = [name for name in self.seen if name != "loss"]
             tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
@@ -252,7 +262,9 @@ class Record:
 
 
 def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """½‖∂L/∂z‖₁ of each row, the gradient on its logits; equals w(Δ) if L is a function of Δ (curriculum paper, §4).
+    """½‖∂L/∂z‖₁ of each row, the gradient on its logits.
+
+    Equals w(Δ) if L is a function of Δ (curriculum paper, §4).
 
     >>> from noiseproof.losses import get_loss
     >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)
@@ -270,10 +282,11 @@ def _ratio(sum_: float, count: float) -> float:
 
 @torch.no_grad()
 def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1) -> Tensor:
-    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each of ``labels``.
+    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each
+    of ``labels``.
 
-    All but those of the ensemble are averages over the models. Rows of no class (−1) do not count. The nll of ``soft``
-    labels (N, K) is −Σ_k q_k log p_k.
+    All but the hits of the ensemble are averages over the models. Rows of no class (−1) do not count.
+    The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
@@ -302,7 +315,10 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
 
 
 def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -> Tensor:
-    """As ``_evaluate`` for rows with several labels, in shares of their K labels; a top hit is a row without error."""
+    """As ``_evaluate`` for rows with several labels, in shares of their K labels.
+
+    A top hit is a row without error.
+    """
     y = labels[0].to(scores.dtype)
     predicted = scores > 0
     nll = F.binary_cross_entropy_with_logits(scores, y[:, None].expand_as(scores), reduction="none")
@@ -317,7 +333,10 @@ def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -
 
 
 def _predicted(loss: Loss, scores: Tensor) -> Tensor:
-    """The predicted class of each row, (b,); 0 or 1 for each class (b, K) where rows have several labels."""
+    """The predicted class of each row, (b,).
+
+    0 or 1 for each class (b, K) where rows have several labels.
+    """
     return (scores > 0).long() if loss.multilabel else scores.argmax(1)
 
 

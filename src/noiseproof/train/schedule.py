@@ -1,4 +1,7 @@
-"""Optimisers and learning rate schedules of the papers; a schedule is a pure function of the epoch."""
+"""Optimisers and learning rate schedules of the papers.
+
+A schedule is a pure function of the epoch.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +66,8 @@ def constant() -> Factor:
 
 @SCHEDULES.register("step")
 def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Factor:
-    """Multiplies by ``factor`` at each epoch of ``at`` (counted from 0); numbers below 1 are shares of the training.
+    """Multiplies by ``factor`` at each epoch of ``at`` (counted from 0); numbers below 1 are shares
+    of the training.
 
     >>> [step(at=[66, 132])(epoch, 198) for epoch in (65, 66, 132)] == [1.0, 0.1, 0.1**2]
     True
@@ -86,7 +90,8 @@ def exponential(gamma: float = 0.95) -> Factor:
 
 @SCHEDULES.register("cosine")
 def cosine(low: float = 0.0, every: int | None = None) -> Factor:
-    """Half a cosine from 1 to ``low``; with ``every``, restarted every ``every`` epochs (warm restarts).
+    """Half a cosine from 1 to ``low``; with ``every``, restarted every ``every`` epochs (warm
+    restarts).
 
     The NAL paper decays from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
     """

@@ -1,4 +1,6 @@
-"""What a run trains and is evaluated on: noisy training rows, validation and test rows, and their preprocessing."""
+"""What a run trains and is evaluated on: noisy training rows, validation and test rows, and their
+preprocessing.
+"""
 
 import math
 import os
@@ -64,12 +66,15 @@ def prepare(
     foreign: Tensor | None = None,
     data_dir: PathLike | None = None,
 ) -> Task:
-    """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN paper: 10 %).
+    """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN
+    paper: 10 %).
 
-    The dataset's own ``validation`` rows, whose labels are taken as correct, stay apart as ``clean_validation``.
+    The dataset's own ``validation`` rows, whose labels are taken as correct, stay apart as
+    ``clean_validation``.
 
-    With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are augmented as usual, other
-    images only normalised (a flip may change the meaning of an image), and vectors standardised.
+    With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are
+    augmented as usual, other images only normalised (a flip may change the meaning of an image),
+    and vectors standardised.
 
     >>> from noiseproof.data import get_dataset
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
@@ -96,7 +101,10 @@ def make_task(
     augment: bool = True,
     data_dir: str | None = None,
 ) -> Task:
-    """The task of training on rows of ``data`` with given labels; the options are those of ``prepare``."""
+    """The task of training on rows of ``data`` with given labels.
+
+    It has the options of ``prepare``.
+    """
     if not len(train):
         raise ValueError(f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset.")
     for part, split in (("training", data.train), ("validation", data.validation), ("test", data.test)):
@@ -132,7 +140,10 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 
 def find_nonfinite(x: Inputs) -> str | None:
-    """The position of the first NaN or infinite number in ``x`` (N, …); None if there is none, or ``x`` is lazy."""
+    """The position of the first NaN or infinite number in ``x`` (N, …).
+
+    It is None if there is none, or ``x`` is lazy.
+    """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return None
     size = max(1, BLOCK // max(1, x[:1].numel()))
