@@ -17,7 +17,7 @@ from noiseproof.analysis import Figure, Layer, to_matplotlib
 from noiseproof.analysis.before.losses import margin_density, weights
 from noiseproof.core.grammar import format_value
 from noiseproof.losses import LOSSES, Loss, describe
-from noiseproof.losses.sums import terms_of
+from noiseproof.losses.base import terms_of
 from noiseproof.strategies import STRATEGIES
 from noiseproof.train.methods import METHODS, Method, MethodContext
 

@@ -363,8 +363,8 @@ def test_losses_that_have_no_conditions_are_named() -> None:
 
 def test_fit_refuses_a_sigma_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Margins are the model's own; losses that look at other classes too are averaged over simulated logits."""
-    calibrate = import_module("noiseproof.losses.calibrate")  # noiseproof.losses has a function of this name
-    monkeypatch.setattr(calibrate, "_sampled", lambda loss, z, num_classes, sigma, draws: -sigma / (1 + math.exp(z)))
+    initial = import_module("noiseproof.losses.initial")
+    monkeypatch.setattr(initial, "_sampled", lambda loss, z, num_classes, sigma, draws: -sigma / (1 + math.exp(z)))
     command = ["analyze", "fit", "--data", "two-moons", "--model", "mlp:hidden=[4]", "--json", "--loss"]
     refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
     assert refused.exit_code == 2 and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr

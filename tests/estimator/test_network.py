@@ -754,7 +754,7 @@ def test_loading_asks_for_no_pretrained_weights(written: str, tmp_path: Path, mo
         asked.append(spec)
         return build_classifier("mlp:hidden=[8]", *args, **options)
 
-    monkeypatch.setattr("noiseproof.estimator.network.build_classifier", build)
+    monkeypatch.setattr("noiseproof.estimator.files.build_classifier", build)
     NoisyLabelClassifier.load(tmp_path)
     assert asked == ["mlp:pretrained=false,hidden=[8]"]
 

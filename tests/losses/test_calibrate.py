@@ -30,7 +30,7 @@ from noiseproof.losses.calibrate import (
     remargin_for,
 )
 from noiseproof.losses.remargin import Remargin
-from noiseproof.losses.verdict import Weights, verdict
+from noiseproof.losses.verdict import MeanWeights, verdict
 
 STEP = 0.02
 
@@ -429,7 +429,7 @@ def test_calibration_is_frozen() -> None:
 # --- Only what learns is given ---------------------------------------------------------------------------------------
 def answer(loss: Loss | None, num_classes: int) -> str:
     assert loss is not None
-    return verdict(loss, Weights(num_classes, None, 1.0)).answer
+    return verdict(loss, MeanWeights(num_classes, None, 1.0)).answer
 
 
 @pytest.mark.parametrize(

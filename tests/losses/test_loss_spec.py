@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from noiseproof import get_loss as from_the_top
 from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.losses import LOSSES, Loss, get_loss
-from noiseproof.losses.sums import WeightedSum
+from noiseproof.losses.base import WeightedSum
 
 LOGITS = 3 * torch.randn(16, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.arange(16) % 10

@@ -24,7 +24,7 @@ from noiseproof.analysis import open_run
 from noiseproof.analysis.runs import NotARun
 from noiseproof.core import files
 from noiseproof.data import get_dataset
-from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, job, prepare
+from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, checkpointer, job, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
 from noiseproof.train.job import digest
@@ -465,7 +465,7 @@ def test_a_checkpoint_that_is_due_in_the_step_of_a_stop_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    monkeypatch.setattr(checkpoint, "save", lambda folder, step, state: written.append(step))
+    monkeypatch.setattr(checkpointer, "save", lambda folder, step, state: written.append(step))
     with pytest.raises(Interrupted):
         train(moons(), "ce", replace(SETTINGS, checkpoint_steps=1), out=tmp_path, max_steps=3)
     assert written == [1, 2, 3]

@@ -147,7 +147,7 @@ def split_table(
     held_out: list[str] = []
     train = read_table(table, label, text).reset_index(drop=True)
     if test is None:
-        check_number("share", share, "(0, 1)", 0, 1)
+        check_number("share", share, "(0, 1)")
         mixed = train.iloc[shuffled(len(train), derive_generator(seed)).numpy()]
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")

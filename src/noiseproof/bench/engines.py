@@ -223,7 +223,7 @@ def check_engine(
         if count is not None:
             check_count(option, count, 1)
     if gpus is not None:
-        check_number("gpus", gpus, "[0, inf)", 0)
+        check_number("gpus", gpus, "[0, inf)")
 
 
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:

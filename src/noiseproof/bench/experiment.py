@@ -103,7 +103,7 @@ class Experiment:
             object.__setattr__(self, "noise_seed", check_seed("noise_seed", self.noise_seed))
         if self.rows is not None:
             object.__setattr__(self, "rows", check_count("rows", self.rows, 1))
-        object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)", 0, 1))
+        object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)"))
         for name in ("augment", "samples", "weights"):
             check_flag(name, getattr(self, name))
         if unknown := [word for word in self.measures.split() if word not in MEASURES]:

@@ -174,7 +174,7 @@ def analyze_fit(
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.before.untrained import probe as run_probe
     from noiseproof.core.margin import margin
-    from noiseproof.losses.sums import terms_of
+    from noiseproof.losses.base import terms_of
     from noiseproof.train.methods import MethodContext, method_loss
 
     task, settings, K = _prepare(data, model, noise, classes, seed, data_dir)

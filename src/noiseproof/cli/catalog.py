@@ -79,8 +79,7 @@ def calibrate(
     or only slowly, by the verdict of `noiseproof analyze fit`, the loss stays as it is if it does, else the nearest is
     given.
     """
-    from noiseproof.losses import get_loss
-    from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias
+    from noiseproof.losses import calibrate, expected_margin, get_loss, logit_bias
 
     before = get_loss(loss)
     names: Any = tuple(name.strip() for name in free.split(",")) if free else None

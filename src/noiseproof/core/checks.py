@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 
-def check_number(
-    name: str, value: object, interval: str, low: float = -math.inf, high: float = math.inf, remedy: str = ""
-) -> float:
+def check_number(name: str, value: object, interval: str, remedy: str = "") -> float:
     """Return ``value`` as a float inside ``interval``, written as in mathematics: ``"(0, 1]"``."""
+    low, high = map(float, interval[1:-1].split(","))
     inside = False
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)

@@ -167,7 +167,7 @@ class Shift(Transform):
     mode: Fill = "zero"
 
     def __post_init__(self) -> None:
-        check_number("max_fraction", self.max_fraction, "[0, 1)", 0, 1)
+        check_number("max_fraction", self.max_fraction, "[0, 1)")
         check_word("mode", self.mode, ("zero", "reflect"))
 
     columns = 2
@@ -185,7 +185,7 @@ class Flip(Transform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("p", self.p, "[0, 1]", 0, 1)
+        check_number("p", self.p, "[0, 1]")
 
     columns = 1
 
@@ -269,10 +269,10 @@ class RandomResizedCrop(Transform):
 
     def __post_init__(self) -> None:
         _pair("size", self.size)
-        check_number("scale[0]", self.scale[0], "(0, 1]", 0, 1)
-        check_number("scale[1]", self.scale[1], f"[{self.scale[0]}, 1]", self.scale[0], 1)
-        check_number("ratio[0]", self.ratio[0], "(0, inf)", 0)
-        check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)", self.ratio[0])
+        check_number("scale[0]", self.scale[0], "(0, 1]")
+        check_number("scale[1]", self.scale[1], f"[{self.scale[0]}, 1]")
+        check_number("ratio[0]", self.ratio[0], "(0, inf)")
+        check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)")
 
     def boxes(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, height and width of the box of each image in whole pixels, each (B,)."""
@@ -324,7 +324,7 @@ class Rotate(Transform):
     interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        check_number("degrees", self.degrees, "[0, 180]", 0, 180)
+        check_number("degrees", self.degrees, "[0, 180]")
         check_word("interpolation", self.interpolation, ("bilinear", "nearest"))
 
     columns = 1
@@ -360,10 +360,10 @@ class ColorJitter(Transform):
     hue: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("brightness", self.brightness, "[0, 1]", 0, 1)
-        check_number("contrast", self.contrast, "[0, 1]", 0, 1)
-        check_number("saturation", self.saturation, "[0, 1]", 0, 1)
-        check_number("hue", self.hue, "[0, 0.5]", 0, 0.5)
+        check_number("brightness", self.brightness, "[0, 1]")
+        check_number("contrast", self.contrast, "[0, 1]")
+        check_number("saturation", self.saturation, "[0, 1]")
+        check_number("hue", self.hue, "[0, 0.5]")
 
     columns = 8  # four for the order, four for the amounts
 
@@ -565,7 +565,7 @@ class Normalise(Transform):
         if len(self.mean) != len(self.std):
             raise ValueError(f"Expected as many means as deviations, got {len(self.mean)} and {len(self.std)}.")
         object.__setattr__(self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean))
-        object.__setattr__(self, "std", tuple(check_number("std", value, "(0, inf)", 0) for value in self.std))
+        object.__setattr__(self, "std", tuple(check_number("std", value, "(0, inf)") for value in self.std))
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         if images.shape[1] != len(self.mean):

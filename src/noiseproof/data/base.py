@@ -213,7 +213,7 @@ class NoisyData:
         """
         _, first, inverse = np.unique(self.index.cpu().numpy(), return_index=True, return_inverse=True)
         samples, sample_of_row = np.unique(first[inverse], return_inverse=True)  # in order of first occurrence
-        num_held = round(len(samples) * check_number("validation", validation, "(0, 1)", 0, 1))
+        num_held = round(len(samples) * check_number("validation", validation, "(0, 1)"))
         if not 0 < num_held < len(samples):
             raise ValueError(f"Expected rows in both parts, got {num_held} of {len(samples)} samples to validate on.")
         # Not from the random numbers that flipped the labels: with one seed for both, only flips would be held out.

@@ -15,7 +15,7 @@ TEST = 2**31  # offset of the seed of the test points, so that they repeat no tr
 
 
 def _seed(seed: int, below: int) -> int:
-    return check_count("seed", check_number("seed", seed, f"[0, {below})", 0, below))
+    return check_count("seed", check_number("seed", seed, f"[0, {below})"))
 
 
 def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
@@ -27,7 +27,7 @@ def _plane(
     make: Callable[..., Any], n: int, n_test: int, spread: float, seed: int, **options: Any
 ) -> tuple[Split, Split]:
     """Training and test points in the plane, from a function of ``sklearn.datasets``."""
-    options["noise"] = check_number("spread", spread, "[0, inf)", 0)
+    options["noise"] = check_number("spread", spread, "[0, inf)")
     seed = _seed(seed, TEST)
     train = make(check_count("n", n, 2), random_state=seed, **options)
     test = make(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
@@ -47,7 +47,7 @@ def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: floa
     """Two circles of different radii (LN paper, section 5.3); ``factor`` is the inner radius."""
     from sklearn.datasets import make_circles
 
-    check_number("factor", factor, "[0, 1)", 0, 1)
+    check_number("factor", factor, "[0, 1)")
     return Dataset("circles", ("outer", "inner"), *_plane(make_circles, n, n_test, spread, seed, factor=factor))
 
 
@@ -57,7 +57,7 @@ def digits(test: float = 0.2, seed: int = 0) -> Dataset:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    check_number("test", test, "(0, 1)", 0, 1)
+    check_number("test", test, "(0, 1)")
     x, y = load_digits(return_X_y=True)
     if not 10 <= (num_test := math.ceil(test * len(y))) <= len(y) - 10:
         raise ValueError(

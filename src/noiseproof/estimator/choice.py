@@ -3,18 +3,21 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.folds import make_folds
+from noiseproof.estimator.inputs import Bools, Floats, Ints
 
 FOLDS = 5  # one of them is held out
-MAX_HELD = 5000  # rows, which tell methods apart by a percent
-MIN_ROWS = 100  # below, a fifth of the rows tells nothing
+MAX_HELD = 5000  # rows, which distinguish methods by a percent
+MIN_ROWS = 100  # below, a fifth of the rows says nothing
 CHANCE = 1.0  # standard errors of a difference in accuracy; with 2, few tables are large enough to change the choice
 
 
-def held_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """A fifth of the rows, (N,), 5000 at most, with each class in proportion; none of fewer than 100 rows."""
+def held_out(labels: Ints, seed: int) -> Bools:
+    """A fifth of the rows, (N,), 5000 at most, with each class in proportion.
+
+    Of fewer than 100 rows, none is held out.
+    """
     if len(labels) < MIN_ROWS:
         return np.zeros(len(labels), dtype=bool)
     rows = np.flatnonzero(make_folds(labels, folds=FOLDS, seed=seed) == 0)
@@ -23,14 +26,15 @@ def held_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     return held
 
 
-def best_method(
-    preferred: str, is_right: Mapping[str, NDArray[np.bool_]], weights: NDArray[np.float64] | None = None
-) -> str:
-    """The most accurate method of those ahead of ``preferred`` by more than chance; ``preferred`` if there is none.
+def best_method(preferred: str, is_right: Mapping[str, Bools], weights: Floats | None = None) -> str:
+    """The most accurate method of those ahead of ``preferred`` by more than chance.
 
-    ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is chance up to one
-    standard error of the mean difference of the paired rows. Labels that are wrong independently of the class shrink
-    all differences by the same factor, so that the order of the methods stays.
+    It is ``preferred`` if there is no such method.
+
+    ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is
+    chance up to one standard error of the mean difference of the paired rows. Labels that are wrong
+    independently of the class shrink all differences by the same factor, so that the order of the
+    methods stays.
     """
     share = np.full(len(is_right[preferred]), 1.0) if weights is None else weights
     share = share / share.sum()

@@ -1,4 +1,6 @@
-"""What users pass to ``fit``: texts, pictures and sparse matrices as features (N, F), labels, seeds."""
+"""What users pass to ``fit``: texts, pictures and sparse matrices as features (N, F), labels,
+seeds.
+"""
 
 import os
 import warnings
@@ -24,9 +26,13 @@ from noiseproof.data.pictures import Pictures, picture_extractor
 from noiseproof.data.tables import Columns, moments, shifted_columns
 from noiseproof.data.text import text_extractor
 
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
 
 class EncodedInputs(ABC):
-    """Inputs as features; ``fit_encode`` learns from those of ``fit`` how."""
+    """Inputs as features; ``fit_encode`` learns the encoding from the inputs of ``fit``."""
 
     kind: ClassVar[str]
     has_one_scale = True  # whether features differ in scale because they differ in importance
@@ -39,14 +45,17 @@ class EncodedInputs(ABC):
 
     def fit_encode(self, rows: Any, seed: int) -> Tensor:
         x = self.fit_features(rows, seed)
-        self.mean, self.spread = x.mean(0), max(float(x.std(0).max(initial=0.0)), 1e-9)
+        self.mean = x.mean(0)
+        self.spread = max(float(x.std(0).max(initial=0.0)), 1e-9)
         return self._scaled(x)
 
     def encode(self, rows: Any) -> Tensor:
         return self._scaled(self.features(rows))
 
     def _scaled(self, x: NDArray[Any]) -> Tensor:
-        """Features in units of the widest one: units of each one's own would blow up the least important ones."""
+        """Features in units of the widest one: units of each one's own would blow up the least
+        important ones.
+        """
         scaled = (x - self.mean) / self.spread if self.has_one_scale else x
         return torch.from_numpy(np.ascontiguousarray(scaled, dtype=np.float32))
 
@@ -107,7 +116,9 @@ def as_words(X: Any) -> list[Any] | None:
 
 
 def are_paths(words: list[Any]) -> bool:
-    """Whether rows are paths of pictures: all of type Path, or the first is the name of an existing picture file."""
+    """Whether rows are paths of pictures: all of type Path, or the first is the name of an existing
+    picture file.
+    """
     if all(isinstance(word, os.PathLike) for word in words):
         return True
     first = words[0]
@@ -121,7 +132,10 @@ def _pictures(paths: Any) -> Pictures:
 
 
 def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
-    """How numbers (N, D) are encoded if some are missing, or too far from zero for float32; else None."""
+    """How numbers (N, D) are encoded if some are missing, or too far from zero for float32.
+
+    It is None otherwise.
+    """
     missing = np.isnan(array)
     if not missing.any():
         return shifted_columns(array, names)
@@ -132,8 +146,11 @@ def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
     return Columns(column_names, medians, {}, "impute", means, stds)
 
 
-def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes, sorted, and the class of each row as an integer, (N,); ``estimator`` is the name in messages."""
+def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints]:
+    """The classes, sorted, and the class of each row as an integer, (N,).
+
+    ``estimator`` is the name in messages.
+    """
     if y is None:
         raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
     _check_not_lists(y)
@@ -153,8 +170,10 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     return classes, codes.astype(np.int64)
 
 
-def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64], Tensor | None]:
-    """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns and their order."""
+def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints, Tensor | None]:
+    """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns
+    and their order.
+    """
     if y is None or soft_labels(y) is None:
         return *encode_labels(X, y, estimator), None
     check_consistent_length(X, y)
@@ -164,11 +183,13 @@ def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], ND
     return classes, labels.y.numpy(), labels.soft
 
 
-def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    """The classes and the labels (N, K) of rows with several of them, 0 or 1; None for other labels.
+def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], Ints] | None:
+    """The classes and the labels (N, K) of rows with several of them, 0 or 1.
 
-    As in scikit-learn, every matrix of zeros and ones is one; with a single 1 in every row it is warned of. The classes
-    are the columns of a table, or their numbers.
+    It is None for other labels.
+
+    As in scikit-learn, every matrix of zeros and ones is one; with a single 1 in every row it is
+    warned of. The classes are the columns of a table, or their numbers.
     """
     if y is None or getattr(y, "ndim", 2) != 2:
         return None
@@ -190,7 +211,9 @@ def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] 
 
 
 def _check_not_lists(y: Any) -> None:
-    """Refuse rows that are lists of names, for which NumPy's and scikit-learn's errors name no remedy."""
+    """Refuse rows that are lists of names, for which NumPy's and scikit-learn's errors name no
+    remedy.
+    """
     rows = y if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object" else ()
     if any(isinstance(row, list | tuple | set | frozenset) and len(row) != 1 for row in rows):
         raise ValueError(
@@ -215,7 +238,9 @@ RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | Non
 
 
 def draw_seed(random_state: RandomState) -> int:
-    """The seed itself, one drawn from a ``RandomState`` or ``Generator``, or another one each time for None."""
+    """The seed itself, one drawn from a ``RandomState`` or ``Generator``, or another one each time
+    for None.
+    """
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
     if isinstance(random_state, np.random.Generator):

@@ -21,13 +21,12 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.inputs import RandomState, draw_seed, encode_labels
+from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed, encode_labels
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Repair = Literal["drop", "reweigh", "correct"]
-Ints = NDArray[np.int64]
 EVEN = 0.5  # quality at which a label is as likely right as wrong
 MIN_WEIGHT = 1e-3  # of a row by its quality: with 0, some estimators count no rows of a class
 
@@ -40,25 +39,28 @@ def _has(name: str) -> Any:
 class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Trains any scikit-learn classifier in spite of wrong labels: find them, repair them, fit on the rest.
 
-    Clones of the estimator predict every row from the other folds, ``noiseproof.audit.find_label_issues`` compares
-    these predictions with the given labels, and the estimator is fitted once more, to the repaired labels.
+    Clones of the estimator predict every row from the other folds,
+    ``noiseproof.audit.find_label_issues`` compares these predictions with the given labels, and the
+    estimator is fitted once more, to the repaired labels.
 
     Args:
-        estimator: a classifier with ``fit`` and ``predict_proba``, or a pipeline that ends in one; by default
-            ``HistGradientBoostingClassifier()``.
-        repair: ``drop`` leaves out rows whose label is an issue, ``reweigh`` weighs each row by the probability that
-            its label is right, ``correct`` gives an issue the suggested label.
-        rounds: how often labels are judged; from the second time on by models fitted to the labels repaired before.
+        estimator: a classifier with ``fit`` and ``predict_proba``, or a pipeline that ends in one;
+            by default ``HistGradientBoostingClassifier()``.
+        repair: ``drop`` leaves out rows whose label is an issue, ``reweigh`` weighs each row by the
+            probability that its label is right, ``correct`` gives an issue the suggested label.
+        rounds: how often labels are judged; from the second time on by models fitted to the labels
+            repaired before.
         folds: of the cross-fit.
-        random_state: a seed for the folds, and for what in the estimator has none; a ``RandomState`` or ``Generator``
-            to draw it from, or None for another one each time.
+        random_state: a seed for the folds, and for what in the estimator has none; a
+            ``RandomState`` or ``Generator`` to draw it from, or None for another one each time.
 
     Attributes:
         classes_: the labels, sorted.
         estimator_: the fitted estimator; it predicts positions in ``classes_``.
-        label_issues_: a DataFrame with the columns is_label_issue, quality (the probability that the given label is
-            right), given_label and suggested_label, one row for each row of ``X``. Rows of weight 0, and the only row
-            of a class, are not judged: their quality is NaN.
+        label_issues_: a DataFrame with the columns is_label_issue, quality (the probability that
+            the given label is right), given_label and suggested_label, one row for each row of
+            ``X``. Rows of weight 0, and the only row of a class, are not judged: their quality is
+            NaN.
         noise_rate_: the estimated share of wrong labels.
         n_features_in_, feature_names_in_: as those of ``estimator_``.
 
@@ -154,7 +156,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         return np.asarray(self.estimator_.decision_function(X))
 
     def __sklearn_tags__(self) -> Any:
-        tags, inner = super().__sklearn_tags__(), get_tags(self._inner())
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._inner())
         tags.input_tags = inner.input_tags
         tags.classifier_tags = inner.classifier_tags or tags.classifier_tags
         tags.classifier_tags.multi_label = False
@@ -168,42 +171,49 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         return HistGradientBoostingClassifier()
 
     def _rounds(
-        self, inner: Any, x: Any, labels: Ints, weight: NDArray[np.float64] | None, seed: int
-    ) -> tuple[_Judged, _Repaired]:
-        """Judge the given labels by models of the labels as they are repaired so far, and repair them anew."""
+        self, inner: Any, x: Any, labels: Ints, weight: Floats | None, seed: int
+    ) -> tuple[_Judgement, _Repaired]:
+        """Judge the given labels by models of the labels as they are repaired so far, and repair them
+        again.
+        """
         num_classes = int(labels.max()) + 1
         repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
         for number in range(self.rounds):
             folds = make_folds(labels, folds=self.folds, seed=seed + number)
-            judged = _Judged.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
+            judged = _Judgement.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
             repaired = _repair(self.repair, judged, weight, self.folds)
         return judged, repaired
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
+class _Judgement:
     """The judgement on N labels; a label that no model can judge has the quality 1."""
 
     labels: Ints  # (N,) classes from 0
-    quality: NDArray[np.float64]  # (N,) the probability that the label is right
-    is_issue: NDArray[np.bool_]  # (N,)
+    quality: Floats  # (N,) the probability that the label is right
+    is_issue: Bools  # (N,)
     suggested: Ints  # (N,)
-    can_judge: NDArray[np.bool_]  # (N,)
+    can_judge: Bools  # (N,)
     noise_rate: float
 
     @classmethod
-    def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judged:
+    def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
         judged = np.flatnonzero(~in_one_fold(labels, folds))  # no model that predicts the others has seen their class
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
-        # Where predictions match labels no better than by chance, the audit calls none wrong. A fit needs no proof.
+        # Where predictions match labels no better than by chance, the audit calls none wrong. A fit
+        # needs no proof.
         likely_wrong = issues.is_issue if issues.is_predictable else issues.quality < EVEN
-        quality, is_issue, suggested = np.ones(len(labels)), np.zeros(len(labels), dtype=bool), labels.copy()
-        quality[judged], is_issue[judged], suggested[judged] = issues.quality, likely_wrong, issues.suggested
+        quality = np.ones(len(labels))
+        is_issue = np.zeros(len(labels), dtype=bool)
+        suggested = labels.copy()
+        quality[judged] = issues.quality
+        is_issue[judged] = likely_wrong
+        suggested[judged] = issues.suggested
         can_judge = np.zeros(len(labels), dtype=bool)
         can_judge[judged] = True
         return cls(labels, quality, is_issue, suggested, can_judge, issues.noise_rate)
 
-    def best(self, count: int) -> NDArray[np.bool_]:
+    def best(self, count: int) -> Bools:
         """The ``count`` rows of each class whose labels are most likely right, (N,)."""
         order = np.lexsort((-self.quality, self.labels))  # class by class, the best labels first
         ordered = self.labels[order]
@@ -217,8 +227,8 @@ class _Repaired:
     """What the estimator is fitted to."""
 
     labels: Ints  # (N,)
-    weight: NDArray[np.float64] | None  # (N,)
-    keep: NDArray[np.bool_]  # (N,)
+    weight: Floats | None  # (N,)
+    keep: Bools  # (N,)
 
     def cross_fit(self, inner: Any, x: Any, folds: Ints, num_classes: int) -> NDArray[np.float32]:
         """Out-of-fold probabilities (N, K) of all rows, by models fitted to those that are kept."""
@@ -230,9 +240,10 @@ class _Repaired:
         return clone(inner).fit(x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options)
 
 
-def _repair(repair: Repair, judged: _Judged, weight: NDArray[np.float64] | None, at_least: int) -> _Repaired:
+def _repair(repair: Repair, judged: _Judgement, weight: Floats | None, at_least: int) -> _Repaired:
     """Labels to fit to; every class keeps ``at_least`` this many of its rows, if it has them."""
-    labels, all_rows = judged.labels, np.ones(len(judged.labels), dtype=bool)
+    labels = judged.labels
+    all_rows = np.ones(len(judged.labels), dtype=bool)
     if repair == "reweigh":
         quality = np.maximum(judged.quality, MIN_WEIGHT)
         return _Repaired(labels, quality if weight is None else quality * weight, all_rows)
@@ -282,12 +293,15 @@ def _check_weights(inner: Any, what: str) -> None:
         )
 
 
-def _frame(judged: _Judged, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any) -> pd.DataFrame:
+def _frame(judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any) -> pd.DataFrame:
     """One row for each row of X, also for those that were not judged."""
     import pandas as pd
 
-    quality, is_issue, suggested = np.full(len(given), np.nan), np.zeros(len(given), dtype=bool), given.copy()
+    quality = np.full(len(given), np.nan)
+    is_issue = np.zeros(len(given), dtype=bool)
+    suggested = given.copy()
     quality[rows] = np.where(judged.can_judge, judged.quality, np.nan)
-    is_issue[rows], suggested[rows] = judged.is_issue, classes[judged.suggested]
+    is_issue[rows] = judged.is_issue
+    suggested[rows] = classes[judged.suggested]
     columns = {"is_label_issue": is_issue, "quality": quality, "given_label": given, "suggested_label": suggested}
     return pd.DataFrame(columns, index=index)

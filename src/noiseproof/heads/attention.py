@@ -1,7 +1,5 @@
 """The head of noise attention learning: logits, and the trust in the label."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
@@ -11,14 +9,14 @@ from noiseproof.heads.linear import Linear
 
 @HEADS.register("attention")
 class Attention(Linear):
-    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
+    """z = W h + b and a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
 
     >>> import torch
     >>> Attention(8, 3)(torch.zeros(2, 8)).attention.shape
     torch.Size([2])
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
+    gives = frozenset({"logits", "attention"})
     has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:

@@ -1,7 +1,7 @@
 """The base class of heads: features in, ``Output`` out, and the initialisation of layers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,11 +13,12 @@ from noiseproof.core.registry import Registry
 class Head(nn.Module):
     """Features (B, num_features) to an ``Output`` whose ``logits`` have ``num_outputs`` columns.
 
-    ``gives`` names the fields of ``Output`` that it fills, so that a loss that ``needs`` another is refused at once.
+    ``gives`` names the fields of ``Output`` that it fills, so that a loss that ``needs`` another is
+    refused at once.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits"})
-    has_linear_logits: ClassVar[bool] = False  # the logits are those of the layer ``self.logits``, and nothing else
+    gives = frozenset({"logits"})
+    has_linear_logits = False  # the logits are the output of the layer ``self.logits``, unchanged
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -35,7 +36,8 @@ class Head(nn.Module):
     ) -> None:
         """Initialise all layers with ``fill``, the backbone's initialisation of a last layer.
 
-        ``starts`` are factors for the layers of the name of a field, from the loss (``Loss.starts``).
+        ``starts`` are factors for the layers of the name of a field, from the loss
+        (``Loss.starts``).
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
@@ -48,13 +50,15 @@ HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
 def gives(spec: str) -> frozenset[str] | None:
-    """The fields of ``Output`` that the head ``spec`` fills; None where only building it tells."""
+    """The fields of ``Output`` that the head ``spec`` fills; None if it must be built to know them."""
     fields: frozenset[str] | None = getattr(HEADS[HEADS.parse(spec, {})[0]], "gives", None)
     return fields
 
 
 def head_for(fields: frozenset[str]) -> str:
-    """The head that gives ``fields``, and the fewest others; of several the one registered first, so not a plug-in's.
+    """The head that gives ``fields``, and the fewest others.
+
+    Among several, it is the one registered first, so not a plug-in's.
 
     >>> head_for(frozenset({"logits"})), head_for(frozenset({"logits", "root"}))
     ('linear', 'gaussian-root')

@@ -1,7 +1,5 @@
 """Heads of the Gaussian likelihoods: logits, and the covariance of the noise on them."""
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,14 +11,14 @@ from noiseproof.heads.linear import Linear
 
 @HEADS.register("gaussian-root")
 class GaussianRoot(Linear):
-    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
+    """μ = W h + b and c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
 
     >>> import torch
     >>> GaussianRoot(8, 3)(torch.zeros(2, 8)).root.shape
     torch.Size([2, 3])
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "root"})
+    gives = frozenset({"logits", "root"})
     has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
@@ -33,18 +31,19 @@ class GaussianRoot(Linear):
 
 @HEADS.register("gaussian-scale")
 class GaussianScale(Linear):
-    """μ beside standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
+    """μ and standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
 
-    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of Het's released code.
+    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of
+    Het's released code.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale"})
+    gives = frozenset({"logits", "scale"})
     has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int, isotropic: bool = False, floor: float = 1e-3) -> None:
         super().__init__(num_features, num_outputs)
         self.scale = nn.Linear(num_features, 1 if check_flag("isotropic", isotropic) else num_outputs)
-        self.floor = check_number("floor", floor, "[0, inf)", 0)
+        self.floor = check_number("floor", floor, "[0, inf)")
 
     def forward(self, features: Tensor) -> Output:
         return Output(self.logits(features), scale=F.softplus(self.scale(features)) + self.floor)
@@ -52,9 +51,9 @@ class GaussianScale(Linear):
 
 @HEADS.register("gaussian-factors")
 class GaussianFactors(GaussianScale):
-    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
+    """μ, d and ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
 
-    gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale", "factors"})
+    gives = frozenset({"logits", "scale", "factors"})
     has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int, rank: int = 4, floor: float = 1e-3) -> None:

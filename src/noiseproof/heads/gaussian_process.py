@@ -20,13 +20,15 @@ BLOCK = 2**21  # numbers of the quadrature in memory at once
 class GaussianProcessClassifier:
     """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is exact.
 
-    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the dummy class of
-    section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k), ε
-    ~ N(0, σ²) and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²) for all d, so that one Cholesky factor gives the marginal
-    likelihood, which selects ℓ, s² and σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E
-    softmax(f(x)), without ε, which is the noise of the labels (section 3.3).
+    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the
+    dummy class of section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then
+    Y_d = f_d + ε with f_d ~ GP(0, k), ε ~ N(0, σ²) and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²)
+    for all d, so that one Cholesky factor gives the marginal likelihood, which selects ℓ, s² and
+    σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E softmax(f(x)), without
+    ε, which is the noise of the labels (section 3.3).
 
-    The kernel is isotropic: scale features to a common range. Computed in float64, on the device of the inputs.
+    The kernel is isotropic: scale features to a common range. Computed in float64, on the device of
+    the inputs.
 
     Args:
         length_scale: ℓ; selected by the marginal likelihood if None, as are the next two.
@@ -35,7 +37,8 @@ class GaussianProcessClassifier:
         t: smoothing of the labels, without which their log-odds would be infinite.
         dummy: add a class without samples, so that the last class is treated like the others.
         steps: maximum number of L-BFGS steps.
-        max_samples: maximum number of samples; memory grows with their square, time with their cube.
+        max_samples: maximum number of samples; memory grows with their square, time with their
+            cube.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> process = GaussianProcessClassifier().fit(x, torch.tensor([0, 0, 1, 1]))
@@ -56,15 +59,18 @@ class GaussianProcessClassifier:
         max_samples: int = 5000,
     ) -> None:
         given = {"length_scale": length_scale, "signal": signal, "noise": noise}
-        self.given = {k: check_number(k, v, "(0, inf)", 0) for k, v in given.items() if v is not None}
-        self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite log-odds.")
+        self.given = {k: check_number(k, v, "(0, inf)") for k, v in given.items() if v is not None}
+        self.t = check_number("t", t, "(0, 1)", "A label without smoothing has infinite log-odds.")
         self.dummy = check_flag("dummy", dummy)
         self.steps = check_count("steps", steps, 1)
         self.max_samples = check_count("max_samples", max_samples, 1)
 
     def fit(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> GaussianProcessClassifier:
-        """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another model."""
-        x, y = check_tensor("x", x), check_tensor("y", y)
+        """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another
+        model.
+        """
+        x = check_tensor("x", x)
+        y = check_tensor("y", y)
         self._check(x, y)
         self.x = x.flatten(1).double()  # (N, F)
         targets = log_odds(y, num_classes, self.t, self.dummy)  # (N, D)
@@ -80,7 +86,9 @@ class GaussianProcessClassifier:
         return _log_density(self.factor, self.white)
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a row."""
+        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a
+        row.
+        """
         x = check_tensor("x", x).flatten(1).double()
         across = _kernel(_squared_distance(self.x, x), self.length_scale, self.signal)  # (N, M)
         explained = torch.linalg.solve_triangular(self.factor, across, upper=False).square().sum(0)
@@ -91,7 +99,8 @@ class GaussianProcessClassifier:
         mean, variance = self.posterior(x)
         std = variance.sqrt()[:, None].expand_as(mean)
         if not self.dummy:  # the log-odds are relative to the last class
-            mean, std = F.pad(mean, (0, 1)), F.pad(std, (0, 1))
+            mean = F.pad(mean, (0, 1))
+            std = F.pad(std, (0, 1))
         return mean_softmax(mean, std)
 
     def _check(self, x: Tensor, y: Tensor) -> None:
@@ -108,7 +117,10 @@ class GaussianProcessClassifier:
             raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
 
     def _maximise(self, squared: Tensor, targets: Tensor) -> tuple[float, float, float]:
-        """ℓ, s² and σ²; those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms."""
+        """ℓ, s² and σ².
+
+        Those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms.
+        """
         typical = float(squared.median()) or float(squared.mean())
         if typical == 0 and "length_scale" not in self.given:
             raise ValueError(f"Expected inputs that differ, got {len(squared)} equal ones. Or set length_scale.")
@@ -132,7 +144,9 @@ class GaussianProcessClassifier:
 
 
 def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tensor:
-    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last one."""
+    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last
+    one.
+    """
     if y.dim() == 1:
         if y.is_floating_point() or y.is_complex():
             raise TypeError(f"Expected class indices in labels of shape (N,), got {y.dtype}. Use y.long().")
@@ -140,7 +154,8 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
         check_labels(y, num_classes)
         q = F.one_hot(y.long(), num_classes).double()
     else:
-        q, expected = y.double(), num_classes or "K"
+        q = y.double()
+        expected = num_classes or "K"
         if y.dim() != 2 or (num_classes or q.shape[1]) != q.shape[1]:
             raise ValueError(f"Expected labels (N,) or distributions (N, {expected}), got shape {tuple(y.shape)}.")
         if bool((q < 0).any()) or bool(((q.sum(1) - 1).abs() > 1e-4).any()):
@@ -151,9 +166,11 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
 def log_marginal_likelihood(
     squared: Tensor, targets: Tensor, length_scale: float, signal: float, noise: float
 ) -> tuple[float, Tensor]:
-    """log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ, log s² and log σ².
+    """log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ, log s²
+    and log σ².
 
-    With A = k + σ²I and α = A⁻¹Y the derivative is ½·tr((ααᵀ − D·A⁻¹)·∂A) (Rasmussen & Williams 2006, Eq. 5.9).
+    With A = k + σ²I and α = A⁻¹Y the derivative is ½·tr((ααᵀ − D·A⁻¹)·∂A) (Rasmussen & Williams
+    2006, Eq. 5.9).
     """
     kernel = _kernel(squared, length_scale, signal)
     factor, white = _whiten(kernel, targets, noise + JITTER * signal)
@@ -161,7 +178,8 @@ def log_marginal_likelihood(
     pull = torch.cholesky_inverse(factor).mul_(-targets.shape[1]).addmm_(solved, solved.T)
     trace = pull.trace()
     pull *= kernel
-    longer, stronger = torch.dot(pull.flatten(), squared.flatten()) / length_scale**2, pull.sum()
+    longer = torch.dot(pull.flatten(), squared.flatten()) / length_scale**2
+    stronger = pull.sum()
     gradient = torch.stack([longer, stronger + JITTER * signal * trace, noise * trace]) / 2
     return _log_density(factor, white), gradient.cpu()
 
@@ -169,23 +187,30 @@ def log_marginal_likelihood(
 def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
     """E softmax(u) of independent u_k ~ N(mean_k, std_k²), all (M, K), by quadrature to about 1e-8.
 
-    softmax_k(u) is the chance that u_k + G_k is the largest, with G_k independent standard Gumbel. So its mean is
-    ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums over evenly spaced points, which
-    converge exponentially as the spacing shrinks, at a cost linear in K.
+    softmax_k(u) is the chance that u_k + G_k is the largest, with G_k independent standard Gumbel.
+    So its mean is ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums
+    over evenly spaced points, which converge exponentially as the spacing shrinks, at a cost linear
+    in K.
     """
-    K, widest = mean.shape[1], float(std.max()) if len(std) else 0.0
-    # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the normal's tails end at ±7.
+    K = mean.shape[1]
+    widest = float(std.max()) if len(std) else 0.0
+    # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the
+    # normal's tails end at ±7.
     z = torch.linspace(-7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device)
     weight = torch.softmax(-z.square() / 2, 0)
-    # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail exponential.
-    low, high = -7 * widest - 4, 7 * widest + 20 + math.log(K)
+    # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail
+    # exponential.
+    low = -7 * widest - 4
+    high = 7 * widest + 20 + math.log(K)
     x = torch.arange(low, high, STEP, dtype=torch.float64, device=mean.device)[:, None]
-    rows, means = max(1, BLOCK // (K * len(x) * len(z))), []
+    rows = max(1, BLOCK // (K * len(x) * len(z)))
+    means = []
     for m, s in zip(torch.split(mean.double(), rows), torch.split(std.double(), rows), strict=True):
         u = (m - m.amax(1, keepdim=True))[..., None, None] + s[..., None, None] * z  # (m, K, 1, Z)
         rate = torch.exp(u - x).clamp_max_(1e300)  # (m, K, X, Z)
         below = torch.exp(-rate)
-        cdf, density = (below @ weight).clamp_min(1e-300), (rate * below) @ weight  # (m, K, X)
+        cdf = (below @ weight).clamp_min(1e-300)
+        density = (rate * below) @ weight  # (m, K, X)
         p = (density / cdf * cdf.log().sum(1, keepdim=True).exp()).sum(2)
         means.append(p / p.sum(1, keepdim=True))
     return torch.cat(means).to(mean.dtype)

@@ -3,26 +3,19 @@
 from noiseproof.core.lazy import import_modules
 from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, het, margin, remargin
 from noiseproof.losses.attention import EarlyLearning, NoiseAttention, OverParameterised
-from noiseproof.losses.base import LOSSES, Loss, MarginLoss, register
+from noiseproof.losses.base import LOSSES, Loss, MarginLoss, WeightedSum, register
 from noiseproof.losses.bitempered import BiTempered
-from noiseproof.losses.calibrate import (
-    Calibration,
-    NoSolution,
-    average_error,
-    calibrate,
-    expected_margin,
-    logit_bias,
-    remargin_for,
-)
+from noiseproof.losses.calibrate import Calibration, NoSolution, calibrate, remargin_for
 from noiseproof.losses.correction import Backward, Forward, estimate_transition
 from noiseproof.losses.coupled import CR, GLS, MSE, NCE, NFL, Brier, LabelSmoothing, Peer
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.het import Het
+from noiseproof.losses.initial import average_error, expected_margin, logit_bias
 from noiseproof.losses.logistic_normal import LogisticNormal
 from noiseproof.losses.margin import AEL, AGCE, AUL, CE, GCE, MAE, RCE, SCE, TCE, Focal, PHuber, TruncatedGCE
 from noiseproof.losses.multilabel import ASL, MultiLabel
 from noiseproof.losses.remargin import Remargin, Unit
-from noiseproof.losses.sums import WeightedSum, as_loss, describe, get_loss
+from noiseproof.losses.sums import as_loss, describe, get_loss
 
 __all__ = [
     "AEL", "AGCE", "ASL", "AUL", "CE", "CR", "GCE", "GLS", "LN", "LOSSES", "MAE", "MSE", "NCE", "NFL", "RCE", "SCE",

@@ -1,7 +1,9 @@
-"""Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
+"""Losses that need more than logits: attention from the head, a memory of predictions, or the noise
+of each label.
+"""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from noiseproof.core.checks import check_count, check_number, check_reached
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
-from noiseproof.losses.base import Kind, Loss, countable, field_of, register
+from noiseproof.losses.base import Loss, countable, field_of, register
 
 FULL = 1e4  # the attention at which τ is 1 for any logits
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
@@ -21,15 +23,19 @@ REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as 
 class NoiseAttention(Loss):
     """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
 
-    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL paper, Eq. 1); τ =
-    σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
+    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL
+    paper, Eq. 1); τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ =
+    log(e^Δ + (1 + e^Δ)·e^(−a)).
 
     Args:
         lam: λ, what turning away from a label costs.
-        beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts as 1e-4.
-        floor: raise every entry of the target to this, without renormalising; the released code does so with 1e-4.
-        warmup: training before this epoch (counted from 0, by ``set_epoch``) is with τ = 1, cross entropy: attention
-            turns away from classes that are not learned yet, and they are not learned then.
+        beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts
+            as 1e-4.
+        floor: raise every entry of the target to this, without renormalising; the released code
+            does so with 1e-4.
+        warmup: training before this epoch (counted from 0, by ``set_epoch``) is with τ = 1, cross
+            entropy: attention turns away from classes that are not learned yet, and they are not
+            learned then.
 
     >>> loss = NoiseAttention(lam=0.5)
     >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))  # τ = 0.88
@@ -37,9 +43,9 @@ class NoiseAttention(Loss):
     """
 
     needs = frozenset({"logits", "attention"})
-    formula: ClassVar[str] = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
-    source: ClassVar[str] = "NAL paper, Eq. 1, Theorem 1"
-    kind: Kind = "other"
+    formula = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
+    source = "NAL paper, Eq. 1, Theorem 1"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
@@ -50,9 +56,9 @@ class NoiseAttention(Loss):
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
         self.register_buffer("_attends", torch.ones((), dtype=torch.bool), persistent=False)  # a tensor for CUDA graphs
         self._attends: Tensor
-        self.lam = check_number("lam", lam, "[0, inf)", 0)
-        self.beta = check_number("beta", beta, "[0, inf)", 0)
-        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+        self.lam = check_number("lam", lam, "[0, inf)")
+        self.beta = check_number("beta", beta, "[0, inf)")
+        self.floor = check_number("floor", floor, "[0, 1)")
 
     def check(self, epochs: float) -> None:
         super().check(epochs)
@@ -91,13 +97,15 @@ class NoiseAttention(Loss):
 class EarlyLearning(Loss):
     """Early-learning regularisation (Liu et al. 2020): cross entropy that holds on to what the model believed before.
 
-    L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's earlier predictions
-    (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k, which keeps its digits as ⟨t, p⟩ → 1.
+    L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's
+    earlier predictions (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k,
+    which keeps its digits as ⟨t, p⟩ → 1.
 
     Args:
         lam: λ, how strongly to hold on.
-        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released code with 1e-4.
-            Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave the loss without a lower bound.
+        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released
+            code with 1e-4. Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave
+            the loss without a lower bound.
 
     >>> memory = torch.tensor([[0.0, 0.9]])
     >>> EarlyLearning(lam=3.0)(Output(torch.tensor([[0.0, 3.0]]), memory=memory), torch.tensor([0]))
@@ -105,14 +113,14 @@ class EarlyLearning(Loss):
     """
 
     needs = frozenset({"logits", "memory"})
-    formula: ClassVar[str] = "−log p + λ log(1 − Σ_k t_k p_k)"
-    source: ClassVar[str] = "NAL paper, Table 2 (ELR); Liu et al. 2020"
-    kind: Kind = "other"
+    formula = "−log p + λ log(1 − Σ_k t_k p_k)"
+    source = "NAL paper, Table 2 (ELR); Liu et al. 2020"
+    kind = "other"
 
     def __init__(self, lam: float = 3.0, clip: float = 0.0, **options: Any) -> None:
         super().__init__(**options)
-        self.lam = check_number("lam", lam, "[0, inf)", 0)
-        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+        self.lam = check_number("lam", lam, "[0, inf)")
+        self.clip = check_number("clip", clip, "[0, 0.5)")
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = F.log_softmax(out.logits, 1)
@@ -136,9 +144,10 @@ class EarlyLearning(Loss):
 class OverParameterised(Loss):
     """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022, SOP).
 
-    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 − y), whose two parts
-    are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor). The model and u learn from the first term,
-    v from the second alone (section 3.2). Where noise explains a label, the model need not.
+    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 −
+    y), whose two parts are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor).
+    The model and u learn from the first term, v from the second alone (section 3.2). Where noise
+    explains a label, the model need not.
 
     Args:
         floor: the smallest value before φ normalises; 1e-4 in the released code.
@@ -150,15 +159,15 @@ class OverParameterised(Loss):
     """
 
     needs = frozenset({"logits", "noise"})
-    formula: ClassVar[str] = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
-    source: ClassVar[str] = "Liu et al. 2022"
-    kind: Kind = "other"
+    formula = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
+    source = "Liu et al. 2022"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
     def __init__(self, floor: float = 1e-4, **options: Any) -> None:
         super().__init__(**options)
-        self.floor = check_number("floor", floor, "(0, 0.1]", 0, 0.1)
+        self.floor = check_number("floor", floor, "(0, 0.1]")
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         p = F.softmax(out.logits, 1)

@@ -1,80 +1,42 @@
-"""What every loss shares: targets, weights, reduction, functions of the label's nll with a closed-form derivative."""
+"""What every loss shares: targets, weights, reduction, functions of the label's nll with a
+closed-form derivative.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count, check_flag, check_labels, check_logits_and_target, check_tensor
+from noiseproof.core.checks import (
+    check_count,
+    check_flag,
+    check_labels,
+    check_logits_and_target,
+    check_number,
+    check_tensor,
+)
 from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
-from noiseproof.core.tensors import in_torch_func, readable, wide
-from noiseproof.losses.fast import apply, by_blocks, label_nll, pays_in_blocks
+from noiseproof.core.tensors import readable, wide
+from noiseproof.losses.fast import by_blocks, label_nll, pays_in_blocks
+from noiseproof.losses.pointwise import pointwise
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, (B, K) without negative entries, (B, K)
 
-INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, beside int64
+INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, as well as int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
-
-
-class Curve(Protocol):
-    """A scalar function of the label's nll with its derivative in closed form."""
-
-    def value(self, y: LabelProb) -> Tensor: ...
-
-    def slope(self, y: LabelProb) -> Tensor: ...
-
-
-def pointwise(nll: Tensor, curve: Curve) -> Tensor:
-    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
-    function = _PointwiseForwardMode if in_torch_func() and not torch.compiler.is_compiling() else _Pointwise
-    value: Tensor = apply(function, nll, curve)
-    return value
-
-
-class _Pointwise(torch.autograd.Function):
-    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(nll: Tensor, curve: Curve) -> Tensor:
-        return curve.value(LabelProb(nll))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
-        nll, ctx.curve = inputs
-        ctx.save_for_backward(nll)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (nll,) = ctx.saved_tensors
-        return grad * ctx.curve.slope(LabelProb(nll)), None
-
-
-class _PointwiseForwardMode(_Pointwise):
-    """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
-        _Pointwise.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[0])
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent * ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))  # type: ignore[no-any-return]
 
 
 def derive_seed(seed: int, step: int | None) -> int:
@@ -94,37 +56,37 @@ class NotFinite(ValueError):
 class Loss(nn.Module):
     """A loss of logits and labels, called like ``torch.nn.CrossEntropyLoss``.
 
-    The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries may be negative
-    and need not sum to one, because stochastic label noise (SLN paper, Eq. 3) makes such targets.
+    The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries
+    may be negative and need not sum to one, because stochastic label noise (SLN paper, Eq. 3) makes
+    such targets.
 
     Args:
         weight: weight of each class, (K,).
         ignore_index: rows with this class index count for nothing.
-        reduction: ``"mean"`` (over the rows that count, weighted by ``weight``), ``"sum"`` or ``"none"``.
-        exact: take the label's nll from the other classes' logsumexp. ``F.cross_entropy`` keeps only its absolute
-            accuracy where p_y → 1, which training never notices.
+        reduction: ``"mean"`` (over the rows that count, weighted by ``weight``), ``"sum"`` or
+            ``"none"``.
+        exact: take the label's nll from the other classes' logsumexp. ``F.cross_entropy`` keeps
+            only its absolute accuracy where p_y → 1, which training never notices.
     """
 
     needs: frozenset[str] = frozenset({"logits"})  # fields of Output
     kind: Kind = "margin"  # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
-    formula: ClassVar[str] = ""
-    source: ClassVar[str] = ""
-    name: ClassVar[str] = ""
+    formula = ""
+    source = ""
+    name = ""
     takes: Targets = "real"  # the most general targets
-    head: str | None = None  # the head that gives what it needs, where the names of the fields do not tell
-    linear: bool = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
-    weighs_classes: bool = False  # ``per_sample`` knows what class weights mean, of class indices too
-    implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
-    independent_rows: bool = True  # a row's loss does not depend on the other rows
-    relative: bool = True  # a number that is added to all logits of a row changes nothing
-    vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
-    multilabel: bool = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
-    extra_scores: int = 0  # columns of ``scores`` that belong to no class
-    starts: Mapping[str, float] = {}  # by field of Output: the head's first weights over those of the model's own start
+    head: str | None = None  # the head that gives what it needs, where the names of the fields do not say it
+    linear = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
+    weighs_classes = False  # ``per_sample`` knows what class weights mean, of class indices too
+    implied = 0  # classes whose logit is zero by definition, so that a head gives no column for them
+    independent_rows = True  # a row's loss does not depend on the other rows
+    multilabel = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
+    extra_scores = 0  # columns of ``scores`` that belong to no class
+    starts: Mapping[str, float] = {}  # by field of Output: factors of the head's first weights
     max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
     samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
     weight: Tensor | None
-    _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
+    _closed = False  # whether ``slope`` gives the gradient
 
     def __init__(
         self,
@@ -157,7 +119,10 @@ class Loss(nn.Module):
         return _of_each_row(self, self.value(y), y)
 
     def scores(self, out: Output) -> Tensor:
-        """Class scores (B, K) whose softmax is the predicted distribution; accuracy and margins use them."""
+        """Class scores (B, K) whose softmax is the predicted distribution.
+
+        Accuracy and margins use them.
+        """
         predictors = self.predictors()
         return predictors[0].scores(out) if predictors else out.logits
 
@@ -166,7 +131,10 @@ class Loss(nn.Module):
         return self.scores(out).softmax(1)
 
     def variance(self, out: Output) -> Tensor | None:
-        """The variances (B, D) of the logits that the head predicts; None where it predicts none."""
+        """The variances (B, D) of the logits that the head predicts.
+
+        It is None where it predicts none.
+        """
         return next((part.variance(out) for part in self.predictors() if part is not self), None)
 
     def predictors(self) -> list[Loss]:
@@ -183,7 +151,6 @@ class Loss(nn.Module):
         self.starts = {field: start for loss in losses for field, start in loss.starts.items()}
         self.max_norm = min(filter(None, (loss.max_norm for loss in losses)), default=None)
         self.linear = all(loss.linear for loss in losses)
-        self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
         self.extra_scores = max(loss.extra_scores for loss in losses)
         self.samples = next(filter(None, (loss.samples for loss in losses)), None)
@@ -200,7 +167,10 @@ class Loss(nn.Module):
         return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1); ``unit`` scales its maximum to one."""
+        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1).
+
+        ``unit`` scales its maximum to one.
+        """
         raise TypeError(
             f"`{self}` depends on the other classes too, so it has no weight as a function of the margin alone. "
             "Use average_error(loss, z, num_classes) for its gradient at initialisation."
@@ -209,31 +179,36 @@ class Loss(nn.Module):
     @property
     def max_weight(self) -> float:
         """Largest sample weight over all margins, which the curriculum paper divides every loss by."""
-        low, high = -60.0, 60.0
+        low = -60.0
+        high = 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
             grid = torch.linspace(low, high, 2001, dtype=torch.float64)
             weight = self.sample_weight(grid)
-            best, step = int(weight.argmax()), float(grid[1] - grid[0])
-            low, high = float(grid[best]) - step, float(grid[best]) + step
+            best = int(weight.argmax())
+            step = float(grid[1] - grid[0])
+            low = float(grid[best]) - step
+            high = float(grid[best]) + step
         return float(weight[best])
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         """The loss of each row, (B,), before class weights, sample weights and reduction."""
         logits = out.logits
         hard = target.dim() == 1
-        summed = self.kind == "coupled"  # over thousands of classes, which exceeds what float16 can hold
-        log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype) if summed else None) if summed or not hard else None
-        if self.exact:
-            y = LabelProb.from_margin(
-                margin(logits, countable(target, self.ignore_index)) if hard else margins(logits), log_p
-            )
+        log_p: Tensor | None = None
+        if self.kind == "coupled":  # sums over thousands of classes exceed what float16 can hold
+            log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype))
         elif not hard:
-            assert log_p is not None
-            y = LabelProb(-log_p, log_p)
+            log_p = F.log_softmax(logits, 1)
+        if self.exact and hard:
+            y = LabelProb.from_margin(margin(logits, countable(target, self.ignore_index)), log_p)
+        elif self.exact:
+            y = LabelProb.from_margin(margins(logits), log_p)
         elif log_p is None:
             y = LabelProb(label_nll(logits, target, self.ignore_index, self._closed))
-        else:
+        elif hard:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
+        else:
+            y = LabelProb(-log_p, log_p)
         value = self.evaluate(y)
         if value.dtype != logits.dtype:
             value = value.to(value_dtype(logits))
@@ -243,8 +218,10 @@ class Loss(nn.Module):
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
         if self.linear and self.takes != "classes":
             soft = shares.expand(len(out.logits), -1)
-            if readable(out.logits) and not bool((losses := self.per_sample(out, soft)).isnan().any()):
-                return losses
+            if readable(out.logits):
+                losses = self.per_sample(out, soft)
+                if not losses.isnan().any():
+                    return losses
             lowest = torch.finfo(out.logits.dtype).min / 4  # a class without labels may be masked
             return self.per_sample(out._replace(logits=out.logits.clamp_min(lowest)), soft)
         label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
@@ -254,9 +231,10 @@ class Loss(nn.Module):
     def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
-        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K, …): each place is a
-        row. Labels of other integer types are taken as int64. ``sample_weight`` (B,) multiplies each row's loss and
-        does not enter the mean's denominator, so a weight of zero does not enlarge the gradients of other rows.
+        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K,
+        …): each place is a row. Labels of other integer types are taken as int64. ``sample_weight``
+        (B,) multiplies each row's loss and does not enter the mean's denominator, so a weight of
+        zero does not enlarge the gradients of other rows.
         """
         if isinstance(out, Tensor):
             out = Output(out)
@@ -264,14 +242,20 @@ class Loss(nn.Module):
             target = target.long()
         if out.logits.dim() > 2:
             return self._of_places(out.logits, target, sample_weight)
-        if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
+        one_row = target.dim() == 0 if target.dtype is torch.int64 else target.dim() == 1
+        if out.logits.dim() == 1 and one_row:
             batch = Output._make(field if field is None else field[None] for field in out)
             loss: Tensor = self(batch, target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
         self._check(out.logits, target)
         all_count = target.dim() == 2 or self._are_counted(target, out.logits.shape[1] + self.implied)
         try:
-            losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
+            if self._wants_blocks(out, target):
+                losses = by_blocks(
+                    out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)])
+                )
+            else:
+                losses = self.per_sample(out, target)
         except (IndexError, RuntimeError):
             if target.dim() == 1 and readable(target):
                 check_labels(target, out.logits.shape[1] + self.implied, self.ignore_index)
@@ -280,7 +264,8 @@ class Loss(nn.Module):
 
     def _of_places(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
         """The loss of logits (B, K, …), of which each place is a row."""
-        places, soft = (logits.shape[0], *logits.shape[2:]), tuple(logits.shape)
+        places = (logits.shape[0], *logits.shape[2:])
+        soft = tuple(logits.shape)
         if self.needs != {"logits"} or self.multilabel:
             why = "has several labels a row" if self.multilabel else "needs the output of a head"
             raise ValueError(f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}.")
@@ -321,18 +306,20 @@ class Loss(nn.Module):
         of_rows = self.independent_rows and self.needs == {"logits"}
         return beyond_cross_entropy and of_rows and pays_in_blocks(out.logits, target)
 
-    def _in_blocks(self, out: Output, target: Tensor) -> Tensor:
-        return by_blocks(out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]))
-
     def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
-        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in ``torch.nn.CrossEntropyLoss``."""
+        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in
+        ``torch.nn.CrossEntropyLoss``.
+        """
         return (self._weighed(target) * value).sum(1)
 
     def _weighed(self, target: Tensor) -> Tensor:
         return target if self.weight is None else target * self.weight
 
     def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
-        """Losses (B,) of real-valued targets times the class weights; ``_reduce`` has those of class indices."""
+        """Losses (B,) of real-valued targets times the class weights.
+
+        ``_reduce`` multiplies those of class indices.
+        """
         return value if target.dim() == 1 or self.weight is None else value * self._weighed(target).sum(1)
 
     def _check_not_negative(self, target: Tensor, expected: str = "no negative entries") -> None:
@@ -344,17 +331,16 @@ class Loss(nn.Module):
             )
 
     def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
-        hides = self.exact or not self.vanishes  # an ignored row costs something until it is taken out
-        matters = hides or self.weight is not None or self.reduction == "mean"
-        counted = None if all_count or not matters else target != self.ignore_index
-        if counted is not None and hides:
+        counted = None if all_count else target != self.ignore_index
+        if counted is not None:
             losses = torch.where(counted, losses, 0)
         class_weight = None
         if target.dim() == 1 and self.weight is not None:
             class_weight = self.weight[countable(target, self.ignore_index)]
             if counted is not None:
                 class_weight = class_weight * counted
-            losses = losses if self.weighs_classes else losses * class_weight
+            if not self.weighs_classes:
+                losses = losses * class_weight
         if sample_weight is not None:
             if sample_weight.shape != losses.shape:
                 raise ValueError(
@@ -380,15 +366,21 @@ class Loss(nn.Module):
             part.set_epoch(epoch)
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Take ``shares`` (K,) as those of all labels to train on; the training loop calls it once, before all steps.
+        """Take ``shares`` (K,) as the shares of the classes among all labels to train on.
 
-        ``total`` is the sum over the processes that share the rows of a step, where there are several.
+        The training loop calls it once, before all steps.
+
+        ``total`` is the sum over the processes that share the rows of a step, where there are
+        several.
         """
         for part in self._parts():
             part.set_shares(shares, total)
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        """Draw what this loss draws in the next step from ``seed``, or from a generator; most draw nothing."""
+        """Draw what this loss draws in the next step from ``seed``, or from a generator.
+
+        Most draw nothing.
+        """
         for part in self._parts():
             part.set_step(seed, generator)
 
@@ -408,7 +400,9 @@ class Loss(nn.Module):
         return type(self)(**{**self.hyperparameters, **changes}, **options)
 
     def __str__(self) -> str:
-        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction and the like."""
+        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction
+        and the like.
+        """
         given = {name: value for name, value in self.hyperparameters.items() if value is not None}
         return format_call(self.name or type(self).__name__, given)
 
@@ -416,15 +410,11 @@ class Loss(nn.Module):
         return str(self)
 
     def __add__(self, other: Loss) -> Loss:
-        from noiseproof.losses.sums import WeightedSum, shared_options  # which needs this module
-
         if not isinstance(other, Loss):
             return NotImplemented
         return WeightedSum([(1.0, self), (1.0, other)], **shared_options([self, other]))
 
     def __mul__(self, scale: float) -> Loss:
-        from noiseproof.losses.sums import WeightedSum, shared_options
-
         return WeightedSum([(scale, self)], **shared_options([self]))
 
     __rmul__ = __mul__
@@ -433,10 +423,9 @@ class Loss(nn.Module):
 class MarginLoss(Loss):
     """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times (softmax − onehot).
 
-    A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would cancel or underflow.
+    A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would
+    cancel or underflow.
     """
-
-    vanishes = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -450,9 +439,121 @@ class MarginLoss(Loss):
         return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        y = LabelProb.from_margin(margin)
-        weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
+        if self._closed:
+            y = LabelProb.from_margin(margin)
+            weight = self.slope(y) * y.miss
+        else:
+            with torch.enable_grad():
+                at = margin.detach().requires_grad_()
+                losses = self.evaluate(LabelProb.from_margin(at))
+                (slope,) = torch.autograd.grad(losses.sum(), at)
+            weight = -slope
         return weight / self.max_weight if unit else weight
+
+
+class WeightedSum(Loss):
+    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
+
+    formula = "Σ_i c_i·L_i"
+
+    def __init__(self, terms: Sequence[tuple[float, Loss]], **options: Any) -> None:
+        flat: list[tuple[float, Loss]] = []
+        for scale, loss in terms:
+            if not isinstance(loss, Loss):
+                raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
+            scale = check_number("scale", scale, "(-inf, inf)")
+            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)]
+        super().__init__(**options)
+        self.exact = self.exact or any(loss.exact for _, loss in flat)
+        self.scales = [scale for scale, _ in flat]
+        self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
+        kinds = {loss.kind for loss in self.losses}
+        self._inherit_from(*(loss for _, loss in flat))
+        self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
+        self.kind = next(kind for kind in ("other", "coupled", "margin") if kind in kinds)
+
+    @property
+    def terms(self) -> list[tuple[float, Loss]]:
+        """The weighted losses."""
+        return list(zip(self.scales, self.losses, strict=True))  # type: ignore[arg-type]
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        return _weighted(self.scales, [loss.evaluate(y) for loss in self.losses])  # type: ignore[operator]
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        weight = self.weight if self.weighs_classes else None
+        if self.kind != "other" and weight is None:
+            return super().per_sample(out, target)
+        values = [loss.per_sample(out, target) for _, loss in self.terms]
+        if weight is not None and target.dim() == 1:  # for the terms that leave it to ``_reduce``
+            factor = weight[countable(target, self.ignore_index)]
+            values = [v if loss.weighs_classes else v * factor for v, (_, loss) in zip(values, self.terms, strict=True)]
+        return _weighted(self.scales, values)
+
+    def expected(self, out: Output, shares: Tensor) -> Tensor:
+        if self.linear and self.takes != "classes":
+            return super().expected(out, shares)
+        return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
+        return weight / self.max_weight if unit else weight
+
+    def _prefixes(self) -> list[str]:
+        """A name for each term: its loss, and ``agce#2`` for the second of the same."""
+        names = [loss.name or type(loss).__name__ for _, loss in self.terms]
+        nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
+        return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
+        parameters: dict[str, Any] = {}
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            parameters[f"{prefix}.factor"] = scale
+            parameters |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
+        return parameters
+
+    def with_hyperparameters(self, **changes: Any) -> WeightedSum:
+        if unknown := set(changes) - set(self.hyperparameters):
+            raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
+        terms = []
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            changed = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
+            scale = changed.pop("factor", scale)
+            terms.append((scale, loss.with_hyperparameters(**changed) if changed else loss))
+        return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
+
+    def __str__(self) -> str:
+        factors = [repr(scale).removesuffix(".0") for scale in self.scales]
+        return " + ".join(
+            f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
+        )
+
+
+def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
+    """The weighted terms of a sum, or the loss itself."""
+    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
+
+
+def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+    """The options of a sum, on which its terms have to agree."""
+    first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
+    for other in losses[1:]:
+        for name, value in first.items():
+            if not is_same(value, getattr(other, name)):
+                raise ValueError(
+                    f"Cannot add losses whose `{name}` differ: {value!r} and {getattr(other, name)!r}. "
+                    'Give it to get_loss("a + b", …) once instead.'
+                )
+    return first
+
+
+def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
+    total = values[0] * scales[0] if scales[0] != 1 else values[0]
+    for scale, value in zip(scales[1:], values[1:], strict=True):
+        total = torch.add(total, value, alpha=scale)
+    return total
 
 
 def _check_single(losses: Sequence[Loss]) -> None:
@@ -465,15 +566,17 @@ def _check_single(losses: Sequence[Loss]) -> None:
 
 
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
-    """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
+    """``loss`` as a part of another, which decides what is ignored and how classes weigh.
+
+    A copy where they differ.
+    """
     if loss.ignore_index == ignore_index and is_same(loss.weight, weight):
         return loss
-    for name, plain in (
-        ("weight", loss.weight is None or is_same(loss.weight, weight)),
-        ("ignore_index", loss.ignore_index in (IGNORED, ignore_index)),
-    ):
-        if not plain:
-            raise ValueError(f"Expected `{name}` on the outermost loss only, got it on the inner `{loss}` too.")
+    misplaced = "" if loss.ignore_index in (IGNORED, ignore_index) else "ignore_index"
+    if loss.weight is not None and not is_same(loss.weight, weight):
+        misplaced = "weight"
+    if misplaced:
+        raise ValueError(f"Expected `{misplaced}` on the outermost loss only, got it on the inner `{loss}` too.")
     inner = copy.deepcopy(loss)
     inner.weight = weight
     for part in inner.modules():
@@ -483,7 +586,7 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
 
 
 def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> Tensor:
-    """Return a field of ``out`` beside its logits, which must have one of ``shapes``."""
+    """Return a field of ``out``, which must have one of ``shapes``."""
     field: Tensor | None = getattr(out, name)
     if field is None or field.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in shapes)
@@ -504,20 +607,15 @@ def countable(target: Tensor, ignore_index: int) -> Tensor:
 
 
 def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
-    """Check that ``value`` has one number per label: a mean would train silently, at the wrong rate."""
+    """Check that ``value`` has one number per label: a mean would train silently, at the wrong
+    rate.
+    """
     if value.shape != y.nll.shape:
         raise ValueError(
             f"Expected `value` of `{loss}` to return the loss of each label, shape {tuple(y.nll.shape)} as `y.nll`, "
             f"got {tuple(value.shape)}. Leave the mean or sum to `reduction`."
         )
     return value
-
-
-def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
-    with torch.enable_grad():
-        at = margin.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(loss.evaluate(LabelProb.from_margin(at)).sum(), at)
-    return -slope
 
 
 def is_same(a: object, b: object) -> bool:

@@ -1,6 +1,6 @@
 """The bi-tempered logistic loss (Amid et al. 2019): a tempered logarithm of a tempered softmax."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
+from noiseproof.losses.base import Loss, countable, register, value_dtype
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
@@ -21,20 +21,23 @@ def tempered_log(x_log: Tensor, t: float) -> Tensor:
 def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None) -> Tensor:
     """log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
 
-    λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ and nearly straight,
-    so that a handful of steps suffice. ``iterations`` runs the released code's normaliser that many times instead.
+    λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ
+    and nearly straight, so that a handful of steps suffice. ``iterations`` runs the released code's
+    normaliser that many times instead.
     """
     if t == 1:
         return F.log_softmax(logits, 1)
     a = logits.amax(1, keepdim=True) - logits  # (B, K), ≥ 0
     if iterations is not None:
         return _released_log_softmax(a, t, iterations)
-    # With s = t − 1, log p = −log(u + s·a)/s. Near t = 1 the digits are in u − 1, elsewhere in u itself.
+    # With s = t − 1, log p = −log(u + s·a)/s. Near t = 1 the digits are in u − 1, elsewhere in u
+    # itself.
     near = abs(t - 1) < 0.1
     log, lowest = (torch.log1p, -1.0) if near else (torch.log, 0.0)
     scaled = a * (t - 1)
     u = torch.full_like(a[:, :1], 0.0 if near else 1.0)  # λ = max z, where Σ p ≥ 1
-    # Steps to the last digit for K ≤ 1000 and logits of ±500, measured: strong temperatures below one need most.
+    # Steps to the last digit for K ≤ 1000 and logits of ±500, measured: strong temperatures below
+    # one need most.
     steps = 4 if abs(t - 1) <= 0.25 else 6 if t > 1 else 10
     for _ in range(steps + (logits.dtype is torch.float64)):
         base = (scaled + u).clamp_min(lowest)
@@ -46,7 +49,9 @@ def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None
 
 
 def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
-    """The released code's normaliser: a fixed point for t > 1, bisection for t < 1, ``iterations`` times."""
+    """The released code's normaliser: a fixed point for t > 1, bisection for t < 1, ``iterations``
+    times.
+    """
 
     def log_exp(x: Tensor) -> Tensor:  # log exp_t(−x); −inf outside the support, which only t < 1 has
         return torch.log1p((x * (t - 1)).clamp_min(-1)) / (1 - t)
@@ -57,16 +62,21 @@ def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
             shrunk = a * log_exp(shrunk).exp().sum(1, keepdim=True) ** (1 - t)
         return log_exp(a - tempered_log(-log_exp(shrunk).exp().sum(1, keepdim=True).log(), t))
     support = (a < 1 / (1 - t)).sum(1, keepdim=True).to(a.dtype)
-    low, high = torch.zeros_like(a[:, :1]), -tempered_log(-support.log(), t)
+    low = torch.zeros_like(a[:, :1])
+    high = -tempered_log(-support.log(), t)
     for _ in range(iterations):
         middle = (low + high) / 2
         too_small = log_exp(a + middle).exp().sum(1, keepdim=True) < 1
-        low, high = torch.where(too_small, low, middle), torch.where(too_small, middle, high)
+        low = torch.where(too_small, low, middle)
+        high = torch.where(too_small, middle, high)
     return log_exp(a + (low + high) / 2)
 
 
 def _power(log_p: Tensor, exponent: float) -> Tensor:
-    """p^exponent; zero outside the support, where moving a logit changes nothing whatever the exponent."""
+    """p^exponent.
+
+    Zero outside the support, where moving a logit changes nothing whatever the exponent.
+    """
     return torch.where(log_p > -torch.inf, (exponent * log_p).exp(), 0)
 
 
@@ -111,17 +121,18 @@ class _BiTempered(torch.autograd.Function):
 class BiTempered(Loss):
     """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
 
-    L = Σ_k [y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1)] with p the tempered softmax of
-    temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). ``smoothing`` s gives the label 1 − s and each other
-    class s/(K − 1). Real-valued targets must not be negative. Once differentiable.
+    L = Σ_k [y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1)] with p the tempered
+    softmax of temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). ``smoothing`` s gives
+    the label 1 − s and each other class s/(K − 1). Real-valued targets must not be negative. Once
+    differentiable.
 
     >>> BiTempered(t1=0.8, t2=1.2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1096)
     """
 
-    formula: ClassVar[str] = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
-    source: ClassVar[str] = "bias paper, Table 1; Amid et al. 2019"
-    kind: Kind = "other"
+    formula = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
+    source = "bias paper, Table 1; Amid et al. 2019"
+    kind = "other"
     linear = False
     takes = "probabilities"
 
@@ -129,9 +140,9 @@ class BiTempered(Loss):
         self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.t1 = check_number("t1", t1, "[0, 2)", 0, 2)
-        self.t2 = check_number("t2", t2, "(0, inf)", 0)
-        self.smoothing = check_number("smoothing", smoothing, "[0, 1)", 0, 1)
+        self.t1 = check_number("t1", t1, "[0, 2)")
+        self.t2 = check_number("t2", t2, "(0, inf)")
+        self.smoothing = check_number("smoothing", smoothing, "[0, 1)")
         self.iterations = None if iterations is None else check_count("iterations", iterations, 1)
 
     def scores(self, out: Output) -> Tensor:
@@ -154,7 +165,8 @@ class BiTempered(Loss):
         return self._weigh_rows(value.to(value_dtype(out.logits)), target)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        # Beside terms of the target alone, which any logits show, the loss is linear in it: no pass for each class.
+        # Except for terms of the target alone, which any logits show, the loss is linear in it: no pass
+        # for each class.
         K = len(shares)
         anywhere = Output(shares.new_zeros(K, K))
         alone = (self.per_sample(anywhere, torch.arange(K, device=shares.device)) * shares).sum()

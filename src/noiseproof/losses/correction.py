@@ -1,8 +1,10 @@
-"""Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al. 2017)."""
+"""Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al.
+2017).
+"""
 
 import math
 import zlib
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from noiseproof.core.checks import check_number, check_transition
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.probs import check_probabilities
-from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.base import Loss, countable, register
 
 WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 
@@ -20,7 +22,7 @@ WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 class Corrected(Loss):
     """A cross entropy that knows T[i, j] = P(given j | true i); a number K stands for the identity of K classes."""
 
-    kind: Kind = "other"
+    kind = "other"
 
     def __init__(self, T: Tensor | int, **options: Any) -> None:
         super().__init__(**options)
@@ -42,7 +44,8 @@ class Corrected(Loss):
 
     def __str__(self) -> str:
         """The spec, with a checksum in place of a large T: such a one cannot be built from text."""
-        K, T = len(self.T), self.T.cpu()
+        K = len(self.T)
+        T = self.T.cpu()
         short: object = K if torch.equal(T, torch.eye(K).to(T)) else T
         if short is T and K > WRITTEN_OUT:
             short = f"{K}x{K}#{zlib.crc32(T.numpy().tobytes()):08x}"
@@ -59,8 +62,8 @@ class Forward(Corrected):
     tensor(1.2196)
     """
 
-    formula: ClassVar[str] = "−log Σ_i p_i T[i, y]"
-    source: ClassVar[str] = "Patrini et al. 2017; the LN paper and the SLN paper (Forward)"
+    formula = "−log Σ_i p_i T[i, y]"
+    source = "Patrini et al. 2017; the LN paper and the SLN paper (Forward)"
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = self._log_p(out.logits)
@@ -76,20 +79,20 @@ class Forward(Corrected):
 class Backward(Corrected):
     """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
 
-    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without end from driving p to
-    zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip], without a gradient outside, which bounds the
-    loss; the released code does so with 1e-7.
+    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without
+    end from driving p to zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip],
+    without a gradient outside, which bounds the loss; the released code does so with 1e-7.
 
     >>> Backward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.3731)
     """
 
-    formula: ClassVar[str] = "−Σ_k T⁻¹[y, k] log p_k"
-    source: ClassVar[str] = "Patrini et al. 2017; the SLN paper (Backward)"
+    formula = "−Σ_k T⁻¹[y, k] log p_k"
+    source = "Patrini et al. 2017; the SLN paper (Backward)"
 
     def __init__(self, T: Tensor | int, clip: float = 0.0, **options: Any) -> None:
         super().__init__(T, **options)
-        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+        self.clip = check_number("clip", clip, "[0, 0.5)")
         self.register_buffer("inverse", _inverse(self.T))
         self.inverse: Tensor
 
@@ -116,16 +119,17 @@ def _inverse(T: Tensor) -> Tensor:
 
 
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
-    """Transition matrix from anchor points: row i is the prediction for the sample most surely of class i.
+    """Transition matrix from anchor points: row i is the prediction for the sample most surely of
+    class i.
 
-    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its ``percentile`` are
-    not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The released code zeroes part of a row by
-    accident.
+    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its
+    ``percentile`` are not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The
+    released code zeroes part of a row by accident.
     """
     probs = check_probabilities("pred_probs", pred_probs)
     trusted = probs
     if percentile is not None:
-        quantile = check_number("percentile", percentile, "(0, 100]", 0, 100) / 100
+        quantile = check_number("percentile", percentile, "(0, 100]") / 100
         limit = torch.quantile(probs, quantile, dim=0, interpolation="higher")
         trusted = torch.where(probs >= limit, 0.0, probs)
     rows = probs[trusted.argmax(0)]  # (K, K)

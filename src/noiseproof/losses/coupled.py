@@ -1,8 +1,10 @@
-"""Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer loss."""
+"""Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer
+loss.
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,15 +14,17 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable, wide
-from noiseproof.losses.base import Kind, Loss, countable, derive_seed, pointwise, register, value_dtype
+from noiseproof.losses.base import Kind, Loss, countable, derive_seed, register, value_dtype
 from noiseproof.losses.margin import Focal
+from noiseproof.losses.pointwise import pointwise
 from noiseproof.losses.sums import inner_loss
 
 
 class CoupledLoss(Loss):
-    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``.
+    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) as well as the label's ``y.nll``.
 
-    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with real-valued targets.
+    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with
+    real-valued targets.
     """
 
     kind: Kind = "coupled"
@@ -36,9 +40,8 @@ class NCE(CoupledLoss):
     tensor(0.0563)
     """
 
-    vanishes = True
-    formula: ClassVar[str] = "log p / Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
+    formula = "log p / Σ_k log p_k"
+    source = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
         return y.nll / -y.total(y.log_p)
@@ -48,20 +51,19 @@ class NCE(CoupledLoss):
 class NFL(CoupledLoss):
     """Normalised focal loss (Ma et al. 2020; the bias paper misprints it).
 
-    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the released code,
-    which treats every (1 − p)^γ as a constant.
+    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the
+    released code, which treats every (1 − p)^γ as a constant.
 
     >>> NFL(gamma=0.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0215)
     """
 
-    vanishes = True
-    formula: ClassVar[str] = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
-    source: ClassVar[str] = "bias paper, Table 1; Ma et al. 2020"
+    formula = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
+    source = "bias paper, Table 1; Ma et al. 2020"
 
     def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
+        self.gamma = check_number("gamma", gamma, "[0, inf)")
         self.detach = check_flag("detach", detach)
         self._focal = Focal(self.gamma)
 
@@ -84,12 +86,14 @@ class _FocalTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
         p = log_p.exp()
-        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 − p) bounded there.
+        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 −
+        # p) bounded there.
         miss = (1 - p).clamp_min_(torch.finfo(p.dtype).eps / 2)
         power = miss**focal.gamma
         ctx.save_for_backward(log_p, p, miss, power)
         total: Tensor = -torch.linalg.vecdot(power, log_p)
-        ctx.focal, ctx.masked = focal, not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
+        ctx.focal = focal
+        ctx.masked = not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
         return total
 
     @staticmethod
@@ -113,12 +117,12 @@ class MSE(CoupledLoss):
     tensor(0.5142)
     """
 
-    formula: ClassVar[str] = "1 − p + α Σ_k p_k²"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 5"
+    formula = "1 − p + α Σ_k p_k²"
+    source = "curriculum paper, A.5, Eq. 5"
 
     def __init__(self, alpha: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = check_number("alpha", alpha, "[0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "[0, inf)")
 
     def value(self, y: LabelProb) -> Tensor:
         return torch.add(y.miss, y.total((2 * y.log_p).exp()), alpha=self.alpha)
@@ -134,8 +138,8 @@ class Brier(CoupledLoss):
     tensor(0.0284)
     """
 
-    formula: ClassVar[str] = "Σ_k (1(k = y) − p_k)²"
-    source: ClassVar[str] = "curriculum paper, A.5"
+    formula = "Σ_k (1(k = y) − p_k)²"
+    source = "curriculum paper, A.5"
 
     def value(self, y: LabelProb) -> Tensor:
         squares = (2 * y.log_p).exp()
@@ -145,7 +149,8 @@ class Brier(CoupledLoss):
 class Smoothed(CoupledLoss):
     """Cross entropy against the label with a share of itself spread over all classes.
 
-    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k; with class weights w each nll_k is multiplied by its own w_k.
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k; with class weights w each nll_k is multiplied by its own
+    w_k.
     """
 
     weighs_classes = True
@@ -177,12 +182,12 @@ class GLS(Smoothed):
     tensor(-0.2731)
     """
 
-    formula: ClassVar[str] = "−(1 − r) log p − (r/K) Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7"
+    formula = "−(1 − r) log p − (r/K) Σ_k log p_k"
+    source = "curriculum paper, A.5, Eq. 7"
 
     def __init__(self, r: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.r = self.spread = check_number("r", r, "(-inf, 1]", high=1)
+        self.r = self.spread = check_number("r", r, "(-inf, 1]")
 
 
 @register("ls")
@@ -195,12 +200,12 @@ class LabelSmoothing(Smoothed):
     tensor(0.2269)
     """
 
-    formula: ClassVar[str] = "−(1 − α) log p − (α/K) Σ_k log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7; the LN paper and the SLN paper (LS)"
+    formula = "−(1 − α) log p − (α/K) Σ_k log p_k"
+    source = "curriculum paper, A.5, Eq. 7; the LN paper and the SLN paper (LS)"
 
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
+        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", "Use gls for negative smoothing.")
 
 
 def _counted(target: Tensor, ignore_index: int) -> Tensor:
@@ -219,9 +224,10 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
 class PriorLoss(Loss):
     """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
 
-    With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares of all labels, as
-    the training loop gives them by ``set_shares``; without that call, those of the batch. Early in training, a prior
-    above the true share of a class rewards never predicting it, and a bounded loss has no gradient that leads back.
+    With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares
+    of all labels, as the training loop gives them by ``set_shares``; without that call, those of
+    the batch. Early in training, a prior above the true share of a class rewards never predicting
+    it, and a bounded loss has no gradient that leads back.
     """
 
     prior: Tensor | None
@@ -252,10 +258,13 @@ class PriorLoss(Loss):
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
         super().set_shares(shares, total)
-        self._first, self._sum = shares.to(self._moved.device), total
+        self._first = shares.to(self._moved.device)
+        self._sum = total
 
     def _mean(self, values: Tensor, counted: Tensor) -> Tensor:
-        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over those of this one."""
+        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over
+        those of this one.
+        """
         totals = torch.cat([values.reshape(-1), counted.sum()[None].to(values.dtype)])
         totals = totals if self._sum is None else self._sum(totals)
         return (totals[:-1] / totals[-1].clamp(min=1)).view(values.shape)
@@ -273,7 +282,8 @@ class PriorLoss(Loss):
 
         In float32 at least: bfloat16 cannot count beyond 256.
         """
-        num_classes, dtype = like.shape[1] + self.implied, wide(like.dtype)
+        num_classes = like.shape[1] + self.implied
+        dtype = wide(like.dtype)
         if self.prior is None:
             return self._batch_shares(target, num_classes, dtype)
         if self.prior.shape[0] != num_classes:
@@ -289,18 +299,19 @@ class PriorLoss(Loss):
 class CR(PriorLoss, CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
-    L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
-    labels; without it, that of the batch, and before the epoch ``warmup`` of a run that of all its labels. The loss has
-    no lower bound, and training may go after it without end; with a bounded ``loss`` in the place of nll, such as
-    ``phuber:tau=1e3``, it has one.
+    L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the
+    distribution of the noisy labels; without it, that of the batch, and before the epoch ``warmup``
+    of a run that of all its labels. The loss has no lower bound, and training may go after it
+    without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has
+    one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
     """
 
-    formula: ClassVar[str] = "−log p + β Σ_k P(ỹ = k) log p_k"
-    source: ClassVar[str] = "curriculum paper, A.5, Eq. 6"
-    kind: Kind = "other"  # without a prior it depends on the other rows' labels
+    formula = "−log p + β Σ_k P(ỹ = k) log p_k"
+    source = "curriculum paper, A.5, Eq. 6"
+    kind = "other"  # without a prior it depends on the other rows' labels
 
     def __init__(
         self,
@@ -313,7 +324,7 @@ class CR(PriorLoss, CoupledLoss):
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
-        self.beta = check_number("beta", beta, "[0, inf)", 0)
+        self.beta = check_number("beta", beta, "[0, inf)")
         self._set_prior(prior, warmup)
         self.independent_rows = self.independent_rows and prior is not None and not self._waits
 
@@ -343,21 +354,23 @@ class CR(PriorLoss, CoupledLoss):
 class Peer(PriorLoss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,), in training from the
-    epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a ``torch.Generator`` or a seed; without one the
-    second term is its exact mean over all pairs, which has the same expectation and no variance. A ``loss`` of class
-    indices only costs that mean a pass for each class.
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,),
+    in training from the epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a
+    ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs,
+    which has the same expectation and no variance. A ``loss`` of class indices only costs that mean
+    a pass for each class.
 
-    Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
-    pairs depend on the generator's seed and on the step, in evaluation mode on that seed alone.
+    Every call draws again, until ``set_step`` is called, as the training loop does before every
+    step: from then on the pairs depend on the generator's seed and on the step, in evaluation mode
+    on that seed alone.
 
     >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     tensor(-1.)
     """
 
-    formula: ClassVar[str] = "L(z_i, y_i) − L(z_n, y_m)"
-    source: ClassVar[str] = "curriculum paper, A.5; Liu & Guo 2020"
-    kind: Kind = "other"
+    formula = "L(z_i, y_i) − L(z_n, y_m)"
+    source = "curriculum paper, A.5; Liu & Guo 2020"
+    kind = "other"
 
     def __init__(
         self,
@@ -389,7 +402,8 @@ class Peer(PriorLoss):
         return torch.Generator(given.device).manual_seed(derive_seed(given.initial_seed(), step))
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits, hard = out.logits, target.dim() == 1
+        logits = out.logits
+        hard = target.dim() == 1
         counted = _counted(target, self.ignore_index)
         if self.generator is None:
             shares = self._shares(target, logits)
@@ -398,7 +412,8 @@ class Peer(PriorLoss):
             peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
             counted = counted | ~counted.any()  # rows that only fill up a process's share need peers, too
-            rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
+            rows = counted.nonzero().squeeze(1)
+            source = self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
             elsewhere = Output._make(field if field is None else field[n] for field in out)

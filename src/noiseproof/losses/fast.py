@@ -1,6 +1,7 @@
 """Fast paths of the losses, each with the time it saves of forward and backward together.
 
-In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of alternating runs).
+In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2.13, medians of
+alternating runs).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +27,16 @@ def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
 
 
 def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
-    """−log p_y of each row (B,), zero where the target is ``ignore_index``; ``closed``: a closed-form slope follows."""
+    """−log p_y of each row (B,), zero where the target is ``ignore_index``.
+
+    ``closed``: a closed-form slope follows.
+    """
     if closed or not torch.compiler.is_compiling():
         return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
-    # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax − onehot). Of cross
-    # entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where g is a short expression that it
-    # inlines; that of a closed slope is long enough to be made a vector first (torch 2.11, see benchmarks/gpu.py).
+    # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax −
+    # onehot). Of cross entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where
+    # g is a short expression that it inlines; that of a closed slope is long enough to be made a
+    # vector first (torch 2.11, see benchmarks/gpu.py).
     z = logits.to(wide(logits.dtype))
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
     nll = z.logsumexp(1) - torch.where(is_label, z, 0).sum(1)
@@ -44,7 +49,9 @@ def pays_in_blocks(logits: Tensor, target: Tensor) -> bool:
 
 
 def by_blocks(logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """``per_row(block, start)`` over all rows, (B, K) → (B,): saves 40 % of nce and 35 % of mse at (4096, 1000)."""
+    """``per_row(block, start)`` over all rows, (B, K) → (B,): saves 40 % of nce and 35 % of mse at
+    (4096, 1000).
+    """
     losses: Tensor = _Blocks.apply(logits, per_row)  # type: ignore[no-untyped-call]
     return losses
 
@@ -55,7 +62,8 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
         size = max(1, BLOCK // logits.shape[1])
-        values, gradient = [], torch.empty_like(logits)
+        values = []
+        gradient = torch.empty_like(logits)
         for start in range(0, len(logits), size):
             block = logits[start : start + size].detach().requires_grad_()
             with torch.enable_grad():
@@ -85,9 +93,12 @@ class LastResult:
         """The result that ``put`` stored for these ``inputs``, or None."""
         if self._result is None or len(inputs) != len(self._inputs):
             return None
-        pairs = zip(self._inputs, inputs, strict=True)
-        return self._result if all(known() is x and version == x._version for (known, version), x in pairs) else None
+        for (known, version), x in zip(self._inputs, inputs, strict=True):
+            if known() is not x or version != x._version:
+                return None
+        return self._result
 
     def put(self, inputs: Sequence[Tensor], result: Tensor) -> None:
         """Store ``result`` for ``inputs``, which it does not keep alive."""
-        self._inputs, self._result = [(ref(x), x._version) for x in inputs], result
+        self._inputs = [(ref(x), x._version) for x in inputs]
+        self._result = result

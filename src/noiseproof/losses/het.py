@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,13 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels, wide
-from noiseproof.losses.base import Kind, Loss, derive_seed, register
+from noiseproof.losses.base import Loss, derive_seed, register
 from noiseproof.losses.fast import LastResult
 from noiseproof.losses.gaussian import field
 
 CHUNK = 2**21  # noisy logits in memory at once
-MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and its gradient by each factor
+MOST_CLASSES = 2048
+MOST_FACTORS = 8  # of a kernel, which holds a row, and its gradient by each factor
 
 Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
 
@@ -33,12 +34,15 @@ def draw_noise(
     source: int | torch.Generator,
     classes_first: bool = False,
 ) -> Iterator[Chunk]:
-    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``.
+    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with
+    ``samples``.
 
-    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
+    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory:
+    as kernels read it.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
-    rows, at_once = 1 if shared else len(like), _at_once(like)
+    rows = 1 if shared else len(like)
+    at_once = _at_once(like)
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
         shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
@@ -46,7 +50,8 @@ def draw_noise(
             torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes
         )
         if classes_first:
-            each, across = each.permute(1, 2, 0), across.permute(1, 2, 0)
+            each = each.permute(1, 2, 0)
+            across = across.permute(1, 2, 0)
         yield each, across if rank else None
 
 
@@ -93,9 +98,11 @@ class _MeanSoftmax(torch.autograd.Function):
         tau: float,
         noise: Callable[[], Iterable[Chunk]],
     ) -> Tensor:
-        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
+        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p
+        # is −500 too.
         total: Tensor | None = None
-        samples, ctx.first = 0, []
+        samples = 0
+        ctx.first = []
         kernels = _kernels_for(mean, factors)
         for chunk in noise():
             if kernels is not None:
@@ -111,7 +118,10 @@ class _MeanSoftmax(torch.autograd.Function):
         assert total is not None
         total -= math.log(samples)
         ctx.save_for_backward(mean, scale, factors, total)
-        ctx.tau, ctx.noise, ctx.samples, ctx.kernels = tau, noise, samples, kernels
+        ctx.tau = tau
+        ctx.noise = noise
+        ctx.samples = samples
+        ctx.kernels = kernels
         return total.to(mean.dtype)
 
     @staticmethod
@@ -127,11 +137,13 @@ class _MeanSoftmax(torch.autograd.Function):
             of_mean, of_scale, *columns = of_all
             of_factors = torch.stack(columns, 2) if columns else None
             return of_mean, of_scale.sum_to_size(scale.shape), of_factors, None, None
-        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
+        of_mean = torch.zeros_like(mean)
+        of_scale = torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
         for (each, across), log_p in ctx.first or again:
-            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14, for the label.
+            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14,
+            # for the label.
             pull = (log_p - rounded).exp_().mul_(grad)
             slope = pull.sub_(log_p.exp().mul_(pull.sum(-1, keepdim=True)))
             of_mean += slope.sum(0)
@@ -145,20 +157,22 @@ class _MeanSoftmax(torch.autograd.Function):
 class Het(Loss):
     """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
 
-    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or u_s = μ +
-    Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V ``Output.factors``.
-    Memory does not grow with ``samples``. Once differentiable; ``torch.compile`` breaks its graph here, and
-    ``torch.func`` cannot derive it.
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ
+    ≠ 1), or u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is
+    ``Output.scale`` and V ``Output.factors``. Memory does not grow with ``samples``. Once
+    differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
 
-    The noise depends on ``seed`` and on what ``set_step`` was last given: the training loop calls it before every step,
-    your own loop has to. In evaluation mode it depends on ``seed`` alone and is the same for all rows. With a
-    generator, as the loop gives on one GPU, a CUDA graph can hold the step: all of a step's noise then stays in memory.
+    The noise depends on ``seed`` and on what ``set_step`` was last given: the training loop calls
+    it before every step, your own loop has to. In evaluation mode it depends on ``seed`` alone and
+    is the same for all rows. With a generator, as the loop gives on one GPU, a CUDA graph can hold
+    the step: all of a step's noise then stays in memory.
 
     Args:
         tau: the temperature τ.
         samples: how many samples to average, in training and in prediction.
         covariance: ``diagonal``, or ``full`` for factors too.
-        shared: give all rows of a batch the same noise in training, too, as the WRN of uncertainty-baselines does.
+        shared: give all rows of a batch the same noise in training, too, as the WRN of
+            uncertainty-baselines does.
         seed: of the noise.
 
     >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
@@ -167,9 +181,9 @@ class Het(Loss):
     """
 
     needs = frozenset({"logits", "scale"})
-    formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
-    source: ClassVar[str] = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
-    kind: Kind = "other"
+    formula = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
+    source = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
+    kind = "other"
     independent_rows = False  # in training a row's noise depends on its place in the batch
 
     def __init__(
@@ -182,7 +196,7 @@ class Het(Loss):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.tau = check_number("tau", tau, "(0, inf)", 0)
+        self.tau = check_number("tau", tau, "(0, inf)")
         self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
         self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
         self.shared = check_flag("shared", shared)
@@ -194,7 +208,10 @@ class Het(Loss):
         self._last = LastResult()
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        self.step, self._generator, self._drawn, self._last = seed, generator, [], LastResult()
+        self.step = seed
+        self._generator = generator
+        self._drawn = []
+        self._last = LastResult()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}  # these are of one step
@@ -239,7 +256,10 @@ class Het(Loss):
         return scale, field(out, "factors", (rows, K, rank))
 
     def _noise(self, mean: Tensor, factors: Tensor | None) -> Callable[[], Iterable[Chunk]]:
-        """What draws the noise of this call, the same each time; a step's generator draws it once and keeps it."""
+        """What draws the noise of this call, the same each time.
+
+        A step's generator draws it once and keeps it.
+        """
         rank = 0 if factors is None else factors.shape[2]
         classes_first = _kernels_for(mean, factors) is not None
         draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row

@@ -1,7 +1,9 @@
-"""The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax carries to the simplex.
+"""The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax
+carries to the simplex.
 
-The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D + 1 classes.
-All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D matrix is built.
+The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D +
+1 classes. All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D
+matrix is built.
 """
 
 import math
@@ -22,7 +24,9 @@ def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
-    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper, Eq. 11)."""
+    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper,
+    Eq. 11).
+    """
     log_q = probs.log()
     return tau * (log_q[..., :-1] - log_q[..., -1:])
 
@@ -30,12 +34,14 @@ def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
 def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
     """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
 
-    Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI with neither.
+    Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI
+    with neither.
     """
     error, D = error.double(), error.shape[-1]
     square: Tensor
     if root is not None and D == 1:
-        scale, root = root.square(), None  # Eq. 9 in one dimension
+        scale = root.square()
+        root = None  # Eq. 9 in one dimension
     if root is None:
         deviation = error.new_full((1,), lam) if scale is None else scale.double() + lam  # (…, D) or (…, 1)
         log_det = deviation.log().sum(-1) * (D // deviation.shape[-1])
@@ -82,9 +88,11 @@ class LogisticNormal(Distribution):
             raise ValueError(f"Expected a `root` of {loc.shape[-1]} columns, got shape {tuple(root.shape)}.")
         if scale is not None and scale.shape[-1:] not in (loc.shape[-1:], (1,)):
             raise ValueError(f"Expected a `scale` of {loc.shape[-1]} columns or one, got shape {tuple(scale.shape)}.")
-        self.lam = check_number("lam", lam, "(0, inf)", 0)
-        self.tau = check_number("tau", tau, "(0, inf)", 0)
-        self.loc, self.root, self.scale = loc, root, scale
+        self.lam = check_number("lam", lam, "(0, inf)")
+        self.tau = check_number("tau", tau, "(0, inf)")
+        self.loc = loc
+        self.root = root
+        self.scale = scale
         others = [x.shape[:-1] for x in (root, scale) if x is not None]
         batch = torch.broadcast_shapes(loc.shape[:-1], *others)  # type: ignore[no-untyped-call]
         super().__init__(batch, Size([loc.shape[-1] + 1]), validate_args=validate_args)

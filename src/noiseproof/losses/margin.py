@@ -4,7 +4,7 @@ Every one works in nll = −log p and keeps its gradient where p underflows; ``y
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,9 @@ LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code
 
 
 def _rounds_below_tolerance(largest: float, q: float) -> bool:
-    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error, a few ulp of the
-    terms, is then below that of the nll itself."""
+    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error,
+    a few ulp of the terms, is then below the error of the nll itself.
+    """
     return q * math.log(largest) < math.log(4 * q)
 
 
@@ -38,8 +39,8 @@ class CE(MarginLoss):
     tensor(0.1269)
     """
 
-    formula: ClassVar[str] = "−log p"
-    source: ClassVar[str] = "curriculum paper, Table 1"
+    formula = "−log p"
+    source = "curriculum paper, Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
         return y.nll
@@ -55,12 +56,12 @@ class Focal(MarginLoss):
     tensor(0.0018)
     """
 
-    formula: ClassVar[str] = "−(1 − p)^γ log p"
-    source: ClassVar[str] = "curriculum paper, Table 6"
+    formula = "−(1 − p)^γ log p"
+    source = "curriculum paper, Table 6"
 
     def __init__(self, gamma: float = 2.0, **options: Any) -> None:
         super().__init__(**options)
-        self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
+        self.gamma = check_number("gamma", gamma, "[0, inf)")
 
     def value(self, y: LabelProb) -> Tensor:
         return y.miss**self.gamma * y.nll
@@ -82,12 +83,12 @@ class MAE(MarginLoss):
     tensor(0.1192)
     """
 
-    formula: ClassVar[str] = "scale·(1 − p)"
-    source: ClassVar[str] = "curriculum paper, Table 1; bias paper, Table 1 (scale 2)"
+    formula = "scale·(1 − p)"
+    source = "curriculum paper, Table 1; bias paper, Table 1 (scale 2)"
 
     def __init__(self, scale: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
-        self.scale = check_number("scale", scale, "(0, inf)", 0)
+        self.scale = check_number("scale", scale, "(0, inf)")
 
     def value(self, y: LabelProb) -> Tensor:
         return F.elu(-y.nll, alpha=-self.scale)
@@ -103,12 +104,12 @@ class RCE(MarginLoss):
     tensor(1.0979)
     """
 
-    formula: ClassVar[str] = "−A·(1 − p)"
-    source: ClassVar[str] = "curriculum paper, A.2"
+    formula = "−A·(1 − p)"
+    source = "curriculum paper, A.2"
 
     def __init__(self, A: float = LOG_1E4, **options: Any) -> None:
         super().__init__(**options)
-        self.A = check_number("A", A, "(-inf, 0)", high=0, remedy="A stands for log 0.")
+        self.A = check_number("A", A, "(-inf, 0)", "A stands for log 0.")
 
     def value(self, y: LabelProb) -> Tensor:
         return F.elu(-y.nll, alpha=self.A)
@@ -124,12 +125,12 @@ class GCE(MarginLoss):
     tensor(0.1215)
     """
 
-    formula: ClassVar[str] = "(1 − p^q)/q"
-    source: ClassVar[str] = "curriculum paper, Table 1; bias paper, Table 1"
+    formula = "(1 − p^q)/q"
+    source = "curriculum paper, Table 1; bias paper, Table 1"
 
     def __init__(self, q: float = 0.7, **options: Any) -> None:
         super().__init__(**options)
-        self.q = check_number("q", q, "(0, 1]", 0, 1, "Use ce for q → 0.")
+        self.q = check_number("q", q, "(0, 1]", "Use ce for q → 0.")
 
     def value(self, y: LabelProb) -> Tensor:
         return F.elu(y.nll * -self.q, alpha=-1 / self.q)
@@ -145,13 +146,13 @@ class TruncatedGCE(MarginLoss):
     tensor(0.5492)
     """
 
-    formula: ClassVar[str] = "(1 − max(p, k)^q)/q"
-    source: ClassVar[str] = "Zhang & Sabuncu 2018, Eq. 8; SLN paper, B.1"
+    formula = "(1 − max(p, k)^q)/q"
+    source = "Zhang & Sabuncu 2018, Eq. 8; SLN paper, B.1"
 
     def __init__(self, q: float = 0.7, k: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
-        self.q = check_number("q", q, "(0, 1]", 0, 1, "Use ce for q → 0.")
-        self.k = check_number("k", k, "(0, 1)", 0, 1, "Use gce for k → 0.")
+        self.q = check_number("q", q, "(0, 1]", "Use ce for q → 0.")
+        self.k = check_number("k", k, "(0, 1)", "Use gce for k → 0.")
 
     def value(self, y: LabelProb) -> Tensor:
         # hardtanh, not clamp: its gradient is zero at the threshold itself, where p = k.
@@ -163,20 +164,21 @@ class TruncatedGCE(MarginLoss):
 class SCE(MarginLoss):
     """Symmetric cross entropy (Wang et al. 2019): α·CE + β·RCE.
 
-    l = −α log p − β·A·(1 − p); the curriculum paper's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A = −1.
+    l = −α log p − β·A·(1 − p); the curriculum paper's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A =
+    −1.
 
     >>> SCE(alpha=0.1, beta=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(1.1106)
     """
 
-    formula: ClassVar[str] = "−α log p − β·A·(1 − p)"
-    source: ClassVar[str] = "curriculum paper, Table 1, A.4"
+    formula = "−α log p − β·A·(1 − p)"
+    source = "curriculum paper, Table 1, A.4"
 
     def __init__(self, alpha: float = 0.1, beta: float = 1.0, A: float = LOG_1E4, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = check_number("alpha", alpha, "[0, inf)", 0)
-        self.beta = check_number("beta", beta, "[0, inf)", 0)
-        self.A = check_number("A", A, "(-inf, 0)", high=0, remedy="A stands for log 0.")
+        self.alpha = check_number("alpha", alpha, "[0, inf)")
+        self.beta = check_number("beta", beta, "[0, inf)")
+        self.A = check_number("A", A, "(-inf, 0)", "A stands for log 0.")
 
     def value(self, y: LabelProb) -> Tensor:
         return torch.add(F.elu(-y.nll, alpha=self.A * self.beta), y.nll, alpha=self.alpha)
@@ -186,22 +188,22 @@ class SCE(MarginLoss):
 class AUL(MarginLoss):
     """Asymmetric unhinged loss (Zhou et al. 2021).
 
-    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (curriculum paper, Table 1; Table 6 swaps it with AGCE).
+    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (curriculum paper, Table 1; Table 6
+    swaps it with AGCE).
 
     >>> AUL(a=1.1, q=5)(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
     tensor(0.1815)
     """
 
-    formula: ClassVar[str] = "((a − p)^q − (a − 1)^q)/q"
-    source: ClassVar[str] = "curriculum paper, Table 1, A.3"
+    formula = "((a − p)^q − (a − 1)^q)/q"
+    source = "curriculum paper, Table 1, A.3"
 
     def __init__(self, a: float = 1.1, q: float = 5.0, **options: Any) -> None:
         super().__init__(**options)
-        self.a = check_number("a", a, "(1, inf)", 1)
-        self.q = check_number("q", q, "(0, inf)", 0)
+        self.a = check_number("a", a, "(1, inf)")
+        self.q = check_number("q", q, "(0, inf)")
         self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
         self._short = _rounds_below_tolerance(self.a, self.q)
-        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         if self._short and not self.exact:
@@ -222,22 +224,21 @@ class AUL(MarginLoss):
 class AGCE(MarginLoss):
     """Asymmetric generalised cross entropy (Zhou et al. 2021).
 
-    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (curriculum paper, Table 1, with the ^q it drops; the bias
-    paper calls a b).
+    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (curriculum paper, Table 1, with the ^q
+    it drops; the bias paper calls a b).
 
     >>> AGCE(a=0.6, q=0.6)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1003)
     """
 
-    formula: ClassVar[str] = "((a + 1)^q − (a + p)^q)/q"
-    source: ClassVar[str] = "curriculum paper, Table 1, A.3; bias paper, Table 1"
+    formula = "((a + 1)^q − (a + p)^q)/q"
+    source = "curriculum paper, Table 1, A.3; bias paper, Table 1"
 
     def __init__(self, a: float = 0.6, q: float = 0.6, **options: Any) -> None:
         super().__init__(**options)
-        self.a = check_number("a", a, "(0, inf)", 0)
-        self.q = check_number("q", q, "(0, inf)", 0)
+        self.a = check_number("a", a, "(0, inf)")
+        self.q = check_number("q", q, "(0, inf)")
         self._short = _rounds_below_tolerance(self.a + 1, self.q)
-        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         top = self.a + 1
@@ -263,13 +264,12 @@ class AEL(MarginLoss):
     tensor(0.7031)
     """
 
-    vanishes = False
-    formula: ClassVar[str] = "exp(−p/a)"
-    source: ClassVar[str] = "curriculum paper, Table 6, A.3"
+    formula = "exp(−p/a)"
+    source = "curriculum paper, Table 6, A.3"
 
     def __init__(self, a: float = 2.5, **options: Any) -> None:
         super().__init__(**options)
-        self.a = check_number("a", a, "(0, inf)", 0)
+        self.a = check_number("a", a, "(0, inf)")
 
     def value(self, y: LabelProb) -> Tensor:
         return torch.exp(y.p * (-1 / self.a))
@@ -283,14 +283,15 @@ class AEL(MarginLoss):
 class TCE(MarginLoss):
     """Taylor cross entropy (Feng et al. 2020): the series of −log p in 1 − p, cut after order t.
 
-    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (curriculum paper, Table 6); t = 1 is MAE.
+    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (curriculum paper, Table 6); t = 1 is
+    MAE.
 
     >>> TCE(t=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1263)
     """
 
-    formula: ClassVar[str] = "Σ_{i=1..t} (1 − p)^i/i"
-    source: ClassVar[str] = "curriculum paper, Table 6, A.4"
+    formula = "Σ_{i=1..t} (1 − p)^i/i"
+    source = "curriculum paper, Table 6, A.4"
 
     def __init__(self, t: int = 2, **options: Any) -> None:
         super().__init__(**options)
@@ -317,16 +318,17 @@ class PHuber(MarginLoss):
     tensor(3.3014)
     """
 
-    formula: ClassVar[str] = "−log p if p > 1/τ else −τp + log τ + 1"
-    source: ClassVar[str] = "Menon et al. 2020; SLN paper, B.1"
+    formula = "−log p if p > 1/τ else −τp + log τ + 1"
+    source = "Menon et al. 2020; SLN paper, B.1"
 
     def __init__(self, tau: float = 10.0, **options: Any) -> None:
         super().__init__(**options)
-        self.tau = check_number("tau", tau, "[1, inf)", 1)
+        self.tau = check_number("tau", tau, "[1, inf)")
         self._bend = math.log(self.tau)
 
     def value(self, y: LabelProb) -> Tensor:
-        # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that would cancel.
+        # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that
+        # would cancel.
         if self.tau < 2:
             beyond = torch.expm1(-y.nll) * -self.tau + (1 - self.tau)
         else:

@@ -1,6 +1,8 @@
-"""Losses of rows with several labels: K questions with the answer yes or no, each a margin loss of its own."""
+"""Losses of rows with several labels: K questions with the answer yes or no, each a margin loss of
+its own.
+"""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +19,10 @@ from noiseproof.losses.sums import inner_loss
 class MultiLabel(Loss):
     """A margin loss for each of K yes-or-no questions: Δ_k = z_k if label k is given, else −z_k.
 
-    L = Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k)), with logits (B, K) and targets t (B, K), 0 or 1; other numbers
-    interpolate. l₀ is the loss ``absent`` of labels that are not given, by default l. Of ``ce``, the mean over rows is
-    K times ``torch.nn.BCEWithLogitsLoss``. ``weight`` multiplies each question.
+    L = Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k)), with logits (B, K) and targets t (B, K), 0 or 1;
+    other numbers interpolate. l₀ is the loss ``absent`` of labels that are not given, by default l.
+    Of ``ce``, the mean over rows is K times ``torch.nn.BCEWithLogitsLoss``. ``weight`` multiplies
+    each question.
 
     >>> MultiLabel("gce:q=0.7")(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.4027)
@@ -27,8 +30,8 @@ class MultiLabel(Loss):
 
     kind = "other"
     multilabel = True
-    formula: ClassVar[str] = "Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k))"
-    source: ClassVar[str] = "curriculum paper, §4, with two classes for each question"
+    formula = "Σ_k t_k·l(σ(z_k)) + (1 − t_k)·l₀(σ(−z_k))"
+    source = "curriculum paper, §4, with two classes for each question"
 
     def __init__(self, loss: Loss | str, absent: Loss | str | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -74,14 +77,16 @@ class _ShiftedFocal(MarginLoss):
 
     def __init__(self, gamma: float, shift: float, **options: Any) -> None:
         super().__init__(**options)
-        self.gamma, self.shift = gamma, shift
+        self.gamma = gamma
+        self.shift = shift
 
     def value(self, y: LabelProb) -> Tensor:
         u = (y.miss - self.shift).clamp_min(0)
         return u**self.gamma * -torch.log1p(-u)
 
     def slope(self, y: LabelProb) -> Tensor:
-        p, u = y.p, (y.miss - self.shift).clamp_min(torch.finfo(y.nll.dtype).tiny)
+        p = y.p
+        u = (y.miss - self.shift).clamp_min(torch.finfo(y.nll.dtype).tiny)
         slope = p * u**self.gamma * (1 / (p + self.shift) - self.gamma * torch.log1p(-u) / u)
         return torch.where(y.miss > self.shift, slope, 0)
 
@@ -90,19 +95,21 @@ class _ShiftedFocal(MarginLoss):
 class ASL(MultiLabel):
     """Asymmetric loss (Ridnik et al. 2021): labels that are not given count less, and not at all where p ≤ m.
 
-    l = −(1 − p)^γ₊ log p of a given label, −p_m^γ₋ log(1 − p_m) of another, p_m = max(p − m, 0), with p = σ(z) and
-    their true derivatives (the released code holds the powers constant).
+    l = −(1 − p)^γ₊ log p of a given label, −p_m^γ₋ log(1 − p_m) of another, p_m = max(p − m, 0),
+    with p = σ(z) and their true derivatives (the released code holds the powers constant).
 
     >>> ASL()(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.1275)
     """
 
-    formula: ClassVar[str] = "−(1 − p)^γ₊ log p, −p_m^γ₋ log(1 − p_m) of absent labels, p_m = max(p − m, 0)"
-    source: ClassVar[str] = "Ridnik et al. 2021, Eqs. 4-6"
+    formula = "−(1 − p)^γ₊ log p, −p_m^γ₋ log(1 − p_m) of absent labels, p_m = max(p − m, 0)"
+    source = "Ridnik et al. 2021, Eqs. 4-6"
 
     def __init__(self, gamma_pos: float = 0.0, gamma_neg: float = 4.0, shift: float = 0.05, **options: Any) -> None:
-        gamma_neg = check_number("gamma_neg", gamma_neg, "[0, inf)", 0)
-        shift = check_number("shift", shift, "[0, 1)", 0, 1)
+        gamma_neg = check_number("gamma_neg", gamma_neg, "[0, inf)")
+        shift = check_number("shift", shift, "[0, 1)")
         absent = _ShiftedFocal(gamma_neg, shift) if shift else Focal(gamma_neg)
-        super().__init__(Focal(check_number("gamma_pos", gamma_pos, "[0, inf)", 0)), absent, **options)
-        self.gamma_pos, self.gamma_neg, self.shift = float(gamma_pos), gamma_neg, shift
+        super().__init__(Focal(check_number("gamma_pos", gamma_pos, "[0, inf)")), absent, **options)
+        self.gamma_pos = float(gamma_pos)
+        self.gamma_neg = gamma_neg
+        self.shift = shift

@@ -1,10 +1,10 @@
-"""One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and schedules of the
-shift.
+"""One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and
+schedules of the shift.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Loss, countable, pointwise, register
+from noiseproof.losses.base import Loss, countable, register
+from noiseproof.losses.gaussian import LN
+from noiseproof.losses.pointwise import pointwise
 from noiseproof.losses.sums import inner_loss
 
 BIAS_CYCLE = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # bias paper, appendix 2: 11 epochs each
@@ -24,8 +26,8 @@ class LogitBias(nn.Module):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers are kept because a
-        # compiler would work them out again for each row, in float64.
+        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers
+        # are kept because a compiler would work them out again for each row, in float64.
         self.register_buffer("epsilon", torch.empty((), dtype=torch.float64))
         self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)  # e^ε, e^−ε, e^ε − 1
         self.epsilon: Tensor
@@ -55,18 +57,19 @@ class LogitBias(nn.Module):
 class Remargin(Loss):
     """A loss at the margin αΔ + β instead of Δ, for class-index targets.
 
-    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of the bias paper and
-    the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is
-    exactly w(αΔ + β) (the curriculum paper's w*; its printed l(σ(αΔ)) has α times that weight). Of a sequence of shifts
-    each holds for ``every`` epochs, and the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
+    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of
+    the bias paper and the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is
+    l(σ(αΔ + β))/α, so that the weight is exactly w(αΔ + β) (the curriculum paper's w*; its printed
+    l(σ(αΔ)) has α times that weight). Of a sequence of shifts each holds for ``every`` epochs, and
+    the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
 
     >>> loss = Remargin("mae", shift=3.0)
     >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     (tensor(0.0474), tensor(0.5000))
     """
 
-    formula: ClassVar[str] = "l(σ(αΔ + β))/α"
-    source: ClassVar[str] = "bias paper, Eq. 4; curriculum paper, §5.1.1"
+    formula = "l(σ(αΔ + β))/α"
+    source = "bias paper, Eq. 4; curriculum paper, §5.1.1"
 
     def __init__(
         self,
@@ -83,15 +86,18 @@ class Remargin(Loss):
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
             raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")
-        self.shifts = [check_number("shift", s, "[-80, 80]", -80, 80, "It adds to the labelled logit.") for s in shifts]
+        self.shifts = [check_number("shift", s, "[-80, 80]", "It adds to the labelled logit.") for s in shifts]
         self.every = check_count("every", every, 1, "It is the number of epochs that each shift holds.")
-        self.scale = check_number("scale", scale, "(0, inf)", 0)
+        self.scale = check_number("scale", scale, "(0, inf)")
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which depends on other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
-        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
+        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p
+        # → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
+        # Whether adding a number to all logits of a row changes nothing.
+        self._is_relative = not any(isinstance(part, LN) for part in self.loss.modules())
 
     @property
     def shift(self) -> float | list[float]:
@@ -123,7 +129,7 @@ class Remargin(Loss):
         logits = out.logits
         if self.training:
             label = countable(target, self.ignore_index)[:, None]
-            if self.loss.relative:  # else large logits swallow digits of the shift
+            if self._is_relative:  # otherwise large logits swallow digits of the shift
                 logits = logits - logits.detach().amax(1, keepdim=True)
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
         return self.loss.per_sample(out._replace(logits=logits), target)
@@ -140,21 +146,21 @@ class Remargin(Loss):
 class Unit(Loss):
     """A margin loss divided by its largest sample weight, as all experiments of the curriculum paper train it.
 
-    L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable across losses.
+    L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable
+    across losses.
 
     >>> round(Unit("mae").factor, 4), round(Unit("gce:q=0.7").factor, 4)
     (4.0, 3.1637)
     """
 
-    formula: ClassVar[str] = "l(p)/max w"
-    source: ClassVar[str] = "curriculum paper, §5"
+    formula = "l(p)/max w"
+    source = "curriculum paper, §5"
 
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
         self.factor = 1 / self.loss.max_weight
-        self.vanishes = self.loss.vanishes
         self.exact = self.exact or self.loss.exact
 
     def evaluate(self, y: LabelProb) -> Tensor:

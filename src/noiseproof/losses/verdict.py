@@ -1,18 +1,19 @@
 """Whether a loss learns a given number of classes, from its weights before training.
 
-Two things keep a loss from learning, and both show in its mean weight w̄ over the margins of an untrained network:
+Two things keep a loss from learning, and both show in its mean weight w̄ over the margins of an
+untrained network:
 
 * Labels that fall behind are given up: ``left_behind``, w̄ at a margin FALL below the start over the maximum of the
   whole sum, is next to nothing.
 * The whole loss is too weak: ``slowness``, how many times longer than with cross entropy a margin takes from its start
   to zero if dΔ/dt = w̄(Δ), the integral of 1/w̄, is large.
 
-The thresholds lie between the cells of curriculum paper, Table 2 and bias paper, Table 3 that learn and those that
-don't (``benchmarks/forecast.py``).
+The thresholds lie between the cells of curriculum paper, Table 2 and bias paper, Table 3 that learn
+and those that don't (``benchmarks/forecast.py``).
 
-Losses of a head count as losses of the margin alone: the covariance of LN and the attention of NAL are taken at their
-best value for the margin, the noise of Het where its head starts. Margins are those of the scores, logits over the
-temperature τ: weights have the factor 1/τ².
+Losses of a head count as losses of the margin alone: the covariance of LN and the attention of NAL
+are taken at their best value for the margin, the noise of Het where its head starts. Margins are
+those of the scores, logits over the temperature τ: weights have the factor 1/τ².
 """
 
 import math
@@ -27,17 +28,18 @@ from torch import Tensor
 
 from noiseproof.core.margin import LabelProb
 from noiseproof.losses.attention import NoiseAttention
-from noiseproof.losses.base import Loss, MarginLoss
-from noiseproof.losses.calibrate import average_error, expected_margin
+from noiseproof.losses.base import Loss, MarginLoss, WeightedSum, terms_of
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.het import Het
+from noiseproof.losses.initial import average_error, expected_margin
 from noiseproof.losses.margin import CE
-from noiseproof.losses.sums import WeightedSum, as_loss, terms_of
+from noiseproof.losses.sums import as_loss
 
 Answer = Literal["learns", "partly", "underfits"]
 
 FALL = 3.0  # how far a margin falls behind its start, in logits
-LEARNS, PARTLY = 0.0077, 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
+LEARNS = 0.0077
+PARTLY = 0.0031  # ``left_behind`` from which a loss learns, and from which it learns partly
 SLOW = 114.0  # ``slowness`` up to which it learns
 LONG = 10.0  # ``slowness`` from which the answer says that it depends on the length of the training
 RANK: dict[Answer, int] = {"learns": 0, "partly": 1, "underfits": 2}
@@ -53,7 +55,7 @@ class Verdict:
     reason: str
     maximum: float  # of w over all margins; of w̄ for losses that depend on the other classes
     left_behind: float  # w̄ at the start − FALL, over the maximum
-    slowness: float  # time from the start to Δ = 0 over that of cross entropy
+    slowness: float  # time from the start to Δ = 0 over the time of cross entropy
 
     @property
     def is_long(self) -> bool:
@@ -61,11 +63,12 @@ class Verdict:
         return self.slowness >= LONG
 
 
-class Weights:
+class MeanWeights:
     """w̄ of losses as a function of how far all margins have moved from their start."""
 
     def __init__(self, num_classes: int, margins: Tensor | None, sigma: float) -> None:
-        self.num_classes, self.sigma = num_classes, sigma
+        self.num_classes = num_classes
+        self.sigma = sigma
         self.margins = None if margins is None else margins.detach().cpu().double()
         expected = expected_margin(num_classes, sigma=sigma)
         self.start = expected if self.margins is None else float(self.margins.mean())
@@ -86,9 +89,10 @@ class Weights:
         return lambda moved: sum(scale * self(term, moved) for scale, term in terms)
 
 
-def verdict(loss: Loss, weights: Weights) -> Verdict:
+def verdict(loss: Loss, weights: MeanWeights) -> Verdict:
     """Whether ``loss`` learns from the margins of ``weights``."""
-    total, way = weights.of(loss), weights.way
+    total = weights.of(loss)
+    way = weights.way
     maximum = largest_weight(loss, total, way)
     left_behind = ratio(total(-FALL), maximum)
     slowness = _duration(total, way) / _duration(weights.of(as_loss("ce")), way)
@@ -97,7 +101,10 @@ def verdict(loss: Loss, weights: Weights) -> Verdict:
 
 
 def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> float:
-    """Largest weight over all margins; of an average, over a grid, refined by the parabola at its best point."""
+    """Largest weight over all margins.
+
+    For an average, the search is over a grid, refined by the parabola at its best point.
+    """
     if loss.kind == "margin":
         return loss.max_weight
     grid = np.arange(-8.0, way + 8.0)
@@ -111,7 +118,10 @@ def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> 
 
 
 def _duration(weight: Callable[[float], float], way: float) -> float:
-    """∫ 1/w̄ from the start to Δ = 0, by Gauss-Legendre quadrature; infinite if the weight isn't positive."""
+    """∫ 1/w̄ from the start to Δ = 0, by Gauss-Legendre quadrature.
+
+    Infinite if the weight isn't positive.
+    """
     nodes, shares = np.polynomial.legendre.leggauss(10)
     span = max(way, 1.0)  # with two classes margins start at zero: integrate over one unit instead
     rates = [weight(float(span * (node + 1) / 2)) for node in nodes]
@@ -128,8 +138,10 @@ def _answer(left_behind: float, slowness: float, learns: float, partly: float) -
         return "underfits", f"{share}, too little to return"
     if left_behind < learns:
         return "partly", f"{share}, too little for many to return"
-    steps = f"it takes {slowness:.3g} times the steps of cross entropy at the same learning rate"
-    return "learns", f"{share}, and {steps}{', which short trainings do not have' * (slowness >= LONG)}"
+    reason = f"{share}, and it takes {slowness:.3g} times the steps of cross entropy at the same learning rate"
+    if slowness >= LONG:
+        reason += ", which short trainings do not have"
+    return "learns", reason
 
 
 def ratio(part: float, total: float) -> float:
@@ -139,15 +151,20 @@ def ratio(part: float, total: float) -> float:
 class SettledNormal(MarginLoss):
     """LN at its best covariance, the other logits at their start: the weight is r/(τ·max(r² + s², λ²)).
 
-    r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and s² = (K − 1)·start² those of the
-    other classes (LN paper, Eqs. 7-8 and B.4); with one standard deviation for all K logits its square is shared by K.
+    r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and s² = (K −
+    1)·start² those of the other classes (LN paper, Eqs. 7-8 and B.4); with one standard deviation
+    for all K logits its square is shared by K.
     """
 
     def __init__(self, loss: LN, num_classes: int, **options: Any) -> None:
         super().__init__(**options)
-        self.loss, self.num_classes = loss, num_classes
-        self.tau, self.lam, self.covariance = loss.tau, loss.lam, loss.covariance
-        self.K, self.aim = num_classes, loss.label_logit(num_classes)
+        self.loss = loss
+        self.num_classes = num_classes
+        self.tau = loss.tau
+        self.lam = loss.lam
+        self.covariance = loss.covariance
+        self.K = num_classes
+        self.aim = loss.label_logit(num_classes)
         self.others = (num_classes - 1) * loss.start**2
 
     def value(self, y: LabelProb) -> Tensor:
@@ -163,7 +180,8 @@ class SettledNormal(MarginLoss):
 class SettledAttention(MarginLoss):
     """NAL at its best attention τ = min(1, λ/((1 + λ)(1 − p))): the weight is λp up to p = 1/(1 + λ), then 1 − p.
 
-    Attention is predicted from the features, so that labels which fall behind return from less than elsewhere.
+    Attention is predicted from the features, so that labels which fall behind return from less than
+    elsewhere.
     """
 
     thresholds = 0.0034, 0.0023  # of ``left_behind``: between Gaussian classes that learn, partly and not
@@ -179,7 +197,10 @@ class SettledAttention(MarginLoss):
 
 
 def settled(loss: Loss, num_classes: int) -> Loss:
-    """``loss`` of the margin alone where it comes with a head, otherwise itself; sums term by term."""
+    """``loss`` of the margin alone where it comes with a head, otherwise itself.
+
+    Sums term by term.
+    """
 
     def of(term: Loss) -> tuple[float, Loss]:
         if isinstance(term, LN):
@@ -198,6 +219,8 @@ def settled(loss: Loss, num_classes: int) -> Loss:
 
 
 def root_excess(loss: Loss, num_classes: int) -> float:
-    """K·start² of LN's root over ``ROOT``: above 1 it is so long at first that it explains every label as noise."""
+    """K·start² of LN's root over ``ROOT``: above 1 it is so long at first that it explains every
+    label as noise.
+    """
     roots = [part for _, part in terms_of(loss) if isinstance(part, LN) and "root" in part.needs]
     return max((num_classes * part.start**2 for part in roots), default=0.0) / ROOT

@@ -25,14 +25,16 @@ WITH_WEIGHTS: dict[str, Callable[..., Backbone]] = {"timm": TimmBackbone, "effic
 def get_model(
     spec: str, *, generator: Generator | None = None, input_shape: Sequence[int] | None = None, **params: Any
 ) -> Backbone:
-    """Build the backbone that ``spec`` names, its weights drawn from ``generator`` as its paper draws them.
+    """Build the backbone that ``spec`` names, its weights drawn from ``generator`` as its paper
+    draws them.
 
     Args:
-        spec: ``wrn-28-2``, ``resnet50:stem=cifar``, ``mlp:hidden=[64,64],in_features=8``; ``timm:NAME`` or
-            ``timm:NAME,pretrained=true`` for any model of timm; ``efficientnet-lite0:size=128``, pretrained.
+        spec: ``wrn-28-2``, ``resnet50:stem=cifar``, ``mlp:hidden=[64,64],in_features=8``;
+            ``timm:NAME`` or ``timm:NAME,pretrained=true`` for any model of timm;
+            ``efficientnet-lite0:size=128``, pretrained.
         generator: a generator on the CPU. None is a new one with seed 0: models built so are equal.
-        input_shape: shape of one input, (C, H, W) or (D,): sets ``in_channels``, ``image_size`` or ``in_features``,
-            and a model that cannot take such inputs raises an error.
+        input_shape: shape of one input, (C, H, W) or (D,): sets ``in_channels``, ``image_size`` or
+            ``in_features``, and a model that cannot take such inputs raises an error.
         params: parameters of the model, as in ``spec``.
 
     >>> get_model("mlp:hidden=[64,32]", input_shape=(8,))(torch.zeros(5, 8)).shape
@@ -48,7 +50,8 @@ def get_model(
         check_count("in_channels", values["in_channels"], 1)
     if name in WITH_WEIGHTS:
         return WITH_WEIGHTS[name](generator=generator, **values)
-    # A layer fills itself from the global generator as it is made: without a trace, and then as the paper does.
+    # A layer fills itself from the global generator as it is made: without a trace, and then as the
+    # paper does.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         model = MODELS.create(name, **values)
     model.reset_parameters(generator)

@@ -1,4 +1,6 @@
-"""What every backbone shares: the registry, the contract, the papers' initialisations, and the spread of the logits."""
+"""What every backbone shares: the registry, the contract, the papers' initialisations, and the
+spread of the logits.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ INITS = {
 
 
 def reset_layers(part: nn.Module, fill: Init, generator: Generator | None) -> None:
-    """Draw the weights of all layers in ``part`` anew and restart their batch statistics."""
+    """Draw the weights of all layers in ``part`` again and restart their batch statistics."""
     for layer in part.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             fill(layer, generator)
@@ -84,7 +86,7 @@ class Backbone(nn.Module):
         self.init: str = check_word("init", init, INITS)
 
     def reset_parameters(self, generator: Generator | None) -> None:
-        """Draw all weights anew from ``generator`` and restart the batch statistics."""
+        """Draw all weights again from ``generator`` and restart the batch statistics."""
         reset_layers(self, INITS[self.init], generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,11 +105,13 @@ def initialise_head(backbone: Backbone, head: nn.Linear, generator: Generator | 
 def initial_logit_spread(
     backbone: Backbone, num_classes: int, inputs: Tensor, generator: Generator | None, *, draws: int = 2000
 ) -> float:
-    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum paper, Eq. 4).
+    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum
+    paper, Eq. 4).
 
-    σ² is the variance over the classes of a row, averaged over ``inputs`` (B, …) and over last layers drawn as the
-    paper of ``backbone`` does, with at least ``draws`` classes in all: accurate to a share of about 1/√(2·draws). Batch
-    normalisation uses the statistics of ``inputs``; ``backbone`` is left as it was.
+    σ² is the variance over the classes of a row, averaged over ``inputs`` (B, …) and over last
+    layers drawn as the paper of ``backbone`` does, with at least ``draws`` classes in all: accurate
+    to a share of about 1/√(2·draws). Batch normalisation uses the statistics of ``inputs``;
+    ``backbone`` is left as it was.
     """
     check_count("num_classes", num_classes, 2)
     heads = -(-check_count("draws", draws, 1) // num_classes)

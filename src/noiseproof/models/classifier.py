@@ -21,7 +21,10 @@ class Classifier(nn.Module):
         self.is_frozen = False
 
     def freeze(self, frozen: bool = True) -> None:
-        """Train the head alone: the backbone has no gradients and stays in evaluation mode; or train both again."""
+        """Train the head alone: the backbone has no gradients and stays in evaluation mode.
+
+        With ``frozen=False``, train both again.
+        """
         self.is_frozen = frozen
         self.backbone.requires_grad_(not frozen)
         self.train(self.training)
@@ -46,9 +49,11 @@ def build_classifier(
     generator: Generator,
     starts: Mapping[str, float] | None = None,
 ) -> Classifier:
-    """A classifier whose weights come from ``generator``, the backbone's first, filled as the model's paper fills them.
+    """A classifier whose weights come from ``generator``, the backbone's first, filled as the
+    model's paper fills them.
 
-    ``starts`` are factors of the head's first weights by field of ``Output``, which a loss has (``Loss.starts``).
+    ``starts`` are factors of the head's first weights by field of ``Output``, which a loss has
+    (``Loss.starts``).
     """
     backbone = get_model(model, input_shape=input_shape, generator=generator)
     if not isinstance(getattr(backbone, "num_features", None), int):

@@ -36,7 +36,10 @@ class LeNet5(Backbone):
 
 
 def conv_stages(in_channels: int, stages: Sequence[Sequence[int]]) -> nn.Sequential:
-    """3×3 convolutions of the widths given, each with batch normalisation and ReLU; each stage halves the image."""
+    """3×3 convolutions of the widths given, each with batch normalisation and ReLU.
+
+    Each stage halves the image.
+    """
     layers: list[nn.Module] = []
     for stage in stages:
         for width in stage:
@@ -49,8 +52,8 @@ def conv_stages(in_channels: int, stages: Sequence[Sequence[int]]) -> nn.Sequent
 class StageCNN(Backbone):
     """Stages of 3×3 convolutions, each halving the image, and one hidden layer, all with batch normalisation.
 
-    The networks of Active Passive Losses (Ma et al., 2020) and Asymmetric Loss Functions (Zhou et al., 2021),
-    which the curriculum paper takes over.
+    The networks of Active Passive Losses (Ma et al., 2020) and Asymmetric Loss Functions (Zhou et
+    al., 2021), which the curriculum paper takes over.
     """
 
     def __init__(
@@ -82,8 +85,9 @@ class CNN9(Backbone):
     """The nine convolutions of Co-teaching (Han et al., 2018, Table 2), for images of at least 28×28.
 
     Args:
-        dropout: rate of dropping channels after each pooling. The released code calls a function for it that does
-            nothing by default in the authors' PyTorch 0.3: ``dropout=0`` is what their numbers come from.
+        dropout: rate of dropping channels after each pooling. The released code calls a function
+            for it that does nothing by default in the authors' PyTorch 0.3: ``dropout=0`` is what
+            their numbers come from.
     """
 
     num_features = 128
@@ -112,7 +116,8 @@ VGG_STAGES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 class VGG19(Backbone):
     """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as the NAL paper on ANIMAL-10N.
 
-    The parameters have torchvision's names. ``pool=1,hidden=[]`` is the small variant common on CIFAR.
+    The parameters have torchvision's names. ``pool=1,hidden=[]`` is the small variant common on
+    CIFAR.
 
     Args:
         pool: side of the grid that the last feature map is averaged to.

@@ -31,7 +31,9 @@ class Residual(nn.Module):
 
     def __init__(self, branches: Parallel, width: int, channels: int, scale: float, relu: bool = True) -> None:
         super().__init__()
-        self.branches, self.scale, self.relu = branches, scale, relu
+        self.branches = branches
+        self.scale = scale
+        self.relu = relu
         self.project = nn.Conv2d(width, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +72,8 @@ class InceptionResNetV2(Backbone):
     """Inception-ResNet-v2 (Szegedy et al., 2017) as the NAL paper and DivideMix run it on WebVision, for 75×75 and
     more.
 
-    It is the network of the TensorFlow release, which differs from the article's figures in several widths.
+    It is the network of the TensorFlow release, which differs from the article's figures in several
+    widths.
     """
 
     num_features = 1536

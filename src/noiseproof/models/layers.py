@@ -26,7 +26,10 @@ def is_plain(layer: nn.Conv2d) -> bool:
 def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
 ) -> Tensor:
-    """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
+    """S convolutions by our kernels, in autocast's precision where it is on.
+
+    Weight (S, O, KH, KW, I).
+    """
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
     out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding, rounded)
@@ -58,33 +61,38 @@ class Conv2d(nn.Conv2d):
 
 
 class NormReLU(nn.BatchNorm2d):
-    """Batch normalisation, sum with ``beside`` (the shortcut of a residual block) and ReLU, one kernel on a GPU."""
+    """Batch normalisation, sum with ``shortcut`` (the shortcut of a residual block) and ReLU, one kernel on a GPU."""
 
     is_captured = False  # whether it is trained in a CUDA graph, where starting our kernels takes no time
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
-        mean, var, momentum = self.running_mean, self.running_var, self.momentum
+    def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        mean = self.running_mean
+        var = self.running_var
+        momentum = self.momentum
         if mean is None or var is None or momentum is None or not self._has_kernels(x):
             out = super().forward(x)
-            return F.relu(out if beside is None else out + beside)
+            return F.relu(out if shortcut is None else out + shortcut)
         kernels = provided("layer_kernels")
         fused: Tensor
         if not self.training:
-            fused = kernels.affine(x, self.weight, self.bias, mean, var, self.eps, True, beside)
+            fused = kernels.affine(x, self.weight, self.bias, mean, var, self.eps, True, shortcut)
         else:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked += 1
             stacked = self.weight[None], self.bias[None], mean[None], var[None]
-            fused = kernels.stacked_norm(x, *stacked, momentum, self.eps, True, beside)
+            fused = kernels.stacked_norm(x, *stacked, momentum, self.eps, True, shortcut)
         return fused
 
-    def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def twice(self, x: Tensor, shortcut: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``forward`` for two readers, whose gradients stacks add on the way."""
-        return (out := self(x, beside)), out
+        return (out := self(x, shortcut)), out
 
-    def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``forward`` makes of x + beside, and that sum; in stacks one kernel adds and measures."""
-        return self(total := x + beside), total
+    def of_sum(self, x: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``forward`` makes of x + shortcut, and that sum.
+
+        In stacks one kernel adds and measures.
+        """
+        return self(total := x + shortcut), total
 
     def _has_kernels(self, x: Tensor) -> bool:
         if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):
@@ -99,15 +107,16 @@ def normalised(conv: nn.Module, norm: Any, x: Tensor) -> Tensor:
     return out
 
 
-def normalised_twice(conv: nn.Module, norm: Any, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-    """``norm.twice(conv(x), beside)``, in prediction by one kernel."""
-    predicted = _folded(conv, norm, x, beside)
-    both: tuple[Tensor, Tensor] = norm.twice(conv(x), beside) if predicted is None else (predicted, predicted)
+def normalised_twice(conv: nn.Module, norm: Any, x: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
+    """``norm.twice(conv(x), shortcut)``, in prediction by one kernel."""
+    predicted = _folded(conv, norm, x, shortcut)
+    both: tuple[Tensor, Tensor] = norm.twice(conv(x), shortcut) if predicted is None else (predicted, predicted)
     return both
 
 
-def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, beside: Tensor | None = None) -> Tensor | None:
-    """``norm(conv(x), beside)`` by one of cuDNN's kernels, with the normalisation in its weights and bias.
+def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor | None:
+    """``norm(conv(x), shortcut)`` by one of cuDNN's kernels, with the normalisation in its weights
+    and bias.
 
     For predictions in reduced precision on a Hopper GPU, where it was measured; None elsewhere.
     """
@@ -116,15 +125,16 @@ def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, beside: Tensor | None =
     assert norm.running_mean is not None and norm.running_var is not None
     padding = [int(side) for side in conv.padding]
     keeps_shape = conv.in_channels == conv.out_channels and conv.stride == (1, 1)
-    if beside is None and not (keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)):
+    if shortcut is None and not (keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)):
         return None
     dtype = torch.get_autocast_dtype("cuda")
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     weight = (conv.weight * scale[:, None, None, None]).to(dtype, memory_format=torch.channels_last)
     bias = torch.addcmul(norm.bias, norm.running_mean, scale, value=-1).to(dtype)
     x = x.to(dtype)
-    # In `cudnn_convolution_relu` 0 is multiplied by memory that was never written, where NaN may lie: x is better.
-    other, alpha = (x, 0.0) if beside is None else (beside.to(dtype), 1.0)
+    # In `cudnn_convolution_relu` 0 is multiplied by memory that was never written, where NaN may
+    # lie: x is better.
+    other, alpha = (x, 0.0) if shortcut is None else (shortcut.to(dtype), 1.0)
     return torch.cudnn_convolution_add_relu(
         x, weight, other, alpha, bias, conv.stride, padding, conv.dilation, conv.groups
     )
@@ -154,5 +164,6 @@ class FlatLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
         if not x.is_contiguous():  # channels last, in both: no copy
-            x, weight = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
+            x = x.permute(0, 2, 3, 1)
+            weight = weight.permute(0, 2, 3, 1)
         return F.linear(x.flatten(1), weight.flatten(1), self.bias)

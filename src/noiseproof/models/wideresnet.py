@@ -12,7 +12,7 @@ StrideOn = Literal["first", "second"]
 
 
 class WideBlock(nn.Module):
-    """Batch normalisation and ReLU before each of two 3×3 convolutions, beside the untouched input."""
+    """Batch normalisation and ReLU before each of two 3×3 convolutions, added to the untouched input."""
 
     def __init__(
         self, in_channels: int, channels: int, stride: int, bias: bool, stride_on: StrideOn, dropout: float
@@ -41,16 +41,17 @@ class WideBlock(nn.Module):
 class WideResNet(Backbone):
     """WRN-depth-width (Zagoruyko & Komodakis, 2016), by default as in the LN paper (``wrn-28-2``).
 
-    ``wrn-28-2-sln`` is the SLN paper's: biased convolutions, the stride on the second convolution of a block, momentum
-    0.9 in the last batch normalisation, PyTorch's initialisation. Chen et al. (2020) make their noise with
-    ``wrn-28-2-sln:width=10``.
+    ``wrn-28-2-sln`` is the SLN paper's: biased convolutions, the stride on the second convolution
+    of a block, momentum 0.9 in the last batch normalisation, PyTorch's initialisation. Chen et al.
+    (2020) make their noise with ``wrn-28-2-sln:width=10``.
 
     Args:
         depth: 6n + 4 for n blocks in each of three stages.
         width: factor on the 16, 32 and 64 channels of the stages.
         bias: give the convolutions biases.
         stride_on: which convolution of a block halves the image.
-        last_momentum: of the last batch normalisation (PyTorch's convention: the weight of the new batch).
+        last_momentum: of the last batch normalisation (PyTorch's convention: the weight of the new
+            batch).
         dropout: rate between the convolutions of a block.
     """
 
@@ -84,8 +85,8 @@ class WideResNet(Backbone):
         self.num_features = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        x, beside = self.blocks([self.stem(x)])
-        out: Tensor = self.bn.of_sum(x, beside)[0].mean((2, 3))  # (B, 64·width)
+        x, shortcut = self.blocks([self.stem(x)])
+        out: Tensor = self.bn.of_sum(x, shortcut)[0].mean((2, 3))  # (B, 64·width)
         return out
 
 

@@ -1,8 +1,9 @@
 """The base class of noise models, the labels they return, and their source of randomness.
 
-Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in a fixed order;
-permutations, integers and normals are computed from those. So a seed gives the same labels on any machine (seeds that
-are equal modulo 2³² are the same seed), and no global generator is used.
+Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in a
+fixed order; permutations, integers and normals are computed from those. So a seed gives the same
+labels on any machine (seeds that are equal modulo 2³² are the same seed), and no global generator
+is used.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class NoisyLabels:
     num_classes: int
     noise: str  # the spec of the model
     nominal: float | None = None  # the requested rate, in the convention of the model
-    index: Tensor | None = None  # (N,) int64: the row of the data for each label; None: label i is that of row i
+    index: Tensor | None = None  # (N,) int64: the row of the data for each label; None: label i belongs to row i
     annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     @property
@@ -84,7 +85,9 @@ class NoisyLabels:
         return float(self.is_flipped.double().mean())
 
     def transition(self) -> Tensor:
-        """The empirical matrix: T[i, j] = share of class i with label j; the identity for absent classes.
+        """The empirical matrix: T[i, j] = share of class i with label j.
+
+        The identity for absent classes.
 
         Of several labels a row one for each class, (K, 2, 2).
         """
@@ -101,17 +104,18 @@ class NoisyLabels:
     def __repr__(self) -> str:
         noise = self.noise if len(self.noise) <= 80 else f"{self.noise[:79]}…"
         nominal = "no nominal rate" if self.nominal is None else f"nominal {100 * self.nominal:g} %"
-        flipped, total = int(self.is_flipped.sum()), self.given.numel()
+        flipped = int(self.is_flipped.sum())
+        total = self.given.numel()
         return f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} % ({nominal})"
 
 
 class NoiseModel(ABC):
     """A model of label noise. A subclass is a dataclass of its parameters and implements ``draw``."""
 
-    name: ClassVar[str] = ""
+    name = ""
     needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must contain
-    min_classes: ClassVar[int] = 1
-    multilabel: ClassVar[bool] = False  # whether it is for rows with several labels, (N, K)
+    min_classes = 1
+    multilabel = False  # whether it is for rows with several labels, (N, K)
 
     @property
     def classes(self) -> int | None:
@@ -128,7 +132,9 @@ class NoiseModel(ABC):
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
-        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU; ``NoisyLabels`` if rows change as well.
+        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU.
+
+        ``NoisyLabels`` if rows change as well.
 
         Models that are ``multilabel`` get and return (N, K) int64, 0 or 1.
         """
@@ -151,11 +157,14 @@ class NoiseModel(ABC):
         """Corrupt the full vector of clean ``labels`` once.
 
         Args:
-            labels: true classes, (N,) integers from 0; classes may have no sample. Of several labels a row, (N, K),
-                1 for each of them.
-            generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need none.
-            features: (N, …), for models that depend on each sample (see ``needs``); others ignore it.
-            num_classes: by default that of the model or of the predictions, else the largest label plus one.
+            labels: true classes, (N,) integers from 0; classes may have no sample. Of several
+                labels a row, (N, K), 1 for each of them.
+            generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need
+                none.
+            features: (N, …), for models that depend on each sample (see ``needs``); others ignore
+                it.
+            num_classes: by default that of the model or of the predictions, else the largest label
+                plus one.
         """
         clean = _as_labels(labels, self.name, self.multilabel)
         if features is not None:
@@ -220,7 +229,9 @@ def as_generator(generator: torch.Generator | int) -> torch.Generator:
 
 
 def uniform(generator: Generator | None, *shape: int) -> Tensor:
-    """Float64 in [0, 1), multiples of 2⁻⁵³: the only source of randomness, in the order of the calls."""
+    """Float64 in [0, 1), multiples of 2⁻⁵³: the only source of randomness, in the order of the
+    calls.
+    """
     if generator is None:
         raise TypeError("Expected a torch.Generator or an integer seed, got None. Use corrupt(labels, generator=0).")
     return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -228,15 +239,18 @@ def uniform(generator: Generator | None, *shape: int) -> Tensor:
 
 def check_rate(rate: float, count: str = "draws") -> None:
     """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
-    check_number("rate", rate, "[0, 1]", 0, 1, "A rate of 40 % is 0.4.")
+    check_number("rate", rate, "[0, 1]", "A rate of 40 % is 0.4.")
     check_word("count", count, get_args(Count))
 
 
 def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: Generator | None) -> Tensor:
-    """The rows to corrupt, (N,) bool, from one uniform number u per row; a higher rate selects a superset.
+    """The rows to corrupt, (N,) bool, from one uniform number u per row.
 
-    ``"draws"``: each row with probability r, u < r. The others select the rows with the smallest u: ``"total"`` ⌊rN⌋ of
-    all rows, ``"per-class"`` ⌊rN_c⌋ of each class, ``"equal"`` ⌊⌊rN⌋/K⌋ of each class, whatever its size.
+    A higher rate selects a superset.
+
+    ``"draws"``: each row with probability r, u < r. The others select the rows with the smallest u:
+    ``"total"`` ⌊rN⌋ of all rows, ``"per-class"`` ⌊rN_c⌋ of each class, ``"equal"`` ⌊⌊rN⌋/K⌋ of each
+    class, whatever its size.
     """
     u = uniform(generator, len(labels))
     if count == "draws":

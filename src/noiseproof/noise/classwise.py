@@ -1,9 +1,10 @@
 """Noise that depends on the class only: symmetric, asymmetric, any matrix.
 
-Published rates follow different conventions: docs/noise.md has the model and ``count`` of each source. The transition
-matrix is that of a single label, whatever the ``count``.
+Published rates follow different conventions: docs/noise.md has the model and ``count`` of each
+source. The transition matrix is that of a single label, whatever the ``count``.
 
-Order of draws: one number per row to select it, then, if symmetric, one number per row for its new class.
+Order of draws: one number per row to select it, then, if symmetric, one number per row for its new
+class.
 """
 
 from abc import abstractmethod
@@ -57,7 +58,7 @@ class ClasswiseNoise(NoiseModel):
 
     rate: float
     count: Count = "draws"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate, self.count)
@@ -108,7 +109,10 @@ class MappedNoise(ClasswiseNoise):
 
     @abstractmethod
     def destination(self, num_classes: int) -> Tensor:
-        """The new class of the selected labels of each class, (K,); the same class if it stays clean."""
+        """The new class of the selected labels of each class, (K,).
+
+        The same class if it stays clean.
+        """
 
     def transition(self, num_classes: int) -> Tensor:
         T = torch.eye(self._check_classes(num_classes), dtype=torch.float64) * (1 - self.rate)
@@ -198,7 +202,8 @@ NOISES.register("pairflip", module=__name__)(AsymmetricNext)
 class AsymmetricBlocks(MappedNoise):
     """Each class becomes the next of its block of ``size`` labels: what released code calls "within superclass".
 
-    CIFAR-100's fine labels are alphabetical, so only 6 of these 100 flips stay inside the real superclass.
+    CIFAR-100's fine labels are alphabetical, so only 6 of these 100 flips stay inside the real
+    superclass.
     """
 
     size: int = 5

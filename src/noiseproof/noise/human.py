@@ -33,17 +33,19 @@ _INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # or 3.0, which pandas writes 
 class LabelFile(NoiseModel):
     """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
 
-    Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is a missing label.
+    Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is
+    a missing label.
 
     Args:
         path: the file, also looked up in ``folder``.
-        given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, as in the
-            files of the SLN paper, or the only column.
-        clean: column of the true labels, compared with those of the data to check the order of the rows; by default
-            ``label``, if ``given`` has its default and the file has such a column.
-        annotators: how several labels of a row are combined: ``vote``, the most frequent one, of the earliest column
-            for ties; ``all``, one row for each label (``index`` is its row in the data); ``worst``, the wrong label of
-            the earliest column, the true one if all are right.
+        given: column (or columns, one for each annotator) of the given labels; by default
+            ``label_noisy``, as in the files of the SLN paper, or the only column.
+        clean: column of the true labels, compared with those of the data to check the order of the
+            rows; by default ``label``, if ``given`` has its default and the file has such a column.
+        annotators: how several labels of a row are combined: ``vote``, the most frequent one, of
+            the earliest column for ties; ``all``, one row for each label (``index`` is its row in
+            the data); ``worst``, the wrong label of the earliest column, the true one if all are
+            right.
         folder: the data folder.
     """
 
@@ -125,12 +127,13 @@ class CIFARN(NoiseModel):
 
     Args:
         which: the set of labels.
-        folder: contains the official file, directly or in a folder ``cifar-n``; by default ``$NOISEPROOF_DATA``.
+        folder: contains the official file, directly or in a folder ``cifar-n``; by default
+            ``$NOISEPROOF_DATA``.
     """
 
     which: str
     folder: str | Path | None = None
-    file: ClassVar[str] = ""
+    file = ""
     keys: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
@@ -160,11 +163,11 @@ class CIFARN(NoiseModel):
 class CIFAR10N(CIFARN):
     """CIFAR-10N: ``clean``, ``aggregate``, ``random1``, ``random2``, ``random3`` or ``worst``.
 
-    Three people labelled each image (17.23, 18.12 and 17.64 % wrong); ``aggregate`` is their majority (9.01 %) and
-    ``worst`` a wrong one of the three wherever there is one (40.21 %).
+    Three people labelled each image (17.23, 18.12 and 17.64 % wrong); ``aggregate`` is their
+    majority (9.01 %) and ``worst`` a wrong one of the three wherever there is one (40.21 %).
     """
 
-    file: ClassVar[str] = "CIFAR-10_human.pt"
+    file = "CIFAR-10_human.pt"
     keys: ClassVar[Mapping[str, str]] = {
         "clean": "clean_label",
         "aggregate": "aggre_label",
@@ -182,7 +185,7 @@ class CIFAR100N(CIFARN):
     """CIFAR-100N: ``noisy``, by one person per image (40.20 % wrong), or ``clean``."""
 
     which: str = "noisy"
-    file: ClassVar[str] = "CIFAR-100_human.pt"
+    file = "CIFAR-100_human.pt"
     keys: ClassVar[Mapping[str, str]] = {"noisy": "noisy_label", "clean": "clean_label"}
     classes = 100
 

@@ -18,14 +18,14 @@ ROWS_AT_ONCE = 2048  # of features held in float64
 class Chen(NoiseModel):
     """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; SLN paper, 4.1).
 
-    ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see :class:`PredictionAverage`).
-    With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i) get the class that attains it; nothing is drawn.
-    Ties: the smaller class, the earlier row.
+    ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see
+    :class:`PredictionAverage`). With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i)
+    get the class that attains it; nothing is drawn. Ties: the smaller class, the earlier row.
     """
 
     rate: float
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
@@ -86,15 +86,16 @@ class PredictionAverage:
 class Xia(NoiseModel):
     """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al. 2020, Alg. 2).
 
-    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class; P_i = q_i·softmax(scale·x_i
-    W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order of draws: the q of all rows, W_0 … W_{K−1}, one
-    number per row for its label.
+    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class; P_i =
+    q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order of
+    draws: the q of all rows, W_0 … W_{K−1}, one number per row for its label.
 
     Args:
         rate: mean flip rate r, before truncation: r = 0 with sd = 0.1 gives 8 %.
-        scale: factor on the features. The released code uses raw 0 … 255 pixels, whose scores differ by thousands, so
-            that each image has one wrong class (CIFAR, K = 10: probability above 0.99 for 99.9 % of the images; with
-            ``scale`` = 1/255 for 73 %, with 1/25500 for none).
+        scale: factor on the features. The released code uses raw 0 … 255 pixels, whose scores
+            differ by thousands, so that each image has one wrong class (CIFAR, K = 10: probability
+            above 0.99 for 99.9 % of the images; with ``scale`` = 1/255 for 73 %, with 1/25500 for
+            none).
         sd: standard deviation of the flip rates.
     """
 
@@ -102,12 +103,12 @@ class Xia(NoiseModel):
     scale: float = 1.0
     sd: float = 0.1
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
-    min_classes: ClassVar[int] = 2
+    min_classes = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        check_number("scale", self.scale, "[0, inf)", 0)
-        check_number("sd", self.sd, "[0, inf)", 0)
+        check_number("scale", self.scale, "[0, inf)")
+        check_number("sd", self.sd, "[0, inf)")
 
     def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         assert features is not None
@@ -127,10 +128,13 @@ class Xia(NoiseModel):
         return rates.clamp_(0, 1)
 
     def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
-        """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at a time."""
+        """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at
+        a time.
+        """
         scores = torch.empty(len(x), num_classes, dtype=torch.float64)
         for of_class in rows_by_class(clean, num_classes):
-            # Drawn for classes without samples, too, so that W of the others does not depend on them.
+            # Drawn for classes without samples, too, so that W of the others does not depend on
+            # them.
             W = torch.special.ndtri(uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54))
             for rows in torch.split(of_class, ROWS_AT_ONCE):
                 part = self.scale * (x[rows.to(x.device)].to("cpu", torch.float64) @ W)

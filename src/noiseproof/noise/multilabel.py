@@ -1,11 +1,12 @@
-"""Noise on rows with several labels: labels (N, K) are 0 or 1, and each of them may be wrong by itself.
+"""Noise on rows with several labels: labels (N, K) are 0 or 1, and each of them may be wrong by
+itself.
 
-Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for each row.
+Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for
+each row.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -18,7 +19,7 @@ Rates = float | Sequence[float]
 
 def _check_rates(name: str, rates: Rates) -> None:
     for rate in rates if isinstance(rates, Sequence) else [rates]:
-        check_number(name, rate, "[0, 1]", 0, 1, "It is a number, or a list with one for each class.")
+        check_number(name, rate, "[0, 1]", "It is a number, or a list with one for each class.")
 
 
 @register("label-flips")
@@ -26,7 +27,8 @@ def _check_rates(name: str, rates: Rates) -> None:
 class LabelFlips(NoiseModel):
     """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each by itself.
 
-    Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k, 1 − missing_k]].
+    Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k,
+    1 − missing_k]].
 
     >>> print(LabelFlips(missing=1, added=[0, 1]).corrupt([[1, 0], [0, 0]], generator=0))
     label-flips:missing=1,added=[0, 1]: 3 of 4 labels flipped, realised rate 75.00 % (no nominal rate)
@@ -34,7 +36,7 @@ class LabelFlips(NoiseModel):
 
     missing: Rates = 0.0
     added: Rates = 0.0
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def __post_init__(self) -> None:
         _check_rates("missing", self.missing)
@@ -65,12 +67,12 @@ class LabelFlips(NoiseModel):
 class MissingLabels(NoiseModel):
     """Each label of a row is lost with probability ``rate``, a number or one for each class; none is added.
 
-    The labels that are left are right, and a class without one says nothing: positive and unlabelled data, selected
-    completely at random (Elkan & Noto 2008).
+    The labels that are left are right, and a class without one says nothing: positive and
+    unlabelled data, selected completely at random (Elkan & Noto 2008).
     """
 
     rate: Rates
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def __post_init__(self) -> None:
         _check_rates("rate", self.rate)
@@ -96,7 +98,7 @@ class MissingLabels(NoiseModel):
 class SinglePositive(NoiseModel):
     """One label of each row is left, drawn from its labels with equal chances (Cole et al. 2021)."""
 
-    multilabel: ClassVar[bool] = True
+    multilabel = True
 
     def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         chosen = (uniform(generator, len(clean)) * clean.sum(1)).floor()  # which of the labels, counted from 0

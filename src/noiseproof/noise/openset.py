@@ -17,7 +17,9 @@ class OpenSetLabels(NoisyLabels):
     pool: int | None = field(kw_only=True)
 
     def foreign(self, available: int) -> Tensor:
-        """The numbers of the foreign images in ``rows``, out of ``available``, (M,) int64, without repetition."""
+        """The numbers of the foreign images in ``rows``, out of ``available``, (M,) int64, without
+        repetition.
+        """
         pool = available if self.pool is None else self.pool
         if not len(self.rows) <= pool <= available:
             required = len(self.rows) if self.pool is None else max(self.pool, len(self.rows))
@@ -46,7 +48,8 @@ class OpenSetLabels(NoisyLabels):
 class OpenSet(NoiseModel):
     """Replace a share of the images by another dataset's, and keep their labels (SLN paper: 40 % of CIFAR-10).
 
-    Order of draws: one number per row to select it, one number that seeds the choice of the foreign images.
+    Order of draws: one number per row to select it, one number that seeds the choice of the foreign
+    images.
 
     Args:
         rate: share of the images to replace.

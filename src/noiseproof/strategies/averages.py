@@ -1,18 +1,18 @@
-"""Predictions of each row, averaged over the epochs of a training: the evidence that audits judge labels by.
+"""Predictions of each row, averaged over the epochs of a training: the evidence that audits judge
+labels by.
 
-These strategies have no name in the registry: they are built from rows, and leave the training unchanged.
+These strategies have no name in the registry: they are built from rows, and leave the training
+unchanged.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
-from noiseproof.strategies.base import Batch, Strategy, check_scores
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Run, Strategy, check_scores
 from noiseproof.strategies.sweeps import per_row
 
 COLUMNS = ("times", "missed", "doubt")
@@ -21,8 +21,8 @@ COLUMNS = ("times", "missed", "doubt")
 class _Averages(Strategy):
     """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and doubts (N, 3)."""
 
-    multilabel: ClassVar[bool] = True
-    remembers: ClassVar[tuple[str, ...]] = ("probs", "sums")
+    multilabel = True
+    remembers: tuple[str, ...] = ("probs", "sums")
     probs: Tensor
     sums: Tensor
 
@@ -33,7 +33,9 @@ class _Averages(Strategy):
 
     @torch.no_grad()
     def _values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
-        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or not, doubt."""
+        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or
+        not, doubt.
+        """
         each = []
         for out in outs:
             probs = run.loss.probabilities(out).detach()
@@ -54,7 +56,10 @@ class _Averages(Strategy):
 
 
 def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
-    """Whether the given label of each row is not predicted, (b,); of several labels (b, K), the share of these."""
+    """Whether the given label of each row is not predicted, (b,).
+
+    With several labels a row, (b, K), it is the share of labels that are not predicted.
+    """
     missed = probs.argmax(1) != labels if labels.dim() == 1 else ((probs > 0.5) != (labels > 0)).float().mean(1)
     return missed.to(probs.dtype)
 
@@ -63,7 +68,8 @@ class HeldOutAverages(_Averages):
     """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of each epoch."""
 
     def __init__(self, x: Inputs, labels: Tensor) -> None:
-        self.x, self.labels = x, labels
+        self.x = x
+        self.labels = labels
 
     def setup(self, run: Run) -> None:
         self._begin(len(self.labels), run)
@@ -77,7 +83,8 @@ class HeldOutAverages(_Averages):
 class TrainingAverages(_Averages):
     """Averages of the training rows, from the outputs of each step before it learns from them: no extra pass.
 
-    The outputs of methods that mix samples belong to no single row: they get a pass at the end of each epoch.
+    The outputs of methods that mix samples belong to no single row: they get a pass at the end of
+    each epoch.
     """
 
     capturable = True
@@ -86,7 +93,8 @@ class TrainingAverages(_Averages):
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
-        # Times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no Python.
+        # Times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no
+        # Python.
         self.before = 0.0
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
@@ -96,7 +104,8 @@ class TrainingAverages(_Averages):
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         if self._times() == self.before:
-            given, models = run.data.given, [model.trained for model in run.models]
+            given = run.data.given
+            models = [model.trained for model in run.models]
             values = per_row(run, lambda rows, outs: self._values(outs, given[rows], run), models=models)
             self._add(torch.arange(run.num_rows, device=run.device), values)
         self.before = self._times()
@@ -106,7 +115,9 @@ class TrainingAverages(_Averages):
 
 
 def doubt(out: Output) -> Tensor:
-    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean scale; 1 − τ."""
+    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the
+    mean scale; 1 − τ.
+    """
     if out.attention is not None:
         return 1 - out.attention.detach().sigmoid()
     if out.root is not None:

@@ -27,7 +27,9 @@ class Batch:
 
     @property
     def label(self) -> Tensor:
-        """The given labels as a loss takes them, (b,) or (b, K): the target before any strategy changes it."""
+        """The given labels as a loss takes them, (b,) or (b, K): the target before any strategy
+        changes it.
+        """
         return self.given if self.soft is None else self.soft
 
     def soft_target(self, num_classes: int, like: Tensor) -> Tensor:

@@ -1,22 +1,24 @@
-"""Regularisers of predictions: the same for two augmentations of a row, and every class as often (SOP+)."""
+"""Regularisers of predictions: the same for two augmentations of a row, and every class as often
+(SOP+).
+"""
 
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, check_unmixed, register
 from noiseproof.strategies.mixing import imbalance, second_view
-from noiseproof.strategies.run import Run
 
 
 @register("consistency")
 class Consistency(Strategy):
     """Add λ_C·KL(p(x) ‖ p(x′)) + λ_B·KL(uniform ‖ mean p(x)) to the loss (Liu et al. 2022, SOP+).
 
-    x′ is a second augmentation of the row, and p(x) in the first term a constant; without augmentation the term is
-    zero. x′ has AutoAugment and Cutout where inputs are prepared as in the paper (``paper="sop+"``), else it is drawn
-    as x is. The mean is over the rows of a step; in the released code the noise of labels is added first.
+    x′ is a second augmentation of the row, and p(x) in the first term a constant; without
+    augmentation the term is zero. x′ has AutoAugment and Cutout where inputs are prepared as in the
+    paper (``paper="sop+"``), else it is drawn as x is. The mean is over the rows of a step; in the
+    released code the noise of labels is added first.
 
     Args:
         lambda_c: λ_C, 0.9 in the paper.
@@ -24,12 +26,12 @@ class Consistency(Strategy):
     """
 
     def __init__(self, lambda_c: float = 0.9, lambda_b: float = 0.1) -> None:
-        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)", 0)
-        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)", 0)
+        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)")
+        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)")
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
-        self.check_unmixed("which compares two views of each", plan)
+        check_unmixed(self, "which compares two views of each", plan)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]
@@ -37,7 +39,8 @@ class Consistency(Strategy):
         if not self.lambda_c or run.strong is None or not run.strong.columns:
             return terms
         view = second_view(self.name, batch, run, run.strong)
-        # Not through the wrapper for several processes, which allows one forward pass before each backward pass.
+        # Not through the wrapper for several processes, which allows one forward pass before each
+        # backward pass.
         again = [run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models]
         pairs = [(first.detach(), second) for first, second in zip(log_p, again, strict=True)]
         return terms + self.lambda_c * torch.stack([(p.exp() * (p - q)).sum(1) for p, q in pairs])

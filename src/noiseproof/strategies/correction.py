@@ -1,4 +1,6 @@
-"""Label correction: targets move from the given label to the model's own prediction (SLN paper, section 3.3)."""
+"""Label correction: targets move from the given label to the model's own prediction (SLN paper,
+section 3.3).
+"""
 
 from typing import Literal, get_args
 
@@ -7,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
 from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]
@@ -18,15 +19,15 @@ Against = Literal["current", "original"]
 class LabelCorrection(Strategy):
     """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 − ω)·prediction.
 
-    ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig. 10 shows why not
-    1 − ω). Loss and prediction are those of the model that predicts, the momentum model where there is one, on
-    augmented inputs.
+    ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig.
+    10 shows why not 1 − ω). Loss and prediction are those of the model that predicts, the momentum
+    model where there is one, on augmented inputs.
 
     Args:
         soft: mix in the predicted distribution (Clothing1M) instead of its largest class (CIFAR).
         invert: 1 − ω in place of ω (SLN paper, Appendix D).
-        against: measure the loss against the ``current`` targets of the last correction, as the released code does on
-            CIFAR, or against the ``original`` labels, as in the paper.
+        against: measure the loss against the ``current`` targets of the last correction, as the
+            released code does on CIFAR, or against the ``original`` labels, as in the paper.
     """
 
     capturable = True
@@ -48,13 +49,15 @@ class LabelCorrection(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:
             return
-        losses, predictions = [], []
+        losses = []
+        predictions = []
         for rows, counts, outs in sweep(run, augment="label-correction"):
             log_p = log_probs(run.loss, outs)
             label = run.labels(rows)
             loss = -log_p.gather(1, label[:, None])[:, 0] if label.dim() == 1 else -(label * log_p).sum(1)
             if self.against == "current" and self.kept is not None and self.predicted is not None:
-                kept, predicted = self.kept[rows], self.predicted[rows]
+                kept = self.kept[rows]
+                predicted = self.predicted[rows]
                 other = (predicted * -log_p).sum(1) if self.soft else -log_p.gather(1, predicted[:, None])[:, 0]
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
@@ -62,7 +65,8 @@ class LabelCorrection(Strategy):
         kept = _kept_share(run.processes.merge(losses, run.num_rows), self.invert)
         predicted = run.processes.merge(predictions, run.num_rows)
         if self.kept is None or self.predicted is None:
-            self.kept, self.predicted = kept, predicted
+            self.kept = kept
+            self.predicted = predicted
         else:  # in place: a CUDA graph holds their addresses
             self.kept.copy_(kept)
             self.predicted.copy_(predicted)
@@ -73,19 +77,22 @@ class LabelCorrection(Strategy):
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.kept is None or self.predicted is None:
             return batch
-        kept, predicted = self.kept[batch.rows], self.predicted[batch.rows]
+        kept = self.kept[batch.rows]
+        predicted = self.predicted[batch.rows]
         return batch.with_target(_mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
 
 
 def corrected_targets(
     log_probs: Tensor, given: Tensor, *, current: Tensor | None = None, soft: bool = False, invert: bool = False
 ) -> Tensor:
-    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own training loop.
+    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
+    training loop.
 
     Args:
         log_probs: (N, K), predicted log-probabilities: ``average(x).log_softmax(1)``.
         given: (N,), the given labels, or their distributions (N, K).
-        current: (N, K), the targets of the last epoch, against which the loss is measured; by default the given labels.
+        current: (N, K), the targets of the last epoch, against which the loss is measured; by
+            default the given labels.
         soft: mix in the predicted distribution instead of its largest class.
         invert: 1 − ω in place of ω.
 
@@ -109,7 +116,9 @@ def _kept_share(losses: Tensor, invert: bool) -> Tensor:
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
-    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b, K)."""
+    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b,
+    K).
+    """
     if predicted.dim() == 1:
         predicted = F.one_hot(predicted, target.shape[1]).to(kept.dtype)
     return kept[:, None] * target + (1 - kept[:, None]) * predicted

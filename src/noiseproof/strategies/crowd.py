@@ -7,23 +7,24 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed, register
 
 Kind = Literal["matrix", "transition"]
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015)
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8  # of Adam (Kingma and Ba 2015)
 
 
 @register("crowd-layer")
 class CrowdLayer(Strategy):
     """The loss sees what the annotator a of a label would say of z; the model learns what lies behind all of them.
 
-    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W = 3·I at first, so that
-    T is P(label | true), as forward correction has it for all labels (Patrini et al. 2017; Tanno et al. 2019, without
-    the trace). ``kind=matrix``: z' = W_a·softmax(z) with W = I at first (Rodrigues and Pereira 2018), which is free to
-    rename classes. W learns by Adam with the rate ``lr``, which no schedule lowers; each model has its own. Predictions
-    are those of z. Annotators are those of ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``); without
-    any, all labels have one matrix.
+    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W =
+    3·I at first, so that T is P(label | true), as forward correction has it for all labels (Patrini
+    et al. 2017; Tanno et al. 2019, without the trace). ``kind=matrix``: z' = W_a·softmax(z) with W
+    = I at first (Rodrigues and Pereira 2018), which is free to rename classes. W learns by Adam
+    with the rate ``lr``, which no schedule lowers; each model has its own. Predictions are those of
+    z. Annotators are in ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``);
+    without any, all labels have one matrix.
     """
 
     remembers = ("layers", "mean", "square")
@@ -33,12 +34,12 @@ class CrowdLayer(Strategy):
 
     def __init__(self, kind: Kind = "transition", lr: float = 0.03) -> None:
         self.kind = check_word("kind", kind, get_args(Kind))
-        self.lr = check_number("lr", lr, "[0, inf)", 0)
+        self.lr = check_number("lr", lr, "[0, inf)")
 
     def check(self, plan: Plan) -> None:
         if plan.loss.needs != {"logits"}:
             raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{plan.loss}`.")
-        self.check_unmixed("whose labels have one annotator each", plan)
+        check_unmixed(self, "whose labels have one annotator each", plan)
 
     def setup(self, run: Run) -> None:
         annotator = run.data.annotator
@@ -47,7 +48,8 @@ class CrowdLayer(Strategy):
         shape = int(self._annotator.max()) + 1, len(run.models), run.num_classes, run.num_classes
         start = torch.eye(run.num_classes, device=run.device, dtype=run.dtype)
         self.layers = (start if self.kind == "matrix" else 3 * start).expand(shape).clone()
-        self.mean, self.square = torch.zeros_like(self.layers), torch.zeros_like(self.layers)
+        self.mean = torch.zeros_like(self.layers)
+        self.square = torch.zeros_like(self.layers)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         own = self.layers[self._annotator[batch.rows]].requires_grad_()  # (b, M, K, K)

@@ -4,8 +4,7 @@ import math
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import counted
-from noiseproof.strategies.base import Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("early-stopping")

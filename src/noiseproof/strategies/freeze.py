@@ -4,17 +4,16 @@ from typing import Any
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("freeze")
 class Freeze(Strategy):
     """Train the head alone, on the features of a pretrained backbone; from the epoch ``until`` on, the whole network.
 
-    A frozen backbone stays in evaluation mode, so that its batch statistics do not move. Without ``until`` it stays
-    frozen; with it, the whole network starts with a trained head, since a random one distorts pretrained features
-    (Kumar et al. 2022).
+    A frozen backbone stays in evaluation mode, so that its batch statistics do not move. Without
+    ``until`` it stays frozen; with it, the whole network starts with a trained head, since a random
+    one distorts pretrained features (Kumar et al. 2022).
     """
 
     multilabel = True

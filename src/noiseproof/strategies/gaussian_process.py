@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 
 
 class _Solved(nn.Module):
@@ -25,8 +24,9 @@ class _Solved(nn.Module):
 class GaussianProcess(Strategy):
     """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised, not augmented.
 
-    It is solved before the first epoch, which is the only one and whose steps do nothing. Every process solves it by
-    itself. A checkpoint holds the parameters of the kernel, from which a resumed run solves it again.
+    It is solved before the first epoch, which is the only one and whose steps do nothing. Every
+    process solves it by itself. A checkpoint holds the parameters of the kernel, from which a
+    resumed run solves it again.
     """
 
     predicts = True
@@ -41,13 +41,18 @@ class GaussianProcess(Strategy):
         steps: int = 50,
         max_samples: int = 5000,
     ) -> None:
-        self.length_scale, self.signal, self.noise = length_scale, signal, noise
-        self.t, self.dummy, self.steps, self.max_samples = t, dummy, steps, max_samples
+        self.length_scale = length_scale
+        self.signal = signal
+        self.noise = noise
+        self.t = t
+        self.dummy = dummy
+        self.steps = steps
+        self.max_samples = max_samples
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
-        self.check_sole_step(0, plan)
+        check_cross_entropy(self, plan)
+        check_sole_step(self, 0, plan)
 
     def setup(self, run: Run) -> None:
         if run.num_rows > self.max_samples:
@@ -56,7 +61,8 @@ class GaussianProcess(Strategy):
                 "max_samples: its memory grows with their square, its time with their cube."
             )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
-        self._y, self._num_classes = run.data.labels, run.num_classes
+        self._y = run.data.labels
+        self._num_classes = run.num_classes
         self.model = _Solved()
         for model in run.models:
             model.trained = model.evaluated = self.model

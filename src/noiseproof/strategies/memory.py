@@ -1,7 +1,9 @@
-"""Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
+"""Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss
+(ELR, ELR+).
+"""
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +11,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, check_scores, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -18,7 +19,7 @@ class _Memory(Strategy):
     """A distribution for each sample and model; every process holds the full table and writes all rows of a step."""
 
     capturable = True  # the table is written in place
-    remembers: ClassVar[tuple[str, ...]] = ("table",)
+    remembers: tuple[str, ...] = ("table",)
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
@@ -29,16 +30,18 @@ class _Memory(Strategy):
 class EstimatedTargets(_Memory):
     """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (NAL paper; SELC).
 
-    z are the scores of the step itself, with augmentation and dropout, and the loss of the step already uses the new t.
-    Updates happen in the epoch ``start`` (counted from 0) and in every ``every``-th epoch after it, for samples whose
-    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets. With
-    ``spare``, a class that it predicts for no row by then keeps its labels, as it could not come back (not in papers).
-    NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
-    every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
+    z are the scores of the step itself, with augmentation and dropout, and the loss of the step
+    already uses the new t. Updates happen in the epoch ``start`` (counted from 0) and in every
+    ``every``-th epoch after it, for samples whose attention τ exceeds ``delta``; from ``start`` on
+    t is the target in all epochs. Each model has its own targets. With ``spare``, a class that it
+    predicts for no row by then keeps its labels, as it could not come back (not in papers). NAL:
+    start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross
+    entropy: every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on
+    CIFAR-100.
 
     Args:
-        floor: the smallest value of the table, enforced after each update without renormalising, as NAL's released code
-            does with 1e-4.
+        floor: the smallest value of the table, enforced after each update without renormalising, as
+            NAL's released code does with 1e-4.
     """
 
     makes = "probabilities"
@@ -57,9 +60,9 @@ class EstimatedTargets(_Memory):
         self.start = check_count("start", start, 0)
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
-        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
-        self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
-        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+        self.alpha = check_number("alpha", alpha, "[0, 1]")
+        self.delta = check_number("delta", delta, "[0, 1)")
+        self.floor = check_number("floor", floor, "[0, 1)")
 
     def check(self, plan: Plan) -> None:
         self.check_reached("start", plan)
@@ -110,19 +113,19 @@ class EstimatedTargets(_Memory):
 class TargetMemory(_Memory):
     """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
 
-    p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from ``Output.memory``. Each
-    model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
+    p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from
+    ``Output.memory``. Each model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
 
     Args:
         clip: clip p to [clip, 1 − clip] and renormalise it, as the released code does.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"memory"})
+    adds = frozenset({"memory"})
     reweigh = False  # whether the memory is used without a loss that reads it
 
     def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
-        self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
-        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+        self.beta = check_number("beta", beta, "[0, 1]")
+        self.clip = check_number("clip", clip, "[0, 0.5)")
 
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
@@ -151,17 +154,18 @@ class TargetMemory(_Memory):
 class ExchangedMemory(TargetMemory):
     """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction of the other one.
 
-    It comes from the model that predicts, the momentum model where there is one, in evaluation mode (the released code
-    leaves its batch normalisation in training mode) and from inputs before they are mixed: name this strategy before
-    ``mixup``, which then mixes memories like inputs and targets. ELR+ is elr × (exchanged-memory, mixup,
-    momentum:alpha=0.997).
+    It comes from the model that predicts, the momentum model where there is one, in evaluation mode
+    (the released code leaves its batch normalisation in training mode) and from inputs before they
+    are mixed: name this strategy before ``mixup``, which then mixes memories like inputs and
+    targets. ELR+ is elr × (exchanged-memory, mixup, momentum:alpha=0.997).
 
     Args:
         clip: zero by default, as in the released code.
-        reweigh: multiply targets by the memory and renormalise them, as the released code does on CIFAR-100.
+        reweigh: multiply targets by the memory and renormalise them, as the released code does on
+            CIFAR-100.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
 
     def __init__(self, beta: float = 0.7, clip: float = 0.0, reweigh: bool = False) -> None:
         super().__init__(beta, clip)

@@ -1,9 +1,10 @@
-"""Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels it does not trust."""
+"""Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels it does
+not trust.
+"""
 
 import math
 import warnings
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,23 +15,27 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
 def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tensor]:
-    """λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of this step."""
+    """λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of this
+    step.
+    """
     drawn = float(np.random.default_rng(run.random.seed_for(purpose, run.step)).beta(alpha, alpha))
     partner = shuffled(n, run.random.generator(purpose, run.step, device="cpu"))
     return max(drawn, 1 - drawn), partner.to(run.device)
 
 
 def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> Tensor:
-    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …); v′ may belong to another process.
+    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …).
 
-    Partners are drawn among the views of all processes (count·V,) and their values gathered, so that the number of
-    processes changes nothing; reading and augmenting partners again would cost more than sending them.
+    V′ may belong to another process.
+
+    Partners are drawn among the views of all processes (count·V,) and their values gathered, so
+    that the number of processes changes nothing; reading and augmenting partners again would cost
+    more than sending them.
     """
     gathered = run.processes.gather(values, batch)
     others = run.processes.share(gathered.flatten(0, 1)[partner].view_as(gathered))
@@ -58,7 +63,8 @@ def mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
 
 
 def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
-    """``n`` rows, ``among`` of them from the rest: at equal distances, so that every step and process gets both.
+    """``n`` rows, ``among`` of them from the rest: at equal distances, so that every step and
+    process gets both.
 
     >>> interleaved(torch.tensor([0, 1, 2]), torch.tensor([8, 9]), 8, 4)
     tensor([0, 8, 1, 9, 2, 8, 0, 9])
@@ -89,10 +95,11 @@ def mixmatch(
     purpose: str,
     class_weights: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """The loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows (Berthelot et al. 2019).
+    """The loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows
+    (Berthelot et al. 2019).
 
-    CE of the labelled rows, each class with its weight, plus ``weight``·‖p − t‖²/K of the others: the mean of the
-    losses over the rows of all processes is the sum of the mean of either.
+    CE of the labelled rows, each class with its weight, plus ``weight``·‖p − t‖²/K of the others:
+    the mean of the losses over the rows of all processes is the sum of the mean of either.
 
     Args:
         x: two views of each row, (b, 2, …).
@@ -113,11 +120,14 @@ def mixmatch(
 
 
 def imbalance(p: Tensor, batch: Batch, run: Run) -> Tensor:
-    """KL(uniform ‖ mean prediction) from the predictions (b, K): its contributions (b,), of which it is the mean."""
+    """KL(uniform ‖ mean prediction) from the predictions (b, K): its contributions (b,), of which
+    it is the mean.
+    """
     counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
     mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
     uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
-    # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is the divergence.
+    # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is
+    # the divergence.
     return uneven + 1 - (p / mean).mean(1)
 
 
@@ -146,11 +156,13 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
 
 
 def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4) -> Tensor:
-    """The probability that each loss (N,) comes from the lower of two Gaussians fitted by EM, (N,) float64.
+    """The probability that each loss (N,) comes from the lower of two Gaussians fitted by EM, (N,)
+    float64.
 
-    EM starts from the best two clusters (exact in one dimension, so nothing is random) and ends when the mean log
-    likelihood changes by less than ``tolerance``, or after ``iterations``; ``floor`` is added to the variances. The
-    defaults are those of DivideMix. Computed on the CPU, where sums are reproducible.
+    EM starts from the best two clusters (exact in one dimension, so nothing is random) and ends
+    when the mean log likelihood changes by less than ``tolerance``, or after ``iterations``;
+    ``floor`` is added to the variances. The defaults are DivideMix's. Computed on the CPU,
+    where sums are reproducible.
 
     >>> clean_posterior(torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0])).round()
     tensor([1., 1., 1., 0., 0., 0.], dtype=torch.float64)
@@ -158,7 +170,8 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     x = losses.detach().cpu().double()
     ordered = x.sort().values
     num_below = torch.arange(1, len(x))  # each possible cut
-    below, total = ordered.cumsum(0)[:-1], ordered.sum()
+    below = ordered.cumsum(0)[:-1]
+    total = ordered.sum()
     between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)  # what k-means maximises
     possible = ordered[:-1] < ordered[1:]
     if not bool(possible.any()):
@@ -167,7 +180,9 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     parts = torch.stack([x <= cut, x > cut]).double()  # (2, N)
 
     def log_joint(parts: Tensor) -> tuple[Tensor, Tensor]:
-        """The log joint densities (2, N) of the Gaussians fitted to the responsibilities ``parts``, and their means."""
+        """The log joint densities (2, N) of the Gaussians fitted to the responsibilities ``parts``,
+        and their means.
+        """
         size = parts.sum(1, keepdim=True) + 10 * torch.finfo(x.dtype).eps
         mean = (parts * x).sum(1, keepdim=True) / size
         variance = (parts * (x - mean) ** 2).sum(1, keepdim=True) / size + floor
@@ -177,7 +192,8 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     likelihood = -torch.inf
     joint, means = log_joint(parts)
     for _ in range(iterations):
-        before, likelihood = likelihood, float(joint.logsumexp(0).mean())
+        before = likelihood
+        likelihood = float(joint.logsumexp(0).mean())
         joint, means = log_joint(joint.softmax(0))
         if abs(likelihood - before) < tolerance:
             break
@@ -188,17 +204,18 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
 class Mixup(Strategy):
     """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al. 2018; ELR+: α = 1).
 
-    λ is replaced by max(λ, 1 − λ), so that a mixture is mostly its own row. The partner x′ is any row of the step, of
-    any process. Memories that an earlier strategy adds to outputs are mixed in the same way. The record shows the
-    outputs of mixtures, and strategies that revise targets by outputs do not account for mixing.
+    λ is replaced by max(λ, 1 − λ), so that a mixture is mostly its own row. The partner x′ is any
+    row of the step, of any process. Memories that an earlier strategy adds to outputs are mixed in
+    the same way. The record shows the outputs of mixtures, and strategies that revise targets by
+    outputs do not account for mixing.
     """
 
-    mixes: ClassVar[bool] = True
-    multilabel: ClassVar[bool] = True
+    mixes = True
+    multilabel = True
     makes = "probabilities"
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         target = batch.soft_target(run.num_classes, batch.x)
@@ -222,40 +239,42 @@ class Undivided(RuntimeError):
 class DivideMix(Strategy):
     """Two networks divide the samples for each other; labels that are not trusted are dropped (Li et al. 2020).
 
-    For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian mixture is fitted to
-    each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is the trust of the *other*
-    network in each label, and rows with w > ``threshold`` are its labelled set. Half the rows of a step come from
-    either set, in two augmentations each; p is the mean prediction for both:
+    For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian
+    mixture is fitted to each network's losses, scaled to [0, 1]; w, the posterior of the lower
+    component, is the trust of the *other* network in each label, and rows with w > ``threshold``
+    are its labelled set. Half the rows of a step come from either set, in two augmentations each; p
+    is the mean prediction for both:
 
         labelled:    t = sharpen(w·onehot(given) + (1 − w)·p_own)
         unlabelled:  t = sharpen((p_own + p_other) / 2)
         loss = CE(labelled) + λ_u·r·‖p − t‖²/K (unlabelled) + KL(uniform ‖ mean prediction)
 
-    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step; r rises linearly from 0 to 1
-    over ``ramp`` epochs. As in the released code, an epoch trains the first network on all its labelled rows, then the
-    second, and the other network predicts in evaluation mode. Unlike there, both warm up on the same batches, the last
-    batch is filled up with the first labelled rows, and all views are predicted in one pass, which shares batch
-    statistics.
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step; r rises
+    linearly from 0 to 1 over ``ramp`` epochs. As in the released code, an epoch trains the first
+    network on all its labelled rows, then the second, and the other network predicts in evaluation
+    mode. Unlike there, both warm up on the same batches, the last batch is filled up with the first
+    labelled rows, and all views are predicted in one pass, which shares batch statistics.
 
-    The batch size counts labelled and unlabelled rows. docs/strategies.md has published settings, and what is refused.
+    The batch size counts labelled and unlabelled rows. docs/strategies.md has published settings,
+    and what is refused.
 
-    If a mixture leaves no labelled row, or all losses are equal, the network keeps its last division, with a warning;
-    right after the warm-up, when there is none yet, it raises ``Undivided``. If there is no unlabelled row, steps have
-    labelled rows only.
+    If a mixture leaves no labelled row, or all losses are equal, the network keeps its last
+    division, with a warning; right after the warm-up, when there is none yet, it raises
+    ``Undivided``. If there is no unlabelled row, steps have labelled rows only.
 
     Args:
         temperature: of the sharpening.
-        penalty: add −entropy of each prediction to the loss of the warm-up (against overconfidence under asymmetric
-            noise).
-        average: number of epochs whose mean scaled loss the mixture is fitted to; the released code has 5 for 90 %
-            noise.
-        balance: whether the loss has its last term, which is for classes of equal size: a rare one would be predicted
-            as often as the largest.
-        agreed: whether w = 1 for labels that both networks predict: the losses of a rare or hard class are
-            those of the upper component, even if all its labels are right.
+        penalty: add −entropy of each prediction to the loss of the warm-up (against overconfidence
+            under asymmetric noise).
+        average: number of epochs whose mean scaled loss the mixture is fitted to; the released code
+            has 5 for 90 % noise.
+        balance: whether the loss has its last term, which is for classes of equal size: a rare one
+            would be predicted as often as the largest.
+        agreed: whether w = 1 for labels that both networks predict: the losses of a rare or hard
+            class are those of the upper component, even if all its labels are right.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
     remembers = ("trust", "history", "first_step")
 
     def __init__(
@@ -272,11 +291,11 @@ class DivideMix(Strategy):
         agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
-        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
-        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
-        self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
+        self.ramp = check_number("ramp", ramp, "[0, inf)")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
+        self.temperature = check_number("temperature", temperature, "(0, inf)")
+        self.threshold = check_number("threshold", threshold, "[0, 1)")
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
         self.balance = check_flag("balance", balance)
@@ -290,9 +309,9 @@ class DivideMix(Strategy):
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         self.check_reached("warmup", plan)
-        self.check_sole_step(self.warmup, plan)
+        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step
@@ -302,7 +321,9 @@ class DivideMix(Strategy):
                 self._divide(m, losses, run, trusted)
 
     def _divide(self, m: int, losses: Tensor, run: Run, trusted: Tensor | None = None) -> None:
-        """Divide the samples for the other network by the ``losses`` (N,) of network ``m``, whatever is ``trusted``."""
+        """Divide the samples for the other network by the ``losses`` (N,) of network ``m``,
+        whatever is ``trusted``.
+        """
         low, high = (float(end) for end in losses.aminmax())
         posterior = None
         if math.isfinite(high - low) and low < high:
@@ -330,7 +351,8 @@ class DivideMix(Strategy):
         parts = []
         for m in range(2):
             is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
-            labelled, rest = rows[is_labelled], rows[~is_labelled]
+            labelled = rows[is_labelled]
+            rest = rows[~is_labelled]
             self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
             n = self._num_steps[m] * run.batch_size
             parts.append(interleaved(labelled, rest, n, n // 2 if len(rest) else 0))
@@ -362,7 +384,9 @@ class DivideMix(Strategy):
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
-        """The target of network ``m`` for each row (b, K): from its label, or from the predictions of both networks."""
+        """The target of network ``m`` for each row (b, K): from its label, or from the predictions
+        of both networks.
+        """
         trust = self._trust(m)[batch.rows, None]
         rest = (trust <= self.threshold)[:, 0]
         p = mean_prediction(run.models[m].wrapped, x, run)

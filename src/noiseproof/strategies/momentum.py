@@ -1,4 +1,6 @@
-"""The momentum model: an average of the trained model's weights over its past (SLN paper, section 4.1)."""
+"""The momentum model: an average of the trained model's weights over its past (SLN paper, section
+4.1).
+"""
 
 import copy
 import math
@@ -8,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_number
-from noiseproof.strategies.base import Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("momentum")
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
-    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a twentieth of them.
-    Batch statistics are averaged with the weights; integers, such as counts of batches, are not.
+    By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a
+    twentieth of them. Batch statistics are averaged with the weights; integers, such as counts of
+    batches, are not.
     """
 
     capturable = True
@@ -26,7 +28,7 @@ class MomentumModel(Strategy):
     predicts = True
 
     def __init__(self, alpha: float | None = None) -> None:
-        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]", 0, 1)
+        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]")
         self.averages: list[nn.Module] = []
 
     def setup(self, run: Run) -> None:
@@ -65,7 +67,9 @@ def default_alpha(steps: int, most: float = 0.999) -> float:
 
 
 def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:
-    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop; ``average`` starts as a copy of ``model``.
+    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop.
+
+    ``average`` starts as a copy of ``model``.
 
     >>> model, average = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> with torch.no_grad():
@@ -74,7 +78,7 @@ def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -
     >>> average.weight.item()
     0.25
     """
-    _move(_floating(average), _floating(model), check_number("alpha", alpha, "[0, 1]", 0, 1))
+    _move(_floating(average), _floating(model), check_number("alpha", alpha, "[0, 1]"))
 
 
 @torch.no_grad()

@@ -1,4 +1,6 @@
-"""Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights' gradients."""
+"""Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights'
+gradients.
+"""
 
 import math
 from functools import partial
@@ -8,17 +10,17 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Run, Strategy, register
 
 
 @register("sln")
 class StochasticLabelNoise(Strategy):
     """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
 
-    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, for
-    label correction. Once a row is fitted nothing holds its logits against the noise on their gradient, so they wander
-    off at high learning rates: a step's gradient has at most the norm ``max_norm``, unless the settings have another.
+    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0)
+    there is no noise, for label correction. Once a row is fitted nothing holds its logits against
+    the noise on their gradient, so they wander off at high learning rates: a step's gradient has at
+    most the norm ``max_norm``, unless the settings have another.
     """
 
     capturable = True
@@ -27,9 +29,9 @@ class StochasticLabelNoise(Strategy):
     perturbs = True
 
     def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self.sigma = check_number("sigma", sigma, "[0, inf)")
         self.until = None if until is None else check_count("until", until, 0)
-        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)", 0)
+        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)")
         self.max_norm = norm if self.ends else None  # nothing to hold where there is no noise
         self.makes = "real" if self.ends > 0 else "classes"
 
@@ -53,7 +55,7 @@ class _GradientNoise(Strategy):
     perturbs = True
 
     def __init__(self, sigma: float = 0.1) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self.sigma = check_number("sigma", sigma, "[0, inf)")
 
     @property
     def ends(self) -> float:
@@ -64,7 +66,8 @@ class _GradientNoise(Strategy):
 class LogitGradientNoise(_GradientNoise):
     """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2).
 
-    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing would hold against it.
+    Loss and noise of a sample have the same weight: on rows that a selection leaves out, nothing
+    would hold against it.
     """
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
@@ -72,7 +75,8 @@ class LogitGradientNoise(_GradientNoise):
             z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
             for factor in (batch.counts, None if batch.weights is None else batch.weights[m]):
                 z = z if factor is None else z * factor[:, None]
-            # The loss is divided by the rows of the step, so the noise on each row's gradient must be, too.
+            # The loss is divided by the rows of the step, so the noise on each row's gradient must
+            # be, too.
             noise = z * (self.sigma * run.processes.world_size / batch.count)
             out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
 
@@ -80,7 +84,8 @@ class LogitGradientNoise(_GradientNoise):
 @register("noise-theta")
 class WeightGradientNoise(_GradientNoise):
     """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so σ_θ/√B on the mean of
-    B."""
+    B.
+    """
 
     def gradients(self, run: Run) -> None:
         # The same on all processes, whose weights are the same.

@@ -32,8 +32,8 @@ class _Sum(torch.autograd.Function):
 class Processes:
     """The processes that share the rows of each step; with one process, every method is the identity.
 
-    All processes have equally many rows of a step. Where they do not divide evenly, the first rows fill the last shares
-    up, and do not count.
+    All processes have equally many rows of a step. Where they do not divide evenly, the first rows
+    fill the last shares up, and do not count.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -42,7 +42,9 @@ class Processes:
         self.device = fabric.device
 
     def gather(self, values: Tensor, batch: Batch) -> Tensor:
-        """Join the values (b, …) of all processes to (count, …), in the order of ``batch.all_rows``."""
+        """Join the values (b, …) of all processes to (count, …), in the order of
+        ``batch.all_rows``.
+        """
         if self.world_size == 1:
             return values
         parts = [torch.empty_like(values) for _ in range(self.world_size)]
@@ -50,18 +52,23 @@ class Processes:
         return torch.cat(parts)[: batch.count]
 
     def share(self, values: Tensor) -> Tensor:
-        """The values (b, …) of this process's rows, from those of all rows of the step (count, …)."""
+        """The values (b, …) of this process's rows, out of all rows of the step (count, …)."""
         if self.world_size == 1:
             return values
         return values[(self.places(len(values)) % len(values)).to(values.device)]
 
     def places(self, count: int) -> Tensor:
-        """The positions of this process's rows in a step of ``count`` rows; those from ``count`` on do not count."""
+        """The positions of this process's rows in a step of ``count`` rows.
+
+        Those from ``count`` on do not count.
+        """
         size = -(-count // self.world_size)
         return torch.arange(self.rank * size, (self.rank + 1) * size)
 
     def merge(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> Tensor:
-        """Values (N, …) by row number, from the (rows, counts, values) of every process's ``sweep``."""
+        """Values (N, …) by row number, from the (rows, counts, values) of every process's
+        ``sweep``.
+        """
         rows, counts, values = (torch.cat(column) for column in zip(*parts, strict=True))
         merged = values.new_zeros(num_rows, *values.shape[1:])
         merged[rows[counts]] = values[counts]

@@ -1,10 +1,12 @@
-"""Progressive early stopping: later layers, which labels harm most, are trained anew and for less time (PES).
+"""Progressive early stopping: later layers, which labels harm most, are trained again and for less
+time (PES).
 
-Then the labels that the model agrees with are trusted; the other rows are left out, or go without their labels.
+Then the labels that the model agrees with are trusted; the other rows are left out, or go without
+their labels.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +15,18 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, check_scores, register
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Step,
+    Strategy,
+    check_cross_entropy,
+    check_scores,
+    check_sole_step,
+    register,
+)
 from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
-from noiseproof.strategies.run import Run
 from noiseproof.strategies.selection import check_sole_selection
 from noiseproof.strategies.sweeps import log_probs, per_row
 
@@ -26,26 +37,28 @@ ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the la
 class ProgressiveStopping(Strategy):
     """Progressive early stopping, then training on the labels that the model agrees with (Bai et al. 2021, PES).
 
-    All layers train for T₁ = ``start`` epochs. Then the last block and the head are drawn anew and trained alone for
-    T₂ = ``block_epochs``, then the head once more for T₃ = ``head_epochs``, by Adam at the constant rate ``lr``. From
-    then on, each epoch trains the whole network on the rows whose given label has the largest mean probability over two
-    augmentations. A row of class k has the weight n̄/n_k, where n_k rows of it were chosen, and n̄ is their mean over
-    the classes. Where no row of a class is, all of them are chosen, since the class could not come back.
+    All layers train for T₁ = ``start`` epochs. Then the last block and the head are drawn again and
+    trained alone for T₂ = ``block_epochs``, then the head once more for T₃ = ``head_epochs``, by
+    Adam at the constant rate ``lr``. From then on, each epoch trains the whole network on the rows
+    whose given label has the largest mean probability over two augmentations. A row of class k has
+    the weight n̄/n_k, where n_k rows of it were chosen, and n̄ is their mean over the classes.
+    Where no row of a class is, all of them are chosen, since the class could not come back.
 
-    The block is the last part of the backbone that has weights, where there are others before it. Batch statistics of
-    the layers below follow, as in the released code. CIFAR-10: 25, 7 and 5 of 200 epochs; CIFAR-100: 30, 7 and 5. There
-    the epochs of the block and the head do not count; here they do.
+    The block is the last part of the backbone that has weights, where there are others before it.
+    Batch statistics of the layers below follow, as in the released code. CIFAR-10: 25, 7 and 5 of
+    200 epochs; CIFAR-100: 30, 7 and 5. There the epochs of the block and the head do not count;
+    here they do.
 
     Args:
         start: T₁; none: all layers train on all rows throughout.
-        released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its optimiser holds the
-            layers from before.
-        balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare one would weigh as
-            much as the largest.
+        released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its
+            optimiser holds the layers from before.
+        balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare
+            one would weigh as much as the largest.
     """
 
     capturable = True
-    remembers: ClassVar[tuple[str, ...]] = ("chosen", "class_weights", "adam", "steps")
+    remembers: tuple[str, ...] = ("chosen", "class_weights", "adam", "steps")
     heaviest = math.inf  # of the weights of classes
 
     def __init__(
@@ -60,7 +73,7 @@ class ProgressiveStopping(Strategy):
         self.start = None if start is None else check_count("start", start, 1)
         self.block_epochs = check_count("block_epochs", block_epochs, 0)
         self.head_epochs = check_count("head_epochs", head_epochs, 0)
-        self.lr = check_number("lr", lr, "(0, inf)", 0)
+        self.lr = check_number("lr", lr, "(0, inf)")
         self.released = check_flag("released", released)
         self.balance = check_flag("balance", balance)
         self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
@@ -109,7 +122,8 @@ class ProgressiveStopping(Strategy):
             self._choose(run)
         elif self.restarts(run.epoch):
             for m, model in enumerate(self._classifiers):
-                fill, generator = INITS[model.backbone.init], run.random.generator(self.name, m, stage, device="cpu")
+                fill = INITS[model.backbone.init]
+                generator = run.random.generator(self.name, m, stage, device="cpu")
                 for part in last_block(model.backbone) if stage == BLOCK else ():
                     reset_layers(part, fill, generator)
                 model.head.reset_parameters(fill, generator, run.loss.starts)
@@ -121,7 +135,7 @@ class ProgressiveStopping(Strategy):
             self.steps.zero_()
 
     def _renewed(self, stage: int) -> list[nn.Parameter]:
-        """The weights that the ``stage`` draws anew."""
+        """The weights that the ``stage`` draws again."""
         parts: list[nn.Module] = []
         for model in self._classifiers:
             parts += [*(last_block(model.backbone) if stage == BLOCK else ()), model.head]
@@ -153,7 +167,8 @@ class ProgressiveStopping(Strategy):
         return (self.class_weights[batch.given] * (batch.count / total)).expand_as(losses)
 
     def gradients(self, run: Run) -> None:
-        stage, frozen = self.phase(run), list[nn.Parameter]()
+        stage = self.phase(run)
+        frozen = list[nn.Parameter]()
         if stage in (BLOCK, HEAD):
             self._step_of_adam(self._renewed(stage))
             frozen = [weight for model in self._classifiers for weight in model.parameters()]
@@ -164,9 +179,12 @@ class ProgressiveStopping(Strategy):
 
     @torch.no_grad()
     def _step_of_adam(self, weights: list[nn.Parameter]) -> None:
-        """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as PyTorch's does."""
+        """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as
+        PyTorch's does.
+        """
         self.steps += 1
-        rate, scale = self.lr / (1 - 0.9**self.steps), (1 - 0.999**self.steps).sqrt()
+        rate = self.lr / (1 - 0.9**self.steps)
+        scale = (1 - 0.999**self.steps).sqrt()
         for weight, (first, second) in zip(weights, self.adam, strict=True):
             assert weight.grad is not None
             first.lerp_(weight.grad, 1 - 0.9)
@@ -181,18 +199,20 @@ class ProgressiveStopping(Strategy):
 class ProgressiveMixMatch(ProgressiveStopping):
     """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et al. 2021, PES semi).
 
-    Rows without labels have the same share of a step as of the set, half at most, in two augmentations each; p is the
-    mean prediction for both:
+    Rows without labels have the same share of a step as of the set, half at most, in two
+    augmentations each; p is the mean prediction for both:
 
         labelled:    t = onehot(given)
         unlabelled:  t = sharpen(p)
         loss = Σ_k w_k·CE_k(labelled) + λ_u·r·‖p − t‖²/K (unlabelled)
 
-    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k = min(3, n̄/n_k), and
-    r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the first half of the run, then ``late_alpha``.
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k =
+    min(3, n̄/n_k), and r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the
+    first half of the run, then ``late_alpha``.
 
-    CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed for 5, no block.
-    Other losses than ``ce``, and strategies that change targets, outputs or weights from then on, are refused.
+    CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed
+    for 5, no block. Other losses than ``ce``, and strategies that change targets, outputs or
+    weights from then on, are refused.
 
     Args:
         lambda_u: λ_u, the weight of rows without labels.
@@ -218,18 +238,18 @@ class ProgressiveMixMatch(ProgressiveStopping):
         temperature: float = 0.5,
     ) -> None:
         super().__init__(start, block_epochs, head_epochs, lr, released, balance)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
-        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
-        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)", 0)
-        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
+        self.ramp = check_number("ramp", ramp, "[0, inf)")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
+        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)")
+        self.temperature = check_number("temperature", temperature, "(0, inf)")
         self.first_step = 0  # of this epoch
         self._num_steps = 1  # of this epoch; set by ``rows``
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         super().check(plan)
-        self.check_sole_step(self.ends_of_stages[-1], plan)
+        check_sole_step(self, self.ends_of_stages[-1], plan)
 
     def start_epoch(self, run: Run) -> None:
         super().start_epoch(run)
@@ -239,7 +259,8 @@ class ProgressiveMixMatch(ProgressiveStopping):
         if self.phase(run) != CONFIDENT:
             return rows
         is_labelled = self.chosen.to(rows.device)[rows]
-        labelled, rest = rows[is_labelled], rows[~is_labelled]
+        labelled = rows[is_labelled]
+        rest = rows[~is_labelled]
         self._num_steps = max(1, len(rows) // run.batch_size)
         return interleaved(labelled, rest, len(rows), min(len(rest), len(rows) // 2))
 
@@ -247,7 +268,8 @@ class ProgressiveMixMatch(ProgressiveStopping):
         if self.phase(run) != CONFIDENT:
             return None
         done = run.epoch - self.ends_of_stages[-1] + (run.step - self.first_step) / self._num_steps
-        weight, alpha = self.lambda_u * ramped(done, self.ramp), self.alpha
+        weight = self.lambda_u * ramped(done, self.ramp)
+        alpha = self.alpha
         if 2 * run.epoch >= run.epochs:
             alpha = self.late_alpha
         x = two_views(f"{self.name} view", batch, run)
@@ -273,7 +295,9 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
 
 def last_block(backbone: nn.Module) -> list[nn.Module]:
-    """The last part of a network that has layers, and all that follows it; empty where no layer comes before.
+    """The last part of a network that has layers, and all that follows it.
+
+    Empty where no layer comes before.
 
     >>> network = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.BatchNorm1d(4))
     >>> [type(part).__name__ for part in last_block(nn.Sequential(network))]

@@ -1,28 +1,30 @@
-"""ProMix: two networks that train on as many labels as they can trust, and on labels that both of them guess."""
+"""ProMix: two networks that train on as many labels as they can trust, and on labels that both of
+them guess.
+"""
 
 import math
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import Batch, Plan, Step, Strategy, register
+from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
-from noiseproof.strategies.run import Run
 from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
 
 
 def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
-    """How many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where ``wanted`` (K,) are its share.
+    """How many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where ``wanted``
+    (K,) are its share.
 
-    They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share of all labels.
-    Noise that is the same for all classes brings their sizes closer to N/K, never past it: of a class with fewer labels
-    than that, no greater part is trusted than of the larger ones together, as predictions that mistake it for the
-    largest would confirm themselves. Only where all these are fewer than all ``wanted``, as early in a training,
-    classes are filled up, all by the same part of what they lack.
+    They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share
+    of all labels. Noise that is the same for all classes brings their sizes closer to N/K, never
+    past it: of a class with fewer labels than that, no greater part is trusted than of the larger
+    ones together, as predictions that mistake it for the largest would confirm themselves. Only
+    where all these are fewer than all ``wanted``, as early in a training, classes are filled up,
+    all by the same part of what they lack.
 
     >>> given, wanted = torch.tensor([0] * 6 + [1] * 4), torch.tensor([3, 2])
     >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)  # all are predicted as 0
@@ -45,25 +47,28 @@ def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
 class ProMix(Strategy):
     """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao et al. 2023).
 
-    For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows of smallest loss of
-    every given class (class-wise small-loss selection): the share rho of its N_k rows or, with ``equal``, the paper's
-    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. With ``agreed`` the
-    predictions of both networks together say how many (``agreed_counts``): the share leaves out rows of clean labels
-    that are hard but learned, and trusts the wrong labels of a rare class, which may be most of its N_k. In a step it
-    adds the rows with p_y > ``tau`` (matched high confidence), and from the epoch ``guess_from`` on rows that have a
-    class of p > ``tau`` in both networks, the same one, which then is their label (label guessing by agreement): the
-    most confident of them, until ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
+    For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows
+    of smallest loss of every given class (class-wise small-loss selection): the share rho of its
+    N_k rows or, with ``equal``, the paper's ⌈rho·N/K⌉, which is the same where classes are equally
+    large, and all of a rare class elsewhere. With ``agreed`` the predictions of both networks
+    together say how many (``agreed_counts``): the share leaves out rows of clean labels that are
+    hard but learned, and trusts the wrong labels of a rare class, which may be most of its N_k. In
+    a step it adds the rows with p_y > ``tau`` (matched high confidence), and from the epoch
+    ``guess_from`` on rows that have a class of p > ``tau`` in both networks, the same one, which
+    then is their label (label guessing by agreement): the most confident of them, until ``share``
+    of the step is chosen. Its loss is the mean over the chosen rows of
 
         CE(x, t) + w·(CE(x′, t) + CE(x̃, t̃))        w = min(1, epoch/ramp)
 
-    x′ is a second augmentation, x̃ a mixture of x with another chosen row, λ ~ Beta(α, α), λ ≥ ½. This is the method of
-    the CIFAR-N challenge (2022) without FMix, a fourth view; x′ has AutoAugment where inputs are prepared as in the
-    paper (``paper="promix"``), else it is drawn as x is; and the views are predicted in one pass, which shares batch
-    statistics. The conference paper adds a second head for the rows that are not chosen, and corrects logits by running
-    means of the predictions.
+    x′ is a second augmentation, x̃ a mixture of x with another chosen row, λ ~ Beta(α, α), λ ≥ ½.
+    This is the method of the CIFAR-N challenge (2022) without FMix, a fourth view; x′ has
+    AutoAugment where inputs are prepared as in the paper (``paper="promix"``), else it is drawn as
+    x is; and the views are predicted in one pass, which shares batch statistics. The conference
+    paper adds a second head for the rows that are not chosen, and corrects logits by running means
+    of the predictions.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
     remembers = ("small",)
     small: Tensor | None = None  # (N, 2): whether the loss of a row is among the smallest of its class, by network
 
@@ -80,20 +85,20 @@ class ProMix(Strategy):
         agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
-        self.rho = check_number("rho", rho, "(0, 1]", 0, 1)
-        self.tau = check_number("tau", tau, "[0, 1]", 0, 1)
+        self.rho = check_number("rho", rho, "(0, 1]")
+        self.tau = check_number("tau", tau, "[0, 1]")
         self.ramp = check_count("ramp", ramp, 1)
         self.guess_from = None if guess_from is None else check_count("guess_from", guess_from, 0)
-        self.share = check_number("share", share, "[0, 1]", 0, 1)
-        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.share = check_number("share", share, "[0, 1]")
+        self.alpha = check_number("alpha", alpha, "(0, inf)")
         self.equal = check_flag("equal", equal)
         self.agreed = check_flag("agreed", agreed)
 
     def check(self, plan: Plan) -> None:
-        self.check_cross_entropy(plan)
+        check_cross_entropy(self, plan)
         self.check_reached("warmup", plan)
         self.check_reached("guess_from", plan)
-        self.check_sole_step(self.warmup, plan)
+        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch >= self.warmup:
@@ -121,7 +126,9 @@ class ProMix(Strategy):
         return Step(outs, losses.detach(), weights)
 
     def _choose(self, p: Tensor, batch: Batch, run: Run) -> tuple[Tensor, Tensor]:
-        """The rows of a step that each network trains on (count, 2), and their labels, from ``p`` (count, 2, K)."""
+        """The rows of a step that each network trains on (count, 2), and their labels, from ``p``
+        (count, 2, K).
+        """
         assert self.small is not None
         given = run.data.given[batch.all_rows, None].expand(-1, 2)  # (count, 2)
         trusted = self.small[batch.all_rows] | (p.gather(2, given[..., None])[..., 0] > self.tau)
@@ -137,7 +144,9 @@ class ProMix(Strategy):
         return trusted | (guessed & (rank < room)), labels
 
     def _losses(self, m: int, view: Tensor, chosen: Tensor, labels: Tensor, batch: Batch, run: Run) -> Tensor:
-        """The loss of each row (b,) for network ``m``, from what is chosen of the rows of all processes (count,)."""
+        """The loss of each row (b,) for network ``m``, from what is chosen of the rows of all
+        processes (count,).
+        """
         places = chosen.nonzero()[:, 0]
         lam, order = draw_mix(f"promix {m}", self.alpha, len(places), run)
         partner = torch.arange(batch.count, device=run.device)

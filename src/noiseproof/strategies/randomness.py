@@ -17,27 +17,33 @@ SEEDS_AT_ONCE = 1024  # of steps: one by one they take longer than the step of a
 class Randomness:
     """Draws that depend on the seed, a purpose and the step alone.
 
-    Numbers of a step are drawn for the rows of all processes, so neither a resume nor the number of processes changes
-    them. On one GPU all numbers of a step come from ``step_generator``, which a CUDA graph can hold.
+    Numbers of a step are drawn for the rows of all processes, so neither a resume nor the number of
+    processes changes them. On one GPU all numbers of a step come from ``step_generator``, which a
+    CUDA graph can hold.
     """
 
     def __init__(self, seed: int, processes: Processes, dtype: torch.dtype) -> None:
         self.seed = seed
         self.step = 0  # over all epochs
-        self.device, self.dtype, self._processes = processes.device, dtype, processes
+        self.device = processes.device
+        self.dtype = dtype
+        self._processes = processes
         one_gpu = self.device.type == "cuda" and processes.world_size == 1
         self.step_generator = torch.Generator(self.device) if one_gpu else None
         self.step_draws = True  # whether steps draw from ``step_generator``, as far as is known
         self.is_in_step = False
         self._layers_draw: bool | None = None  # not known yet
-        self._block, self._step_seeds = -1, [0] * SEEDS_AT_ONCE
+        self._block = -1
+        self._step_seeds = [0] * SEEDS_AT_ONCE
 
     def seed_for(self, purpose: str, *occasion: int) -> int:
         """A seed for one purpose and occasion."""
         return derive_seed(self.seed, zlib.crc32(purpose.encode()), *occasion)
 
     def generator(self, purpose: str, *occasion: int, device: torch.device | str | None = None) -> torch.Generator:
-        """A generator for one purpose and occasion, on the device of the run unless another is given."""
+        """A generator for one purpose and occasion, on the device of the run unless another is
+        given.
+        """
         if self.is_in_step and device is None and self.step_generator is not None:
             return self.step_generator
         key = (self.seed, zlib.crc32(purpose.encode()), *occasion)
@@ -52,7 +58,8 @@ class Randomness:
         return self._draw(torch.rand, purpose, batch, shape)
 
     def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
-        # Exactly for the rows of the step: what a generator gives to the first of n numbers depends on n.
+        # Exactly for the rows of the step: what a generator gives to the first of n numbers depends
+        # on n.
         generator = self.generator(purpose, self.step)
         drawn = draw(batch.count, *shape, generator=generator, device=self.device, dtype=self.dtype)
         return self._processes.share(drawn)
@@ -79,7 +86,9 @@ class Randomness:
 
     @contextmanager
     def eager_step(self) -> Iterator[None]:
-        """``in_step`` for a step whose layers may draw (dropout): from the run's seed, step and process, too."""
+        """``in_step`` for a step whose layers may draw (dropout): from the run's seed, step and
+        process, too.
+        """
         with self.in_step(), nullcontext() if self._layers_draw is False else self._seeded_layers():
             yield
         self.note_draws()
@@ -91,7 +100,9 @@ class Randomness:
 
     @contextmanager
     def _seeded_layers(self) -> Iterator[None]:
-        """Seed the global generators, which are all that layers can draw from, and restore them afterwards."""
+        """Seed the global generators, which are all that layers can draw from, and restore them
+        afterwards.
+        """
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             seed = self.seed_for("layers", self.step, self._processes.rank)

@@ -1,10 +1,12 @@
-"""Weights and targets from a table of the training rows; built from tensors, so without a name in the registry."""
+"""Weights and targets from a table of the training rows.
+
+Built from tensors, so without a name in the registry.
+"""
 
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Run, Strategy
 
 
 class SampleWeights(Strategy):

@@ -1,28 +1,31 @@
-"""A training run as its strategies see it: noisy data, models, and where it stands."""
+"""A training run, and the strategies that change it, as hooks at fixed points of the training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from noiseproof.core.checks import check_reached
+from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
+from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.augment import Transform
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
-from noiseproof.strategies.batch import Batch
+from noiseproof.losses.base import Targets
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.processes import Processes
 from noiseproof.strategies.randomness import Randomness
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
-
-    from noiseproof.strategies.base import Strategy
 
 
 @dataclass(eq=False)
@@ -39,8 +42,8 @@ class TrainedModel:
 class Run:
     """The state of a run. There is no clean label in it.
 
-    ``random`` draws random numbers, ``processes`` exchanges values between processes, and ``strategies.sweeps`` has
-    passes over the whole set.
+    ``random`` draws random numbers, ``processes`` exchanges values between processes, and
+    ``strategies.sweeps`` has passes over the whole set.
     """
 
     def __init__(
@@ -117,12 +120,13 @@ class Run:
         """Add a model to train, and its optimiser."""
         if self.device.type == "cuda":
             plain = plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does the rest of its work.
+        # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does
+        # the rest of its work.
         wrapped: nn.Module = self.fabric.setup_module(plain)._forward_module
         optimizer = build(wrapped.parameters())
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
-            if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads anew
+            if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads each time
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
         optimizer = self.fabric.setup_optimizers(optimizer)  # type: ignore[assignment]
         trained = wrapped if self.is_sharded else plain  # sharded weights only the wrapper can run
@@ -141,17 +145,24 @@ class Run:
                     group["lr"] = rate
 
     def forward(self, model: nn.Module, x: Tensor) -> Output:
-        """The output of ``model`` for ``x``: computed in the run's precision, returned in that of the data."""
+        """The output of ``model`` for ``x``: computed in the run's precision, returned in that of
+        the data.
+        """
         with self.fabric.autocast():
             out: Output = model(x)
         return Output._make(v if v is None else v.to(self.dtype) for v in out)
 
     def losses(self, out: Output, target: Tensor, batch: Batch) -> Tensor:
-        """The loss of each row of ``batch`` (b,); rows that only fill up a share are not the others' peers."""
+        """The loss of each row of ``batch`` (b,).
+
+        Rows that only fill up a share are not the others' peers.
+        """
         if batch.counts is not None and not self.loss.independent_rows:
             fills = batch.counts == 0
-            ignored = (fills, self.loss.ignore_index) if target.dim() == 1 else (fills[:, None], 0)
-            target = target.masked_fill(*ignored)
+            if target.dim() == 1:
+                target = target.masked_fill(fills, self.loss.ignore_index)
+            else:
+                target = target.masked_fill(fills[:, None], 0)
         losses: Tensor = self.loss(out, target)
         return losses
 
@@ -160,7 +171,9 @@ class Run:
         return self.processes.sum(values) if self.random.is_in_step else values
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
-        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
+        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by
+        itself.
+        """
         self.fabric.backward(self.mean(losses, batch))
 
     def mean(self, losses: Tensor, batch: Batch) -> Tensor:
@@ -175,30 +188,41 @@ class Run:
         self.stopped = self.stopped or reason
 
     def make_batch(self, rows: Tensor, raw: Tensor | None = None) -> Batch:
-        """This process's share of ``rows``, augmented; rows that don't count fill shares up to one length."""
-        count, world_size = len(rows), self.processes.world_size
-        several = world_size > 1
-        place = self.processes.places(count) if several else torch.empty(0)
+        """The batch of this process: its share of the ``rows`` of a step, augmented.
+
+        All processes have equally many rows: if they do not divide evenly, some rows fill up the
+        last shares, and ``counts`` is 0 for them. ``raw`` are the inputs, where they are known.
+        """
+        count = len(rows)
         params = None
         if self.augment is not None and self.augment.columns:
             drawn = self.augment.draw(count, self.random.generator("augment", self.step))
-            params = drawn[(place % count).to(drawn.device)] if several else drawn
-        index = (rows[place % count] if several else rows).to(self.device, non_blocking=True)
+            params = self.processes.share(drawn)
+        index = self.processes.share(rows).to(self.device, non_blocking=True)
+        counts = None
+        if len(index) * self.processes.world_size > count:
+            counts = (self.processes.places(count) < count).to(self.device, self.dtype)
         given = self.data.given[index]
-        soft = self.labels(index) if self.data.multilabel or self.data.soft is not None else None
+        soft = None
+        if self.data.multilabel or self.data.soft is not None:
+            soft = self.labels(index)
+        if raw is None:
+            raw = self.data.x[index]  # type: ignore[index]
         return Batch(
-            x=self.prepare(self.data.x[index] if raw is None else raw, self.augment, params),  # type: ignore[index]
+            x=self.prepare(raw, self.augment, params),
             target=given if soft is None else soft,
             given=given,
             rows=index,
             all_rows=rows.to(self.device, non_blocking=True),
-            counts=(place < count).to(self.device, self.dtype) if len(index) * world_size > count else None,
+            counts=counts,
             count=count,
             soft=soft,
         )
 
     def labels(self, rows: Tensor) -> Tensor:
-        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers (b, K)."""
+        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers
+        (b, K).
+        """
         labels = self.data.labels[rows]
         return labels if labels.dim() == 1 else labels.to(self.dtype)
 
@@ -223,3 +247,149 @@ def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: 
 @cache
 def _compiled() -> Callable[..., Tensor]:
     return torch.compile(_transformed, dynamic=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is known of a run before anything is built; a ``Run`` has the same fields."""
+
+    loss: Loss
+    strategies: Sequence[Strategy]
+    num_classes: int
+    epochs: float = math.inf  # if unknown
+
+
+class Strategy:
+    """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
+
+    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers
+    between steps is named in ``remembers``, else a killed run cannot resume exactly.
+    """
+
+    name = ""
+    models = 1  # how many are trained side by side
+    adds: frozenset[str] = frozenset()  # the fields of Output that it fills
+    validates = False  # whether it needs the accuracy on held-out rows
+    max_norm: float | None = None  # of a step's gradient, unless the settings have one
+    capturable = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    joins = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
+    observes = False  # whether it leaves the training unchanged, so that a step may skip it
+    mixes = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    remembers: tuple[str, ...] = ()  # attributes that checkpoints hold: tensors and plain values
+    predicts = False  # whether a model of its own predicts in place of the trained ones
+    makes: Targets = "classes"  # the most general targets that it gives to the loss
+    multilabel = False  # whether it works where rows have several labels
+    perturbs = False  # whether it adds noise of size ``sigma`` to targets or gradients
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a
+        line is read.
+        """
+
+    def setup(self, run: Run) -> None:
+        """Before the first epoch, and before a checkpoint is loaded: check data and models, and
+        allocate tables.
+        """
+
+    def bind(self, run: Run) -> None:
+        """Refer to the models of ``run``.
+
+        A copy of a strategy that ``joins`` is bound to those of S stacked runs.
+
+        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with
+        ``run.random.normal`` or ``uniform``; its ``after_step`` finds weights (S, …), which it must
+        not write. It overrides no other hook inside a step or at the ends of an epoch, and
+        remembers nothing.
+        """
+
+    def start_epoch(self, run: Run) -> None:
+        """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
+
+    def phase(self, run: Run) -> Hashable:
+        """What the hooks inside a step branch on in this epoch; a change captures the step again."""
+        return None
+
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        """The rows that this epoch trains on, in order."""
+        return rows
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        """The batch with other inputs or targets, before the forward pass."""
+        return batch
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        """The outputs of the models, before the loss."""
+        return outs
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        """The batch with other targets, after the forward pass."""
+        return batch
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A factor for each row's loss, from the losses (M, b) of this step.
+
+        None stands for one everywhere.
+        """
+        return None
+
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A term to add to each row's weighed loss (M, b), with a gradient.
+
+        The record shows losses without it.
+        """
+        return None
+
+    def step(self, batch: Batch, run: Run) -> Step | None:
+        """The escape hatch: its own forward, loss and backward; None leaves them to the loop."""
+        return None
+
+    def gradients(self, run: Run) -> None:
+        """After backward, before clipping and the optimiser's step."""
+
+    def after_step(self, run: Run) -> None:
+        """After the optimiser's step."""
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The attributes named in ``remembers``.
+
+        Override it where they are not tensors or plain values.
+        """
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    @property
+    def ends(self) -> float:
+        """The epoch from which its hooks up to ``penalties`` change nothing."""
+        return math.inf
+
+    def restarts(self, epoch: int) -> bool:
+        """Whether it sets the models back to their first weights at the start of ``epoch``."""
+        return False
+
+    @classmethod
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the class overrides any of these hooks."""
+        return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
+
+    def check_reached(self, parameter: str, plan: Plan | Run) -> None:
+        """Refuse a ``parameter`` that names an epoch after the last one."""
+        check_reached(self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs)
+
+    def __str__(self) -> str:
+        return format_call(self.name or type(self).__name__, self.parameters)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that make this strategy, by name."""
+        return stored_parameters(self, STRATEGIES.parameters(self.name)) if self.name else {}
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy")
+register = STRATEGIES.register_class

@@ -5,21 +5,21 @@ from itertools import takewhile
 from torch import Tensor
 
 from noiseproof.data.base import ClassBalanced
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 
 @register("class-balanced")
 class ClassBalancedEpochs(Strategy):
-    """Equally many rows of each given class in every epoch, drawn anew, as in the papers' training on Clothing1M.
+    """Equally many rows of each given class in every epoch, as in the papers' training on Clothing1M.
 
-    ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total), ``total=128000`` the NAL
-    paper's B.3: 2000 batches of 64. A class with too few rows repeats them; the record has the last occurrence of a
-    row.
+    ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total),
+    ``total=128000`` the NAL paper's B.3: 2000 batches of 64. A class with too few rows repeats
+    them; the record has the last occurrence of a row.
     """
 
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
-        self.per_class, self.total = per_class, total
+        self.per_class = per_class
+        self.total = total
 
     def check(self, plan: Plan) -> None:
         for other in takewhile(lambda other: other is not self, plan.strategies):

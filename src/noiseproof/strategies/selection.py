@@ -1,15 +1,16 @@
 """Sample selection: train on rows of small loss, and leave the others out or ascend on them.
 
-Rows are selected by the loss of their given labels, whatever target other strategies make of them: noise on a target
-(``sln``) would decide in place of the row. Noise, on gradients too, also moves the logit of a class for all rows, and a
-class that is left out has no row to bring it back: beside it, rows are ranked among those of their own class. The rows
-of a step are ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of
-the batch.
+Rows are selected by the loss of their given labels, whatever target other strategies make of them:
+noise on a target (``sln``) would decide in place of the row. Noise, on gradients too, also moves
+the logit of a class for all rows, and a class that is left out has no row to bring it back: beside
+it, rows are ranked within their own class. The rows of a step are ranked over all
+processes, so the selection does not depend on their number; ties go to the earlier row of the
+batch.
 """
 
 import math
 from collections.abc import Hashable
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -19,8 +20,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses.correction import Backward
-from noiseproof.strategies.base import Batch, Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
 
 By = Literal["loss", "margin"]
@@ -29,15 +29,15 @@ By = Literal["loss", "margin"]
 class Selection(Strategy):
     """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch ``start``.
 
-    forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself (counted from 0), which
-    leaves room for another initialisation (SLN paper, Table 4). ``forget`` should be the share of wrong labels; it is
-    not estimated.
+    forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself
+    (counted from 0), which leaves room for another initialisation (SLN paper, Table 4). ``forget``
+    should be the share of wrong labels; it is not estimated.
     """
 
     capturable = True
 
     def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
-        self.forget = check_number("forget", forget, "[0, 1)", 0, 1, "It is the share of rows that are left out.")
+        self.forget = check_number("forget", forget, "[0, 1)", "It is the share of rows that are left out.")
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
         self.start = check_count("start", start, 0)
 
@@ -57,7 +57,10 @@ class Selection(Strategy):
         return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
 
     def phase(self, run: Run) -> Hashable:
-        """The share that is left out, which decides how many rows are kept; None before ``start``."""
+        """The share that is left out, which decides how many rows are kept.
+
+        It is None before ``start``.
+        """
         return None if run.epoch < self.start else self.forgotten(run.epoch - self.start)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
@@ -69,12 +72,15 @@ class Selection(Strategy):
 
 
 def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | None:
-    """The largest norm of a gradient beside noise in the epochs of a ``selection``; None where it is not limited.
+    """The largest norm of a gradient with noise in the epochs of a ``selection``.
 
-    Rows of small loss have next to no gradient of their own, so nothing would hold against the noise: it is refused if
-    it is larger than a label, σ√K > 1.
+    It is None where it is not limited.
+
+    Rows of small loss have next to no gradient of their own, so nothing would hold against the
+    noise: it is refused if it is larger than a label, σ√K > 1.
     """
-    largest, max_norm = 1 / math.sqrt(plan.num_classes), None
+    largest = 1 / math.sqrt(plan.num_classes)
+    max_norm = None
     for other in plan.strategies:
         sigma = other.parameters["sigma"] if other.perturbs and other.ends > start else 0
         max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
@@ -92,7 +98,7 @@ def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | No
 
 
 def check_sole_selection(strategy: Strategy, why: str, plan: Plan) -> None:
-    """Refuse a selection by loss beside ``strategy``."""
+    """Refuse a selection by loss together with ``strategy``."""
     for other in plan.strategies:
         if isinstance(other, (Selection, SiguaBackward, Prune)):
             raise ValueError(f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
@@ -100,7 +106,9 @@ def check_sole_selection(strategy: Strategy, why: str, plan: Plan) -> None:
 
 @torch.no_grad()
 def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-    """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
+    """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the
+    same.
+    """
     if batch.target is batch.label:
         return losses
     return torch.stack([run.losses(out, batch.label, batch) for out in outs])
@@ -115,7 +123,9 @@ def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
 
 
 def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(r + ½)/n for the r-th smallest of the n values of each class, (N, M); equal ones keep their order.
+    """(r + ½)/n for the r-th smallest of the n values of each class, (N, M).
+
+    Equal ones keep their order.
 
     >>> quantiles(torch.tensor([[5.0], [1.0], [2.0], [9.0]]), torch.tensor([0, 0, 1, 0]), 2)[:, 0]
     tensor([0.5000, 0.1667, 0.5000, 0.8333])
@@ -131,7 +141,9 @@ def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> Tensor:
-    """Weights (M, b) that turn the mean over a step into ``factor`` times that over the positions ``chosen`` (n, M)."""
+    """Weights (M, b) that turn the mean over a step into ``factor`` times that over the positions
+    ``chosen`` (n, M).
+    """
     weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device, dtype=run.dtype)
     if len(chosen):
         weights.scatter_(0, chosen, factor * batch.count / len(chosen))
@@ -142,9 +154,10 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
 class SmallLoss(Selection):
     """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each step.
 
-    With ``by=margin`` the rows with the largest margin Δ_y of the given label are kept instead, which measures how well
-    a sample is learned independently of the loss (curriculum paper, section 4). Both select the same rows for losses
-    that decrease in p_y and targets that are the given labels.
+    With ``by=margin`` the rows with the largest margin Δ_y of the given label are kept instead,
+    which measures how well a sample is learned independently of the loss (curriculum paper, section
+    4). Both select the same rows for losses that decrease in p_y and targets that are the given
+    labels.
     """
 
     def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
@@ -164,18 +177,20 @@ class SmallLoss(Selection):
 class CoTeaching(Selection):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the other, in one pass.
 
-    The loss of a step is the mean over int((1 − forget(T))·B) rows, with forget(T) = min(T^c/ramp, 1)·forget and T the
-    epochs since ``start`` (their Algorithm 1 updates R(T) at the end of an epoch, so that T = 0 in the first).
+    The loss of a step is the mean over int((1 − forget(T))·B) rows, with forget(T) = min(T^c/ramp,
+    1)·forget and T the epochs since ``start`` (their Algorithm 1 updates R(T) at the end of an
+    epoch, so that T = 0 in the first).
 
     Args:
         exponent: c.
-        released: follow the released code. The mean is divided by the number of kept rows once more, which has no
-            effect with Adam; and forget(T) is linspace(0, forget^c, ramp)[T + 1] until ``forget`` is reached, since the
-            first trained epoch has the number 1.
-        beta1_from: the epoch from which Adam's β₁ is ``beta1``; the released code lowers it with the learning rate.
+        released: follow the released code. The mean is divided by the number of kept rows once
+            more, which has no effect with Adam; and forget(T) is linspace(0, forget^c, ramp)[T + 1]
+            until ``forget`` is reached, since the first trained epoch has the number 1.
+        beta1_from: the epoch from which Adam's β₁ is ``beta1``; the released code lowers it with
+            the learning rate.
     """
 
-    models: ClassVar[int] = 2
+    models = 2
 
     def __init__(
         self,
@@ -188,10 +203,10 @@ class CoTeaching(Selection):
         start: int = 0,
     ) -> None:
         super().__init__(forget, ramp, start)
-        self.exponent = check_number("exponent", exponent, "(0, inf)", 0)
+        self.exponent = check_number("exponent", exponent, "(0, inf)")
         self.released = check_flag("released", released)
         self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
-        self.beta1 = check_number("beta1", beta1, "[0, 1)", 0, 1)
+        self.beta1 = check_number("beta1", beta1, "[0, 1)")
 
     def check(self, plan: Plan) -> None:
         super().check(plan)
@@ -233,14 +248,15 @@ class CoTeaching(Selection):
 class Sigua(Selection):
     """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly on some others.
 
-    L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n) smallest of the
-    n others (at least one, if any is left out), as in their code. The SLN paper (B.1) uses scale 0.001.
+    L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n)
+    smallest of the n others (at least one, if any is left out), as in their code. The SLN paper
+    (B.1) uses scale 0.001.
     """
 
     def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:
         super().__init__(forget, ramp, start)
-        self.rate = check_number("rate", rate, "[0, 1]", 0, 1)
-        self.scale = check_number("scale", scale, "[0, inf)", 0)
+        self.rate = check_number("rate", rate, "[0, 1]")
+        self.scale = check_number("scale", scale, "[0, inf)")
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
@@ -253,13 +269,14 @@ class Sigua(Selection):
 class SiguaBackward(Strategy):
     """SIGUA with backward correction (Han et al. 2020): rows whose corrected loss is negative count −scale times.
 
-    L = mean of ℓ where ℓ ≥ 0, of −scale·ℓ where ℓ < 0, with ℓ the loss ``backward``; plain before the epoch ``warmup``.
+    L = mean of ℓ where ℓ ≥ 0, of −scale·ℓ where ℓ < 0, with ℓ the loss ``backward``; plain before
+    the epoch ``warmup``.
     """
 
     capturable = True
 
     def __init__(self, scale: float = 0.01, warmup: int = 0) -> None:
-        self.scale = check_number("scale", scale, "[0, inf)", 0)
+        self.scale = check_number("scale", scale, "[0, inf)")
         self.warmup = check_count("warmup", warmup, 0)
 
     def check(self, plan: Plan) -> None:
@@ -289,12 +306,14 @@ class SiguaBackward(Strategy):
 class Prune(Strategy):
     """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k only.
 
-    Each model decides for itself, by a pass over the whole set at the start of every ``every``-th epoch from ``start``
-    on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at most its value at p_y = k. Pruned rows have
-    weight zero, which is the gradient of the constant L_q(k) that the paper assigns to them; they still count in the
-    mean of a step. If no sample reaches k, none is pruned; with ``spare``, none of a class of which no sample does, as
-    it could not come back (the paper prunes these). A decision holds for ``lasts`` epochs, by default until the
-    next one; with 1, one epoch in ``every`` is pruned, as the SLN paper (B.1) reads to the letter.
+    Each model decides for itself, by a pass over the whole set at the start of every ``every``-th
+    epoch from ``start`` on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at
+    most its value at p_y = k. Pruned rows have weight zero, which is the gradient of the constant
+    L_q(k) that the paper assigns to them; they still count in the mean of a step. If no sample
+    reaches k, none is pruned; with ``spare``, none of a class of which no sample does, as it could
+    not come back (the paper prunes these). A decision holds for ``lasts`` epochs, by default until
+    the next one; with 1, one epoch in ``every`` is pruned, as the SLN paper (B.1) reads to the
+    letter.
     """
 
     capturable = True
@@ -307,7 +326,7 @@ class Prune(Strategy):
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
-        self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
+        self.k = check_number("k", k, "(0, 1)", "It is the probability below which a sample is pruned.")
         self.keep: Tensor | None = None  # (N, M)
 
     def check(self, plan: Plan) -> None:

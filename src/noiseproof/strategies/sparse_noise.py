@@ -1,41 +1,39 @@
 """Label noise as parameters of each sample, which explain wrong labels in place of the model (SOP)."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed, register
 
 
 @register("sparse-noise")
 class SparseNoise(Strategy):
     """s_i = u_i² ⊙ y_i − v_i² ⊙ (1 − y_i) for each sample, learned by gradient descent (Liu et al. 2022, section 3.2).
 
-    u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of their own, which no
-    schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost nothing, which keeps s sparse. The loss
-    ``sop`` reads them from ``Output.noise``. Each model has its own. A step descends on the mean over its rows, so the
-    rates belong to the batch size of 128.
+    u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of
+    their own, which no schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost
+    nothing, which keeps s sparse. The loss ``sop`` reads them from ``Output.noise``. Each model has
+    its own. A step descends on the mean over its rows, so the rates belong to the batch size of
+    128.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"noise"})
+    adds = frozenset({"noise"})
     capturable = True  # tables are written in place
     remembers = ("u", "v")
     u: Tensor  # (N, M, 1)
     v: Tensor  # (N, M, K)
 
     def __init__(self, lr_u: float = 10.0, lr_v: float = 10.0, std: float = 1e-8) -> None:
-        self.lr_u = check_number("lr_u", lr_u, "[0, inf)", 0)
-        self.lr_v = check_number("lr_v", lr_v, "[0, inf)", 0)
-        self.std = check_number("std", std, "(0, 1]", 0, 1)
+        self.lr_u = check_number("lr_u", lr_u, "[0, inf)")
+        self.lr_v = check_number("lr_v", lr_v, "[0, inf)")
+        self.std = check_number("std", std, "(0, 1]")
 
     def check(self, plan: Plan) -> None:
         if "noise" not in plan.loss.needs:
             raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop).")
-        self.check_unmixed("whose noise belongs to one label", plan)
+        check_unmixed(self, "whose noise belongs to one label", plan)
 
     def setup(self, run: Run) -> None:
         generator = run.random.generator(self.name, device="cpu")

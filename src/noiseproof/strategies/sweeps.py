@@ -20,14 +20,17 @@ ROWS = 1024  # of a forward pass without gradients; more on a GPU, see ``sweep_r
 
 
 def sweep_rows(rows: int, numbers: int, memory: int) -> int:
-    """Rows of each forward pass over ``rows`` inputs of ``numbers`` numbers each, on a GPU with ``memory`` bytes.
+    """Rows of each forward pass over ``rows`` inputs of ``numbers`` numbers each, on a GPU with
+    ``memory`` bytes.
 
-    The passes are equal and few: a small network waits for the host, which starts every kernel of every pass.
+    The passes are equal and few: a small network waits for the host, which starts every kernel of
+    every pass.
 
     >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
     [2500, 5000, 5556]
     """
-    # By memory, so that a wide network's activations fit beside a fleet that fills its share (`fleet.MEMORY_SHARE`).
+    # By memory, so that a wide network's activations fit next to a fleet that fills its share
+    # (`fleet.MEMORY_SHARE`).
     limit = max(ROWS, min(16 * ROWS, max(2**23, memory // 8192) // numbers))
     return math.ceil(rows / math.ceil(rows / limit))
 
@@ -51,18 +54,20 @@ def sweep(
 ) -> Iterator[tuple[Tensor, Tensor, list[Output]]]:
     """Yield (rows, counts, outputs) of every row, without gradients and in evaluation mode.
 
-    Each process sees its share of the rows; ``counts`` is False for those that only fill it up. ``per_row`` joins the
-    values of all processes.
+    Each process sees its share of the rows; ``counts`` is False for those that only fill it up.
+    ``per_row`` joins the values of all processes.
 
     Args:
-        x: inputs, by default those of the training set.
+        x: inputs, by default the training set.
         models: by default those that predict.
-        augment: use the training augmentation, with random numbers of this purpose that are drawn for all rows at once.
+        augment: use the training augmentation, with random numbers of this purpose that are drawn
+            for all rows at once.
     """
     x = run.data.x if x is None else x
     models = run.evaluated if models is None else models
     run.processes.broadcast_buffers(models)
-    transform, params = run.normalise, None
+    transform = run.normalise
+    params = None
     if augment is not None and run.augment is not None:
         transform = run.augment
         params = moved(transform.draw(len(x), run.random.generator(augment, run.epoch)), run.device)
@@ -84,7 +89,9 @@ def sweep(
 def per_row(
     run: Run, compute: Callable[[Tensor, list[Output]], Tensor], x: Inputs | None = None, **options: Any
 ) -> Tensor:
-    """``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …), equal in all processes."""
+    """``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …), equal
+    in all processes.
+    """
     parts = [(rows, counts, compute(rows, outs)) for rows, counts, outs in sweep(run, x, **options)]
     return run.processes.merge(parts, run.num_rows if x is None else len(x))
 
@@ -95,7 +102,10 @@ def predict_log_probs(run: Run, x: Inputs | None = None) -> Tensor:
 
 
 def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
-    """Predicted log-probabilities (b, K), of several labels a row those of each; those of several models averaged."""
+    """Predicted log-probabilities (b, K), of several labels a row those of each.
+
+    Those of several models averaged.
+    """
     scores = torch.stack([loss.scores(out) for out in outs])
     each = F.logsigmoid(scores) if loss.multilabel else scores.log_softmax(2)
     return each.logsumexp(0) - math.log(len(outs)) if len(outs) > 1 else each[0]

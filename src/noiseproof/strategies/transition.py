@@ -6,8 +6,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.losses.coupled import CR, Peer
-from noiseproof.strategies.base import Plan, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import predict_log_probs
 
 MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the estimate too much
@@ -17,27 +16,32 @@ MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the es
 class EstimateTransition(Strategy):
     """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate, correct.
 
-    Up to the epoch ``warmup`` (counted from 0) T is the identity, so that the loss is cross entropy. Then
-    ``estimate_transition`` computes T from the predictions for the whole training set, averaged over models.
+    Up to the epoch ``warmup`` (counted from 0) T is the identity, so that the loss is cross
+    entropy. Then ``estimate_transition`` computes T from the predictions for the whole training
+    set, averaged over models.
 
-    For ``backward``, an estimate with a condition number above 100 is moved towards the identity, in steps of one
-    percent, until it is below. With ten classes, symmetric noise of 80 % has 9 and pair noise of 45 % has 10; far
-    larger ones come from classes that are not learned yet, two of which may even share an anchor.
+    For ``backward``, an estimate with a condition number above 100 is moved towards the identity,
+    in steps of one percent, until it is below. With ten classes, symmetric noise of 80 % has 9 and
+    pair noise of 45 % has 10; far larger ones come from classes that are not learned yet, two of
+    which may even share an anchor.
 
     Args:
-        percentile: see ``estimate_transition``; the paper trusts all predictions (none) on CIFAR-100.
-        restart: train again with T, from the initial weights and with a fresh optimiser, as the paper does. The
-            learning rate continues as scheduled; ``cosine:every=…`` restarts as well.
-        right: row k of T is taken as if estimated with ``right`` more rows of class k, all of them labelled right,
-            beside those whose given label k is predicted. A class that few rows are of, or that is not learned yet,
-            has no anchor to trust, and its row of T is close to the identity's.
+        percentile: see ``estimate_transition``; the paper trusts all predictions (none) on
+            CIFAR-100.
+        restart: train again with T, from the initial weights and with a fresh optimiser, as the
+            paper does. The learning rate continues as scheduled; ``cosine:every=…`` restarts as
+            well.
+        right: row k of T is taken as if estimated with ``right`` more rows of class k, all of them
+            labelled right, in addition to those whose given label k is predicted. A class that few rows are
+            of, or that is not learned yet, has no anchor to trust, and its row of T is close to the
+            identity's.
     """
 
     def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False, right: float = 0.0) -> None:
         self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
-        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
+        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]")
         self.restart = check_flag("restart", restart)
-        self.right = check_number("right", right, "[0, inf)", 0)
+        self.right = check_number("right", right, "[0, inf)")
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
         self._initial: list[dict[str, Tensor]] = []  # weights of each model
 
@@ -64,7 +68,8 @@ class EstimateTransition(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
             return
-        p, given = predict_log_probs(run).exp(), run.data.given
+        p = predict_log_probs(run).exp()
+        given = run.data.given
         T = estimate_transition(p, self.percentile)
         agreeing = torch.bincount(given[p.argmax(1) == given], minlength=run.num_classes)
         T = with_right_rows(T, agreeing, self.right)
@@ -79,7 +84,9 @@ class EstimateTransition(Strategy):
         return self.restart and epoch == self.warmup
 
     def phase(self, run: Run) -> bool:
-        """Whether T is estimated: a step captured before that holds optimiser state that a restart has cleared."""
+        """Whether T is estimated: a step captured before that holds optimiser state that a restart
+        has cleared.
+        """
         return run.epoch >= self.warmup
 
     def _set(self, T: Tensor) -> None:

@@ -1,4 +1,6 @@
-"""The choice of a method from the number of classes, the number of rows and an estimate of the noise."""
+"""The choice of a method from the number of classes, the number of rows and an estimate of the
+noise.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -37,14 +39,18 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
 
 
 def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
-    """The share of wrong labels among a task's training rows, without training; None for fewer than 50 rows.
+    """The share of wrong labels among a task's training rows, without training.
 
-    Kernel ridge regression predicts the class probabilities of each row from all others (``leave_one_out``); rows that
-    are as probable in another class as the rows of that class are on average count as wrong (the confident joint of
-    Northcutt et al. 2021, scaled to the number of labels of each class). It uses at most 1000 rows, and mistakes
-    overlapping classes, and those that a kernel cannot separate (photographs), for noise.
+    It is None for fewer than 50 rows.
+
+    Kernel ridge regression predicts the class probabilities of each row from all others
+    (``leave_one_out``); rows that are as probable in another class as the rows of that class are on
+    average count as wrong (the confident joint of Northcutt et al. 2021, scaled to the number of
+    labels of each class). It uses at most 1000 rows, and mistakes overlapping classes, and those
+    that a kernel cannot separate (photographs), for noise.
     """
-    data, num_classes = task.train, task.train.num_classes
+    data = task.train
+    num_classes = task.train.num_classes
     if len(data) < MIN_ROWS:
         return None
     rows = shuffled(len(data), derive_generator(seed, 2))[:MAX_ROWS]
@@ -59,7 +65,9 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
 
 
 def _inputs(task: Task, rows: Tensor) -> Tensor:
-    """The normalised inputs of ``rows``, (N, D), block by block, so that they are in memory only once."""
+    """The normalised inputs of ``rows``, (N, D), block by block, so that they are in memory only
+    once.
+    """
     x = torch.empty(0)
     parts = blocks(task.train.x, rows)
     for number, raw in enumerate(read_batches(task.train.x, parts)):
@@ -70,23 +78,28 @@ def _inputs(task: Task, rows: Tensor) -> Tensor:
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """‖x_i − x_j‖² of all rows, (N, N) float64, as a sum over blocks of columns, since images have many."""
+    """‖x_i − x_j‖² of all rows, (N, N) float64, as a sum over blocks of columns, since images have
+    many.
+    """
     columns = torch.split(x, max(1, BLOCK // len(x)), dim=1)
     return torch.as_tensor(sum(torch.cdist(part, part).square() for part in map(Tensor.double, columns)))
 
 
 def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
-    """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed form.
+    """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed
+    form.
 
-    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths of the Gaussian
-    kernel and ten ridges r, the pair with the smallest squared error is used. Probabilities may lie slightly outside
-    [0, 1]. ``squared`` (N, N) are the squared distances of the rows.
+    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths
+    of the Gaussian kernel and ten ridges r, the pair with the smallest squared error is used.
+    Probabilities may lie slightly outside [0, 1]. ``squared`` (N, N) are the squared distances of
+    the rows.
     """
     nonzero = squared[squared > 0]
     onehot = F.one_hot(y, num_classes).double()
     prior = onehot.mean(0)
     centred = onehot - prior
-    best, least = prior.expand_as(onehot), float(centred.square().mean())
+    best = prior.expand_as(onehot)
+    least = float(centred.square().mean())
     for length in _LENGTHS if len(nonzero) else ():
         kernel = torch.exp(squared / (-2 * length**2 * nonzero.median()))
         values, vectors = torch.linalg.eigh(kernel)
@@ -97,5 +110,6 @@ def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
             without = (vectors @ (shrink[:, None] * rotated) - diagonal * centred) / (1 - diagonal)
             error = float((without - centred).square().mean())
             if error < least:
-                best, least = without + prior, error
+                best = without + prior
+                least = error
     return best

@@ -1,7 +1,8 @@
-"""Executors make the steps of an epoch; the loop cannot tell which one it has.
+"""Executors make the steps of an epoch; the loop does not know which one it has.
 
-``Eager`` is here. A faster one for GPUs is provided by ``noiseproof.accelerate``, which this package does not import:
-``noiseproof/__init__.py`` names the module, and the first training loads it.
+``Eager`` is here. A faster one for GPUs is provided by ``noiseproof.accelerate``, which this
+package does not import: ``noiseproof/__init__.py`` names the module, and the first training loads
+it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,13 @@ class Executor(Protocol):
     """Makes the steps of a run."""
 
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
-        """Train on the rows of each part in turn, from number ``start`` on; yields the number of steps done.
+        """Train on the rows of each part in turn, from number ``start`` on.
 
-        The same number again means that no step was made: the run waits for others. It may grow by up to
-        ``Stepper.steps_at_once``, which spares a GPU the time that the host takes between two steps.
+        Yields the number of steps done.
+
+        The same number again means that no step was made: the run waits for others. It may grow by
+        up to ``Stepper.steps_at_once``, which spares a GPU the time that the host takes between two
+        steps.
         """
         ...
 
@@ -45,7 +49,8 @@ class Eager:
         self.stepper = stepper
 
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
-        run, todo = self.stepper.run, parts[start:]
+        run = self.stepper.run
+        todo = parts[start:]
         inputs: Iterator[Tensor | None] = repeat(None)
         if not isinstance(run.data.x, Tensor):  # read from disk ahead of the steps
             inputs = read_batches(run.data.x, [run.processes.share(rows) for rows in todo], run.workers)

@@ -1,6 +1,8 @@
-"""A trained classifier for prediction only, from raw inputs to class probabilities, and its export to a file.
+"""A trained classifier for prediction only, from raw inputs to class probabilities, and its export
+to a file.
 
-``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` that of all others.
+``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` that of all
+others.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from noiseproof.train.loop import Result
 class Predictor(nn.Module):
     """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged over models.
 
-    It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only, so the layers of a
-    head for covariance or attention are dropped; only ``het`` averages over its noise in prediction, too. With
-    ``variance``, the layers for the covariance stay where there are any, for ``with_variance``.
+    It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only,
+    so the layers of a head for covariance or attention are dropped; only ``het`` averages over its
+    noise in prediction, too. With ``variance``, the layers for the covariance stay where there are
+    any, for ``with_variance``.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
@@ -68,7 +71,9 @@ class Predictor(nn.Module):
         return self._mean([self._probabilities(out) for out in self._outputs(x)])
 
     def with_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Class probabilities (B, K), and the variance of the logits that the head predicts, their mean (B,)."""
+        """Class probabilities (B, K), and the variance of the logits that the head predicts, their
+        mean (B,).
+        """
         outs = self._outputs(x)
         variances = [None if self.loss is None else self.loss.variance(out) for out in outs]
         means = [variance.mean(1) for variance in variances if variance is not None]
@@ -119,15 +124,18 @@ def export(
     classes: Sequence[str] | None = None,
     variance: bool = False,
 ) -> Path:
-    """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or ``.onnx``.
+    """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or
+    ``.onnx``.
 
-    The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape of ``example`` (B,
-    …) and any number of rows, and returns ``probabilities`` (B, K), with ``variance`` also that of the logits (B,),
-    which the head of ``ln`` predicts. The names of ``classes`` are stored as JSON: in ONNX's metadata under
-    ``classes``, in a ``.pt2`` as the extra file ``classes.json``. Methods that do not predict by a deterministic
-    network, ``het`` and ``gp``, are refused.
+    The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape
+    of ``example`` (B, …) and any number of rows, and returns ``probabilities`` (B, K), with
+    ``variance`` also that of the logits (B,), which the head of ``ln`` predicts. The names of
+    ``classes`` are stored as JSON: in ONNX's metadata under ``classes``, in a ``.pt2`` as the extra
+    file ``classes.json``. Methods that do not predict by a deterministic network, ``het`` and
+    ``gp``, are refused.
     """
-    path, predictor = Path(path), Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
+    path = Path(path)
+    predictor = Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:
@@ -165,7 +173,9 @@ def export(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's warnings about torchvision, which is not needed, and about its own deprecations."""
+    """Silence the exporter's warnings about torchvision, which is not needed, and about its own
+    deprecations.
+    """
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,5 @@
-"""Runs that stop before their end: on Ctrl-C, SIGTERM or ``max_steps``, after a whole step and with a checkpoint.
+"""Runs that stop before their end: on Ctrl-C, SIGTERM or ``max_steps``, after a whole step and with
+a checkpoint.
 
 A run whose loss or weights are not finite ends with the step, the likely cause and a way back.
 """
@@ -16,7 +17,7 @@ import torch
 
 from noiseproof.losses.base import NotFinite
 from noiseproof.strategies import Batch, Run, Step
-from noiseproof.train.checkpoint import Checkpointer, latest
+from noiseproof.train.checkpoint import latest
 from noiseproof.train.task import find_nonfinite
 
 CHECK_EVERY = 50  # steps after which several processes compare whether their losses are finite
@@ -30,7 +31,8 @@ class DivergenceGuard:
     """Counts the steps up to the first loss that is not finite, on the device, and raises ``Diverged``."""
 
     def __init__(self, run: Run, folder: Path | None) -> None:
-        self.run, self.folder = run, folder
+        self.run = run
+        self.folder = folder
         self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses: once NaN, it stays NaN
         self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)
 
@@ -44,14 +46,18 @@ class DivergenceGuard:
         self.good_steps += self.total * 0 == 0
 
     def observe_weights(self) -> None:
-        """Discount the last step where it left weights that are not finite, which only the next loss would show."""
+        """Discount the last step where it left weights that are not finite, which only the next
+        loss would show.
+        """
         every = (v for model in self.run.models for v in model.plain.state_dict().values())
         values = [v for v in every if v.is_floating_point() and v.numel()]  # a process may have no share of a weight
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
     def check_step(self) -> None:
-        """Check after every step on a CPU, where it is free; several processes now and then; a GPU not at all."""
+        """Check after every step on a CPU, where it is free; several processes now and then; a GPU
+        not at all.
+        """
         one_process = self.run.processes.world_size == 1
         if self.run.device.type == "cpu" if one_process else self.run.step % CHECK_EVERY == 0:
             self.check()
@@ -98,7 +104,9 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request to stop; a second one raises KeyboardInterrupt.
+    """Turn the first SIGINT or SIGTERM into a request to stop.
+
+    A second one raises KeyboardInterrupt.
 
     Only the main thread can receive signals: in any other the request is never made.
     """
@@ -122,7 +130,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 @contextmanager
 def ending_runs(loggers: Iterable[Any]) -> Iterator[None]:
-    """End the runs of tracking services with the training, so that the next one of the process has its own."""
+    """End the runs of tracking services with the training, so that the next one of the process has
+    its own.
+    """
     status = "failed"
     try:
         yield
@@ -134,31 +144,3 @@ def ending_runs(loggers: Iterable[Any]) -> Iterator[None]:
         for logger in loggers:
             if getattr(logger, "is_service", False):
                 logger.finalize(status)
-
-
-class Stopper:
-    """Ends a run where that is requested, or after ``max_steps``."""
-
-    def __init__(self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None) -> None:
-        self.run, self.checkpointer, self.stop = run, checkpointer, stop
-        self.last_step = math.inf if max_steps is None else run.step + max_steps
-
-    def check_step(self, done: int, steps: int) -> None:
-        """Stop after ``done`` of the epoch's ``steps``; not before the first, whose hooks would be called again."""
-        run = self.run
-        is_last = done == steps and run.epoch + 1 == run.epochs
-        is_requested = self.stop.requested and run.processes.world_size == 1  # several processes can only stop together
-        if done and (is_requested or (run.step >= self.last_step and not is_last)):
-            self._stop(done, f"step {run.step} in epoch {run.epoch + 1}")
-
-    def check_epoch(self) -> None:
-        """Stop several processes together, if any of them should stop."""
-        run = self.run
-        if run.processes.world_size > 1 and run.epoch < run.epochs and run.processes.any(self.stop.requested):
-            self._stop(0, f"epoch {run.epoch}")
-
-    def _stop(self, position: int, where: str) -> None:
-        self.checkpointer.save(position)
-        has_folder = self.checkpointer.folder is not None
-        remedy = "Resume to continue." if has_folder else "Nothing was saved: no folder was given."
-        raise Interrupted(f"Stopped after {where} of {self.run.epochs}. {remedy}")

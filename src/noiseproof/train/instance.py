@@ -1,4 +1,6 @@
-"""Predictions of a model trained on clean labels, averaged over epochs, for instance-dependent noise."""
+"""Predictions of a model trained on clean labels, averaged over epochs, for instance-dependent
+noise.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from noiseproof.train.task import prepare
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
 
-# Chen et al. 2020 on CIFAR-10. Their code creates a new optimiser in every epoch, which resets its momentum; this one
-# does not.
+# Chen et al. 2020 on CIFAR-10. Their code creates a new optimiser in every epoch, which resets its
+# momentum; this one does not.
 CHEN_CIFAR10 = Settings(
     model="wrn-28-2-sln:width=10",
     epochs=150,
@@ -56,10 +58,12 @@ def averaged_predictions(
     out: str | Path | None = None,
     progress: EpochProgress | None = None,
 ) -> Tensor:
-    """S̄ (N, K): the average over epochs of the predictions of a model trained with cross entropy on the dataset.
+    """S̄ (N, K): the average over epochs of the predictions of a model trained with cross entropy
+    on the dataset.
 
-    ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the noise of Chen et al.
-    2020, Algorithm 1 (SLN paper, section 4.1). With ``out``, an interrupted training resumes.
+    ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the
+    noise of Chen et al. 2020, Algorithm 1 (SLN paper, section 4.1). With ``out``, an interrupted
+    training resumes.
 
     >>> from noiseproof.data import get_dataset
     >>> averaged_predictions(get_dataset("digits"), Settings(epochs=2, model="mlp:hidden=[8]")).shape

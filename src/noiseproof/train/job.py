@@ -73,7 +73,8 @@ class Job:
 
 def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_counter) -> tuple[Method, Run, Record]:
     """Models and optimisers before the first step, with the strategies set up."""
-    task, settings = job.task, job.settings
+    task = job.task
+    settings = job.settings
     # Strategies have state: a method that is used twice starts afresh.
     method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
     method.check(task.train.num_classes, settings.epochs)
@@ -103,7 +104,8 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
         )
         run.add(plain, make_optimizer)
     loss.set_shares(run.data.shares, run.total if run.processes.world_size > 1 else None)
-    run.batch_size, run.strategies = settings.batch_rows(run.num_rows), method.strategies
+    run.batch_size = settings.batch_rows(run.num_rows)
+    run.strategies = method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
             raise ValueError(
@@ -121,13 +123,15 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:
-    """What a network is built from: backbone, head, the shape of an input and the number of outputs."""
+    """What a network is built from: backbone, head, the shape of an input and the number of
+    outputs.
+    """
     num_outputs = method.loss.num_outputs(job.task.train.num_classes)
     return job.settings.model_for(job.task), method.head, job.task.input_shape, num_outputs
 
 
 def step_work(job: Job, run: Run) -> int:
-    """Multiplications of a step of all models, at most: those of a convolution act on each pixel."""
+    """The most multiplications that a step of all models may take: a convolution acts on each pixel."""
     pixels = math.prod(job.task.input_shape[1:])
     weights = [p for model in run.models for p in model.plain.parameters()]
     return run.batch_size * sum(p.numel() * (pixels if p.dim() == 4 else 1) for p in weights)
@@ -149,7 +153,9 @@ def needs_two_rows(run: Run) -> bool:
 
 
 def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
-    """Method, data, preparation, settings, and a digest of registered code that is not noiseproof's."""
+    """Method, data, preparation, settings, and a digest of registered code that is not
+    noiseproof's.
+    """
     task = job.task
     soft = task.train.soft
     config = {"method": str(method), "seed": run.random.seed, "dataset": task.dataset, "noise": task.noise,
@@ -173,12 +179,16 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
 
 
 def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
-    """Digests of all data of a run but its labels: training inputs, true labels, and all of the other parts.
+    """Digests of all data of a run but its labels: training inputs, true labels, and all of the
+    other parts.
 
     Those of image files are kept in the folder.
     """
-    held, clean, test = task.validation, task.clean_validation, task.test
-    truth, used = task.train.clean, dict[str, str]()
+    held = task.validation
+    clean = task.clean_validation
+    test = task.test
+    truth = task.train.clean
+    used = dict[str, str]()
     kept = known_files(folder)
     digests = {
         "inputs": digest(task.train.x, used=used),
@@ -193,7 +203,9 @@ def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
 
 
 def digest(*parts: Inputs | None, used: dict[str, str] | None = None) -> str:
-    """XXH3 of all numbers, shapes and types, and of the content of image files; of other lazy inputs the length counts.
+    """XXH3 of all numbers, shapes and types, and of the content of image files.
+
+    Other lazy inputs count with their length.
 
     Digests of image files are added to ``used``.
     """
@@ -210,7 +222,7 @@ def digest(*parts: Inputs | None, used: dict[str, str] | None = None) -> str:
 
 
 def _files_digest(images: ImageFiles, used: dict[str, str]) -> str:
-    """Read image files only if the path, size or time of one is not that of a known digest."""
+    """The digest of image files, which are read again only if a path, size or time has changed."""
     paths = [images.path(i) for i in range(len(images))]
     about = xxhash.xxh3_128(f"{images.size} {images.fit}".encode())
     for path, stat in ((path, path.stat()) for path in paths):

@@ -1,4 +1,6 @@
-"""Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from here."""
+"""Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from
+here.
+"""
 
 import time
 import warnings
@@ -23,14 +25,17 @@ End: TypeAlias = Callable[[str], Any]
 class Service(Logger):
     """A tracking service as a logger of Fabric: a run for each training, which the first process starts and ends.
 
-    ``start`` starts a run and returns three functions: of metrics and their step, of parameters, and of how it ended.
-    A service that cannot be reached at the start is refused; one that is lost later is warned about, and left out.
+    ``start`` starts a run and returns three functions: of metrics and their step, of parameters,
+    and of how it ended. A service that cannot be reached at the start is refused; one that is lost
+    later is warned about, and left out.
     """
 
     is_service = True  # whose run `train` ends
 
     def __init__(self, name: str, remedy: str, start: Callable[[], tuple[Log, Describe, End]]) -> None:
-        self._name, self._remedy, self._start = name, remedy, start
+        self._name = name
+        self._remedy = remedy
+        self._start = start
         self._run: tuple[Log, Describe, End] | None = None
         self._lost = False
 
@@ -80,7 +85,8 @@ class Service(Logger):
                 with suppress(Exception):
                     self._open()[2](status)
             self._tell(2, status)
-            self._run, self._lost = None, False
+            self._run = None
+            self._lost = False
 
 
 def _first_line(error: Exception) -> str:
@@ -93,7 +99,8 @@ def _mlflow(folder: Path) -> Logger:
 
     def start() -> tuple[Log, Describe, End]:
         # With `nested`, a run that the user has started is its parent, and not the same.
-        run, client = mlflow.start_run(nested=True).info.run_id, mlflow.MlflowClient()
+        run = mlflow.start_run(nested=True).info.run_id
+        client = mlflow.MlflowClient()
 
         def log(metrics: dict[str, float], step: int | None) -> None:
             now = int(time.time() * 1000)
@@ -160,7 +167,10 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
 
 
 def describe(loggers: Iterable[Logger], params: dict[str, Any]) -> None:
-    """Log the parameters of the run to the services; log files are beside ``run.json``, which has them."""
+    """Log the parameters of the run to the services.
+
+    Log files are next to ``run.json``, which has them.
+    """
     for logger in loggers:
         if isinstance(logger, Service):
             logger.log_hyperparams(params)

@@ -1,7 +1,9 @@
-"""The one training loop; every method is a loss, a head and strategies that it calls at fixed points.
+"""The one training loop.
 
-rows of the epoch → batch → targets → models → outputs → revise → losses (M, b) → weights → penalties → backward
-→ gradients → clip → optimiser's step → after_step
+Every method is a loss, a head and strategies that it calls at fixed points.
+
+rows of the epoch → batch → targets → models → outputs → revise → losses (M, b) → weights →
+penalties → backward → gradients → clip → optimiser's step → after_step
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from noiseproof.core.tensors import new_stream, until_done
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook
-from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state, sole_writer
+from noiseproof.train.checkpoint import latest, load, sole_writer
+from noiseproof.train.checkpointer import Checkpointer, Stopper, load_state
 from noiseproof.train.executor import Executor, make_executor
-from noiseproof.train.guard import DivergenceGuard, Stopper, StopRequest, ending_runs, stop_on_signals
+from noiseproof.train.guard import DivergenceGuard, StopRequest, ending_runs, stop_on_signals
 from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, run_config, step_work
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
@@ -41,7 +44,7 @@ EPOCHS = {  # of a result, by their property: how they were chosen
     "last": "last",
     "best": "best by noisy validation",
     "best_clean": "best by clean validation",
-    "best_true": "best by true labels of held-out rows",  # which nobody knows in practice, as those of the test
+    "best_true": "best by true labels of held-out rows",  # which are unknown in practice
     "oracle": "oracle",
 }
 
@@ -68,17 +71,21 @@ class Result:
 
     @property
     def best_clean(self) -> Metrics | None:
-        """The epoch of the best accuracy on the dataset's own validation rows, whose labels are taken as correct."""
+        """The epoch of the best accuracy on the dataset's own validation rows, whose labels are
+        taken as correct.
+        """
         return best_epoch(self.metrics, "clean_validation_accuracy")
 
     @property
     def best_true(self) -> Metrics | None:
-        """The epoch of the best accuracy on the true labels of held-out rows, which nobody can know in practice."""
+        """The epoch of the best accuracy on the true labels of held-out rows, which are unknown
+        in practice.
+        """
         return best_epoch(self.metrics, "validation_accuracy_clean")
 
     @property
     def oracle(self) -> Metrics | None:
-        """The epoch of the best test accuracy, which nobody can know in practice."""
+        """The epoch of the best test accuracy, which is unknown in practice."""
         return best_epoch(self.metrics, "test_accuracy")
 
     @property
@@ -100,11 +107,15 @@ def train(
     progress: EpochProgress | None = None,
     max_steps: int | None = None,
 ) -> Result:
-    """Train ``method`` on ``task``; with ``out``, the folder for record and checkpoints, a run can be resumed exactly.
+    """Train ``method`` on ``task``.
+
+    With ``out``, the folder for record and checkpoints, a run can be resumed exactly.
 
     Args:
-        seed: of weights, batches, augmentation and the draws of the method; the noise has the seed of the task.
-        fabric: device, precision, number of processes; by default the CPU, or a GPU where there is one.
+        seed: of weights, batches, augmentation and the draws of the method; the noise has the seed
+            of the task.
+        fabric: device, precision, number of processes; by default the CPU, or a GPU where there is
+            one.
         resume: continue from the last checkpoint in ``out``; start a new run if there is none.
         samples: record margin, weight and prediction of every sample in every epoch.
         max_steps: stop with a checkpoint after this number of steps.
@@ -141,19 +152,24 @@ def training(
     clock: Callable[[], float] = time.perf_counter,
     limit_threads: Callable[[float], AbstractContextManager[object]] = nullcontext,
 ) -> Generator[None, None, Result]:
-    """``train`` one step at a time, so that several runs can take turns; ``clock`` counts the seconds of the record.
+    """``train`` one step at a time, so that several runs can take turns.
 
-    ``limit_threads`` gets the work of a step; runs that take turns share the threads of their process.
+    ``clock`` counts the seconds of the record.
+
+    ``limit_threads`` gets the work of a step; runs that take turns share the threads of their
+    process.
     """
     fabric.launch()
     method, run, record = build(job, fabric, clock)
     with sole_writer(job.folder, fabric):
-        settings, report = job.settings, job.progress or (lambda *_: None)
+        settings = job.settings
+        report = job.progress or (lambda *_: None)
         guard = DivergenceGuard(run, job.folder)
         checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
         done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
         stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
-        first_step, schedule = run.step, settings.make_schedule()
+        first_step = run.step
+        schedule = settings.make_schedule()
         pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
         observers = (record.observe, guard.observe)
         clip = settings.clip_for(run.loss, run.strategies, job.task)
@@ -190,7 +206,10 @@ def training(
 
 
 def _set_epoch(run: Run, schedule: Factor, call_hooks: bool) -> None:
-    """Set what depends on the epoch; the hooks of an epoch that is resumed have been called before."""
+    """Set what depends on the epoch.
+
+    The hooks of an epoch that is resumed have been called before.
+    """
     run.loss.set_epoch(run.epoch)
     run.set_learning_rate(schedule(run.epoch, run.epochs))
     if call_hooks:
@@ -213,7 +232,8 @@ def _split(rows: Tensor, run: Run, drop_last: bool) -> tuple[Tensor, ...]:
     if drop_last and len(parts) > 1 and last < full:
         return parts[:-1]
     if len(parts) > 1 and last <= run.processes.world_size and needs_two_rows(run):
-        # Added to the first step, which is then the largest: a captured one makes room for no more rows later.
+        # Added to the first step, which is then the largest: a captured one makes room for no more
+        # rows later.
         return torch.split(rows, [full + last, *[full] * (len(parts) - 2)])
     return parts
 

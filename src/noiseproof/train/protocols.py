@@ -9,15 +9,18 @@ from noiseproof.train.settings import Settings
 
 @cache
 def protocols() -> dict[tuple[str, str], Settings]:
-    """All protocols, by paper and dataset; some papers have several, or repeat another's (``zhou2021``)."""
+    """All protocols, by paper and dataset.
+
+    Some papers have several, or repeat another's (``zhou2021``).
+    """
     return {key: Settings(**values) for name in PAPERS for key, values in get_paper(name).protocols.items()}
 
 
 def protocol(paper: str, dataset: str) -> Settings:
     """The settings with which ``paper`` trains on ``dataset``, its model among them.
 
-    CIFAR-10N and CIFAR-100N are trained on as CIFAR-10 and CIFAR-100. What is not part of a run's settings, such as
-    how an epoch samples Clothing1M, is in docs/bench.md.
+    CIFAR-10N and CIFAR-100N are trained on as CIFAR-10 and CIFAR-100. What is not part of a run's
+    settings, such as how an epoch samples Clothing1M, is in docs/bench.md.
 
     >>> settings = protocol("sln", "cifar10")
     >>> settings.model, settings.epochs, settings.schedule

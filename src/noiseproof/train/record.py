@@ -1,4 +1,5 @@
-"""The record of a run: metrics of every epoch and, optionally, margin, weight and prediction of every sample.
+"""The record of a run: metrics of every epoch and, optionally, margin, weight and prediction of
+every sample.
 
 The record is the only part of a run that sees clean labels, and it does not influence the run.
 """
@@ -49,9 +50,12 @@ class Record:
         folder: Path | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.task, self.run, self.folder = task, run, folder
+        self.task = task
+        self.run = run
+        self.folder = folder
         self.metrics: list[Metrics] = []  # of each epoch
-        self.clock, self.started = clock, clock()  # when the epoch started, by that clock
+        self.clock = clock
+        self.started = clock()  # when the epoch started, by that clock
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
         self.observed = True
         dtypes = {"loss": run.dtype, "prediction": torch.int64}
@@ -102,7 +106,9 @@ class Record:
         table[m, batch.all_rows] = self.run.processes.gather(values.to(table.dtype), batch)
 
     def describe(self, config: dict[str, Any]) -> None:
-        """Write the configuration and the given and clean labels of the run, from which it can be opened again."""
+        """Write the configuration and the given and clean labels of the run, from which it can be
+        opened again.
+        """
         assert self.folder is not None
         task = self.task
         about = {**config, "classes": task.train.classes, "source": task.source}
@@ -120,7 +126,9 @@ class Record:
         return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
     def measure(self) -> list[Tensor]:
-        """Compute the sums that the metrics of the epoch consist of, without waiting for the device."""
+        """Compute the sums that the metrics of the epoch consist of, without waiting for the
+        device.
+        """
         run = self.run
         if not self.observed:
             self._sweep_training_set()
@@ -135,15 +143,22 @@ class Record:
         return measured
 
     def _train_sums(self) -> Tensor:
-        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of true label]."""
+        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of
+        true label].
+        """
         given = self.run.data.given
         truth = given if self.truth is None else self.truth
-        loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
+        loss = self.seen["loss"].double().mean(0)
+        predicted = self.seen["prediction"]
         if given.dim() == 2:  # each label of a row counts
             loss = loss[:, None].expand_as(given).flatten()
-            given, truth, predicted = given.flatten(), truth.flatten(), predicted.flatten(1)
+            given = given.flatten()
+            truth = truth.flatten()
+            predicted = predicted.flatten(1)
         hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
-        seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
+        seen = predicted[0] >= 0
+        flipped = given != truth
+        of_a_class = truth >= 0
         groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
@@ -190,12 +205,16 @@ class Record:
         return metrics
 
     def _sweep_training_set(self) -> None:
-        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no output is of one row."""
+        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no
+        output is of one row.
+        """
         run = self.run
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
-            given, label, each = run.data.given[rows], run.labels(rows), []
+            given = run.data.given[rows]
+            label = run.labels(rows)
+            each = []
             for out in outs:
                 scores = run.loss.scores(out)
                 if run.loss.multilabel:
@@ -224,7 +243,8 @@ class Record:
         assert self.folder is not None
         self.write_metrics()
         if self.samples:
-            # Of the first model. Half precision is enough for figures, except for values without a bound.
+            # Of the first model. Half precision is enough for figures, except for values without a
+            # bound.
             compact = {"prediction": self._label_dtype, "pull": torch.float32, "variance": torch.float32}
             names = [name for name in self.seen if name != "loss"]
             tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
@@ -242,7 +262,9 @@ class Record:
 
 
 def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """½‖∂L/∂z‖₁ of each row, the gradient on its logits; equals w(Δ) if L is a function of Δ (curriculum paper, §4).
+    """½‖∂L/∂z‖₁ of each row, the gradient on its logits.
+
+    Equals w(Δ) if L is a function of Δ (curriculum paper, §4).
 
     >>> from noiseproof.losses import get_loss
     >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)
@@ -260,10 +282,11 @@ def _ratio(sum_: float, count: float) -> float:
 
 @torch.no_grad()
 def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1) -> Tensor:
-    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each of ``labels``.
+    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each
+    of ``labels``.
 
-    All but those of the ensemble are averages over the models. Rows of no class (−1) do not count. The nll of ``soft``
-    labels (N, K) is −Σ_k q_k log p_k.
+    All but the hits of the ensemble are averages over the models. Rows of no class (−1) do not count.
+    The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
@@ -273,7 +296,8 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
         return run.processes.sum(_evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels]))
     columns = [moved(column, run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
-    log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
+    log_p = scores.log_softmax(2).double()
+    predicted = scores.argmax(2)
     if soft is None:
         nll = -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0]
     else:
@@ -291,8 +315,12 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
 
 
 def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -> Tensor:
-    """As ``_evaluate`` for rows with several labels, in shares of their K labels; a top hit is a row without error."""
-    y, predicted = labels[0].to(scores.dtype), scores > 0
+    """As ``_evaluate`` for rows with several labels, in shares of their K labels.
+
+    A top hit is a row without error.
+    """
+    y = labels[0].to(scores.dtype)
+    predicted = scores > 0
     nll = F.binary_cross_entropy_with_logits(scores, y[:, None].expand_as(scores), reduction="none")
     values = [
         nll.double().mean((1, 2)),
@@ -305,7 +333,10 @@ def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -
 
 
 def _predicted(loss: Loss, scores: Tensor) -> Tensor:
-    """The predicted class of each row, (b,); 0 or 1 for each class (b, K) where rows have several labels."""
+    """The predicted class of each row, (b,).
+
+    0 or 1 for each class (b, K) where rows have several labels.
+    """
     return (scores > 0).long() if loss.multilabel else scores.argmax(1)
 
 

@@ -30,14 +30,15 @@ class Settings:
         model: spec of a backbone; ``auto`` chooses one by the shape of the inputs.
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
-        clip: largest norm of the gradient; 0 for none. By default that of the loss or a strategy (``max_norm``), which
-            those have that give large gradients: 5 for ``ln``, 1 for ``sln`` and for noise on gradients beside
-            selection; and 1 for ``lenet5`` where ``auto`` chose it, whose units the first steps otherwise leave without
-            a gradient.
+        clip: largest norm of the gradient; 0 for none. By default that of the loss or a strategy
+            (``max_norm``), which those have that give large gradients: 5 for ``ln``, 1 for ``sln``
+            and for noise on gradients with selection; and 1 for ``lenet5`` where ``auto`` chose
+            it, whose units the first steps otherwise leave without a gradient.
         drop_last: drop a last batch that is smaller than the others.
         compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.
-        checkpoint_steps: save a checkpoint every ``checkpoint_steps`` steps, and at the ends of epochs.
+        checkpoint_steps: save a checkpoint every ``checkpoint_steps`` steps, and at the ends of
+            epochs.
         checkpoint_seconds: save at the end of an epoch if the last checkpoint is older.
 
     >>> settings = Settings(epochs=100, batch_size=64, schedule="step:at=[0.5],factor=0.1")
@@ -65,11 +66,11 @@ class Settings:
         for name in ("drop_last", "compile"):
             check_flag(name, getattr(self, name))
         if self.clip is not None:
-            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)", 0))
+            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)"))
         if self.checkpoint_steps is not None:
             object.__setattr__(self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1))
         object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
-        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)", 0)
+        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)")
         object.__setattr__(self, "checkpoint_seconds", seconds)
         self.make_optimizer()
         self.make_schedule()
@@ -97,7 +98,10 @@ class Settings:
         return min(filter(None, norms), default=None)
 
     def model_for(self, task: Task) -> str:
-        """The spec of the backbone; ``auto`` chooses one that suits the inputs and trains on a CPU."""
+        """The spec of the backbone.
+
+        ``auto`` chooses one that suits the inputs and trains on a CPU.
+        """
         if self.model != "auto":
             return self.model
         shape = task.input_shape
@@ -113,7 +117,10 @@ class Settings:
 
 
 def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
-    """Lightning Fabric with one of ``PRECISIONS``; devices that this machine does not have are refused."""
+    """Lightning Fabric with one of ``PRECISIONS``.
+
+    Devices that this machine does not have are refused.
+    """
     from lightning_fabric import Fabric
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 

@@ -1,4 +1,6 @@
-"""One training step, in parts that an executor can run for one model or for a stack of models of several runs."""
+"""One training step, in parts that an executor can run for one model or for a stack of models of
+several runs.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +45,10 @@ class Stepper:
         self.finish(batch, forward_backward(batch, self.run, self.strategies) if step is None else step)
 
     def begin(self, count: int) -> None:
-        """Clear the gradients of the last step; ``count`` rows are in the next, over all processes."""
+        """Clear the gradients of the last step.
+
+        ``count`` rows are in the next, over all processes.
+        """
         run = self.run
         for model in run.models:
             model.optimizer.zero_grad()
@@ -74,7 +79,9 @@ class Stepper:
 
 
 def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
-    """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
+    """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all
+    processes.
+    """
     batch = make_targets(batch, run, strategies)
     step, loss = compute_loss([run.forward(model.wrapped, batch.x) for model in run.models], batch, run, strategies)
     run.fabric.backward(loss)

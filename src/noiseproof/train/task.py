@@ -1,4 +1,6 @@
-"""What a run trains and is evaluated on: noisy training rows, validation and test rows, and their preprocessing."""
+"""What a run trains and is evaluated on: noisy training rows, validation and test rows, and their
+preprocessing.
+"""
 
 import math
 import os
@@ -64,12 +66,15 @@ def prepare(
     foreign: Tensor | None = None,
     data_dir: PathLike | None = None,
 ) -> Task:
-    """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN paper: 10 %).
+    """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN
+    paper: 10 %).
 
-    The dataset's own ``validation`` rows, whose labels are taken as correct, stay apart as ``clean_validation``.
+    The dataset's own ``validation`` rows, whose labels are taken as correct, stay apart as
+    ``clean_validation``.
 
-    With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are augmented as usual, other
-    images only normalised (a flip may change the meaning of an image), and vectors standardised.
+    With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are
+    augmented as usual, other images only normalised (a flip may change the meaning of an image),
+    and vectors standardised.
 
     >>> from noiseproof.data import get_dataset
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
@@ -78,7 +83,8 @@ def prepare(
     """
     model = get_noise(noise, data_root(data_dir)) if isinstance(noise, str) else noise
     noisy = corrupt(data, model, generator=seed, features=features, foreign=foreign)
-    train, held = noisy, None
+    train = noisy
+    held = None
     if validation:
         train, held = noisy.split(validation, generator=derive_generator(seed, 1))
     where = None if data_dir is None else os.path.abspath(data_dir)
@@ -95,7 +101,10 @@ def make_task(
     augment: bool = True,
     data_dir: str | None = None,
 ) -> Task:
-    """The task of training on rows of ``data`` with given labels; the options are those of ``prepare``."""
+    """The task of training on rows of ``data`` with given labels.
+
+    It has the options of ``prepare``.
+    """
     if not len(train):
         raise ValueError(f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset.")
     for part, split in (("training", data.train), ("validation", data.validation), ("test", data.test)):
@@ -131,7 +140,10 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 
 def find_nonfinite(x: Inputs) -> str | None:
-    """The position of the first NaN or infinite number in ``x`` (N, …); None if there is none, or ``x`` is lazy."""
+    """The position of the first NaN or infinite number in ``x`` (N, …).
+
+    It is None if there is none, or ``x`` is lazy.
+    """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return None
     size = max(1, BLOCK // max(1, x[:1].numel()))
@@ -150,16 +162,24 @@ def _normalisation(x: Inputs) -> Transform:
     indices = torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS))
     are_images = next(read_batches(x, [indices[:1]])).dim() == 4
     over, free = ((0, 2, 3), 1) if are_images else ((0,), 0)
-    count, mean, variance = 0, torch.empty(0), torch.empty(0)
+    count = 0
+    mean = torch.empty(0)
+    variance = torch.empty(0)
     for raw in read_batches(x, blocks(x, indices)):
         values = raw.double() / (255 if are_images and not raw.is_floating_point() else 1)
-        m, v = values.mean(over), values.var(over, correction=free)
+        m = values.mean(over)
+        v = values.var(over, correction=free)
         n = values.numel() // m.numel()
         if count:  # moments of two blocks combined (Chan et al. 1983)
-            difference, total = m - mean, count + n
+            difference = m - mean
+            total = count + n
             squares = variance * (count - free) + v * (n - free) + difference.square() * (count * n / total)
-            m, v, n = mean + difference * (n / total), squares / (total - free), total
-        count, mean, variance = n, m, v
+            m = mean + difference * (n / total)
+            v = squares / (total - free)
+            n = total
+        count = n
+        mean = m
+        variance = v
     deviation = variance.sqrt()
     if are_images:
         return Normalise(tuple(mean.tolist()), tuple(deviation.clamp(min=1e-3).tolist()))  # constant channels stay

@@ -44,7 +44,7 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
     h = np.asarray(features, dtype=np.float64)
     if h.ndim != 2 or len(h) < 4:
         raise ValueError(f"Expected features (N, F) of at least 4 rows, got {h.shape}.")
-    check_number("perplexity", perplexity, "(0, inf)", 0)
+    check_number("perplexity", perplexity, "(0, inf)")
     if min(h.shape) > 50:
         h = PCA(50, svd_solver="full").fit_transform(h)
     if not h.std(0).any():  # a model that has learned nothing may map all rows to the same features

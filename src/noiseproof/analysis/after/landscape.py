@@ -81,7 +81,7 @@ class Landscape:
         """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid (Keskar et al. 2017, in a
         circle).
         """
-        check_number("radius", radius, "(0, inf)", 0)
+        check_number("radius", radius, "(0, inf)")
         distance = torch.hypot(self.points[:, None], self.points[None, :])
         inside = self.losses[distance <= radius * (1 + 1e-9)]  # 3 · 0.1 is more than 0.3
         if len(inside) == 1:
@@ -143,7 +143,7 @@ def landscape(
     """
     if check_count("points", points, 3) % 2 == 0:
         raise ValueError(f"Expected an odd number of `points`, so that the model is one of them, got {points}.")
-    check_number("span", span, "(0, inf)", 0)
+    check_number("span", span, "(0, inf)")
     if len(x) != len(y) or not len(x):
         raise ValueError(f"Expected as many labels as inputs, at least one, got {len(x)} inputs and {len(y)} labels.")
     weights = {name: p.detach().contiguous(memory_format=_layout(p)) for name, p in model.named_parameters()}

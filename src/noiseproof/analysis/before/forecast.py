@@ -11,14 +11,14 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.messages import counted
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
 from noiseproof.losses.attention import NoiseAttention
-from noiseproof.losses.calibrate import expected_margin, logit_bias
-from noiseproof.losses.sums import WeightedSum, terms_of
+from noiseproof.losses.base import WeightedSum, terms_of
+from noiseproof.losses.initial import expected_margin, logit_bias
 from noiseproof.losses.verdict import (
     FALL,
     LEARNS,
     RANK,
     Answer,
-    Weights,
+    MeanWeights,
     largest_weight,
     ratio,
     root_excess,
@@ -100,7 +100,7 @@ def forecast(
     check_of_logits(loss, num_classes, given)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
-    weights = Weights(num_classes, margins, sigma)
+    weights = MeanWeights(num_classes, margins, sigma)
     result = _forecast(loss, weights, given)
     if (excess := root_excess(given, num_classes)) > 1 and result.answer == "learns":
         reason = f"its root starts {excess:.2g} times too long and explains labels as noise before the mean learns"
@@ -111,7 +111,7 @@ def forecast(
     return result if complete else replace(result, instead=_alternatives(loss, result, weights))
 
 
-def _forecast(loss: Loss, weights: Weights, given: Loss) -> Forecast:
+def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
     """The forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
     judged = verdict(loss, weights)
     total, way = weights.of(loss), weights.way
@@ -149,7 +149,7 @@ def _after_warmup(loss: Loss) -> str:
     return f"; judged as it is after its warm-up of {counted(warmup, 'epoch')}" if warmup else ""
 
 
-def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
+def _shorter(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
     """The same loss with LN's root at its default start."""
     name = "start" if "start" in loss.hyperparameters else "ln.start"
     if name not in loss.hyperparameters:
@@ -160,7 +160,7 @@ def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
     return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
 
 
-def _attentive(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
+def _attentive(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
     """NAL with the smallest λ of a grid that learns."""
     if not isinstance(loss, NoiseAttention):
         return ()
@@ -173,7 +173,7 @@ def _attentive(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
     return ()
 
 
-def _alternatives(loss: Loss, result: Forecast, weights: Weights) -> tuple[Alternative, ...]:
+def _alternatives(loss: Loss, result: Forecast, weights: MeanWeights) -> tuple[Alternative, ...]:
     """Calibrated losses with a better forecast, the best first."""
     better = []
     for why, candidate in _candidates(loss, result, weights.num_classes, weights.sigma):

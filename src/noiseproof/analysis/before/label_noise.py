@@ -31,7 +31,7 @@ def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
     tensor([[ 0.5000, -0.5000],
             [-0.5000,  0.5000]])
     """
-    variance = check_number("sigma", sigma, "[0, inf)", 0) ** 2
+    variance = check_number("sigma", sigma, "[0, inf)") ** 2
     K = probs.shape[-1]
     rows, columns = probs[..., :, None], probs[..., None, :]
     return variance * (K * rows * columns - rows - columns + torch.eye(K, dtype=probs.dtype, device=probs.device))
@@ -46,7 +46,7 @@ def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None, sigma
     if jacobian.dim() != 2 or (probs is not None and probs.shape != jacobian.shape[:1]):
         shapes = [tuple(jacobian.shape), *([] if probs is None else [tuple(probs.shape)])]
         raise ValueError(f"Expected a jacobian (K, P) and probabilities (K,), got {' and '.join(map(str, shapes))}.")
-    variance = check_number("sigma", sigma, "[0, inf)", 0) ** 2
+    variance = check_number("sigma", sigma, "[0, inf)") ** 2
     if probs is not None:
         jacobian = jacobian - probs @ jacobian  # ∂log p_k = ∂z_k − Σ_i p_i ∂z_i
     return variance * (jacobian.T @ jacobian)
@@ -59,7 +59,7 @@ def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float
     the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for each class and no matrix of weights.
     """
     check_word("on", on, get_args(On))
-    check_number("sigma", sigma, "[0, inf)", 0)
+    check_number("sigma", sigma, "[0, inf)")
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with torch.enable_grad():
         out = model(x[None])

@@ -20,18 +20,19 @@ from noiseproof.analysis.runs import NotARun, Runs
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
 from noiseproof.losses import Loss
-from noiseproof.losses.calibrate import (
+from noiseproof.losses.base import terms_of
+from noiseproof.losses.calibrate import calibrate
+from noiseproof.losses.gaussian import LN
+from noiseproof.losses.initial import (
     DRAWS,
     average_error,
-    calibrate,
     combined,
     expected_margin,
     log_sum,
     logit_bias,
     normal,
 )
-from noiseproof.losses.gaussian import LN
-from noiseproof.losses.sums import as_loss, terms_of
+from noiseproof.losses.sums import as_loss
 
 CURVE_DRAWS = DRAWS // 8  # for each point of a curve, where an error of 4e-4 is thinner than its line
 

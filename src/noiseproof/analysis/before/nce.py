@@ -12,9 +12,10 @@ from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.margin import margin
-from noiseproof.losses.calibrate import expected_margin
+from noiseproof.losses.base import terms_of
 from noiseproof.losses.coupled import NCE
-from noiseproof.losses.sums import as_loss, terms_of
+from noiseproof.losses.initial import expected_margin
+from noiseproof.losses.sums import as_loss
 
 DRAWS = 256  # of the other classes' logits
 

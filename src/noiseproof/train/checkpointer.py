@@ -1,0 +1,264 @@
+"""When a run is saved, how it is restored, and where it stops."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.files import check_files, read_tensors
+from noiseproof.strategies import Run
+from noiseproof.train.checkpoint import (
+    BEST,
+    SHARES,
+    UNREADABLE,
+    BadCheckpoint,
+    latest,
+    load_last_good,
+    save,
+    write_tensors,
+)
+from noiseproof.train.guard import DivergenceGuard, Interrupted, StopRequest
+from noiseproof.train.job import DATA
+from noiseproof.train.record import Record
+from noiseproof.train.settings import Settings
+
+log = logging.getLogger("noiseproof")
+
+
+class Checkpointer:
+    """Saves the state of a run in its folder whenever that is due, and restores it."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        config: dict[str, Any],
+        run: Run,
+        record: Record,
+        guard: DivergenceGuard,
+        settings: Settings,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.run = run
+        self.record = record
+        self.guard = guard
+        self.settings = settings
+        self.best = dict.fromkeys(BEST, -math.inf)
+        self.saved_at = time.monotonic()
+        self.saved: tuple[int, int] | None = None  # epoch and position of the last checkpoint of this call
+        self.is_first_step = True
+
+    def restore(self, resume: bool, name: str) -> int:
+        """Load the last checkpoint, or describe a new run of that ``name``.
+
+        Returns the steps of the epoch done.
+        """
+        is_first = self.run.processes.rank == 0
+        path = None if self.folder is None else latest(self.folder / "checkpoints")
+        if self.folder is None or path is None:
+            if self.folder is not None and is_first:
+                self._begin(self.folder, name)
+            return 0
+        if not resume:
+            raise FileExistsError(
+                f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
+                "Resume it, or choose another folder."
+            )
+        path, state = load_last_good(self.folder / "checkpoints", self.run)
+        saved = state["config"]
+        for key in self.config | saved:
+            if self.config.get(key) != saved.get(key):
+                same = f"{DATA[key]}, which changed since," if key in DATA else "settings and code"
+                raise BadCheckpoint(
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
+                    f"Resume with the same {same} or choose another folder."
+                )
+        load_optimizers(state, self.run)
+        load_state(state, self.run, self.record)
+        self.best = state["best"]
+        self.record.start_epoch(state["seconds"])
+        self.guard.restore()
+        if is_first:
+            self._mend(self.folder, name)
+        position: int = state["position"]
+        return position
+
+    def _mend(self, folder: Path, name: str) -> None:
+        """Write what is damaged in the folder again; the checkpoint and the task have all of it."""
+        try:
+            check_files(folder, "run.json", "record.csv")
+            read_tensors(folder / "labels.safetensors")
+        except UNREADABLE as error:
+            log.warning("Files in %s are damaged and are written again: %s", folder, error)
+            self.record.describe({"name": name, **self.config})
+            self.record.write_metrics()
+
+    def _begin(self, folder: Path, name: str) -> None:
+        """Describe a new run, without what another run left that had no checkpoint yet."""
+        if (folder / "run.json").exists():
+            weights = [f"{name}.safetensors" for name in BEST]
+            for pattern in (*weights, "record.csv", "samples/epoch-*.safetensors"):
+                for file in folder.glob(pattern):
+                    file.unlink()
+        self.record.describe({"name": name, **self.config})
+
+    def check_first_step(self) -> None:
+        """After the first step, raise an error for a state that no file can hold, not after hours
+        of training.
+        """
+        if self.folder is not None and self.is_first_step:
+            strategy_states(self.run)
+        self.is_first_step = False
+
+    def end_step(self, position: int) -> None:
+        """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
+        if self.folder is None:
+            return
+        every = self.settings.checkpoint_steps
+        if every is not None and self.run.step % every == 0:
+            self.save(position)
+
+    def end_epoch(self) -> None:
+        """Save the best models by noisy and by clean validation, and a checkpoint where the last
+        one is old.
+        """
+        run = self.run
+        if self.folder is None:
+            return
+        for name, metric in BEST.items():
+            accuracy = self.record.metrics[-1].get(metric, -math.inf)
+            if accuracy > self.best[name]:
+                self.best[name] = accuracy
+                if run.processes.rank == 0 and not run.is_split:  # else it has only its share
+                    self._write_models(self.folder / f"{name}.safetensors")
+        is_last = run.epoch == run.epochs or run.stopped is not None
+        is_due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+        if run.processes.world_size > 1:
+            is_due = run.fabric.broadcast(is_due)
+        if is_last or is_due:
+            self.save(0)
+
+    def _write_models(self, path: Path) -> None:
+        models = enumerate(self.run.evaluated)
+        write_tensors(path, {f"models.{m}.{name}": value for m, model in models for name, value in _cpu_state(model)})
+
+    def save(self, position: int) -> None:
+        """Write a checkpoint, ``position`` steps into the epoch.
+
+        A run that has diverged raises instead.
+        """
+        run = self.run
+        self.guard.observe_weights()
+        self.guard.check()
+        if self.folder is None or self.saved == (run.epoch, position):  # due in the very step of a stop
+            return
+        state = {
+            "config": self.config,
+            "epoch": run.epoch,
+            "position": position,
+            "seconds": self.record.seconds,  # of that epoch
+            "step": run.step,
+            "stopped": run.stopped,
+            "best": self.best,
+            "models": [model.plain.state_dict() for model in run.models],
+            "optimizers": [model.optimizer.state_dict()["state"] for model in run.models],
+            "loss": run.loss.state_dict(),
+            "strategies": strategy_states(run),
+            "record": self.record.state_dict(),
+        }
+        self.saved_at = time.monotonic()
+        self.saved = (run.epoch, position)
+        folder = self.folder / "checkpoints"
+        rank = run.processes.rank
+        if run.is_split:  # a checkpoint counts with the file of the first process, which comes last
+            if rank:
+                save(folder, run.step, {name: state[name] for name in SHARES}, rank)
+            run.fabric.barrier()
+        if rank == 0:
+            save(folder, run.step, state)
+        run.fabric.barrier()
+
+
+def strategy_states(run: Run) -> list[dict[str, Any]]:
+    """The ``state_dict`` of each strategy; refuses values that a checkpoint cannot hold."""
+    states = [strategy.state_dict() for strategy in run.strategies]
+    for strategy, state in zip(run.strategies, states, strict=True):
+        try:
+            json.dumps(state, default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v))
+        except TypeError as error:
+            raise TypeError(
+                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`, got: {error}."
+            ) from None
+    return states
+
+
+def load_state(state: dict[str, Any], run: Run, record: Record) -> None:
+    """Load the models, loss, strategies and record of a checkpoint."""
+    for model, saved in zip(run.models, state["models"], strict=True):
+        model.plain.load_state_dict(saved)
+    run.loss.load_state_dict(state["loss"])
+    for strategy, saved in zip(run.strategies, state["strategies"], strict=True):
+        strategy.load_state_dict(saved)
+    record.load_state_dict(state["record"])
+    run.epoch = state["epoch"]
+    run.step = state["step"]
+    run.stopped = state["stopped"]
+
+
+def load_optimizers(state: dict[str, Any], run: Run) -> None:
+    """Load the state of the optimisers, in the memory layout of the weights, which on a GPU is not
+    the layout of the file.
+    """
+    for model, saved in zip(run.models, state["optimizers"], strict=True):
+        optimizer = model.optimizer
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
+        for weight, values in optimizer.state.items():
+            values |= {
+                name: torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
+                for name, value in values.items()
+                if isinstance(value, Tensor) and value.shape == weight.shape
+            }
+
+
+def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    copies = ((name, value.detach().cpu()) for name, value in model.state_dict().items())
+    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)  # some may be tied
+
+
+class Stopper:
+    """Ends a run where that is requested, or after ``max_steps``."""
+
+    def __init__(self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None) -> None:
+        self.run = run
+        self.checkpointer = checkpointer
+        self.stop = stop
+        self.last_step = math.inf if max_steps is None else run.step + max_steps
+
+    def check_step(self, done: int, steps: int) -> None:
+        """Stop after ``done`` of the epoch's ``steps``.
+
+        Not before the first, whose hooks would be called again.
+        """
+        run = self.run
+        is_last = done == steps and run.epoch + 1 == run.epochs
+        is_requested = self.stop.requested and run.processes.world_size == 1  # several processes can only stop together
+        if done and (is_requested or (run.step >= self.last_step and not is_last)):
+            self._stop(done, f"step {run.step} in epoch {run.epoch + 1}")
+
+    def check_epoch(self) -> None:
+        """Stop several processes together, if any of them should stop."""
+        run = self.run
+        if run.processes.world_size > 1 and run.epoch < run.epochs and run.processes.any(self.stop.requested):
+            self._stop(0, f"epoch {run.epoch}")
+
+    def _stop(self, position: int, where: str) -> None:
+        self.checkpointer.save(position)
+        has_folder = self.checkpointer.folder is not None
+        remedy = "Resume to continue." if has_folder else "Nothing was saved: no folder was given."
+        raise Interrupted(f"Stopped after {where} of {self.run.epochs}. {remedy}")

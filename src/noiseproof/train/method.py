@@ -1,0 +1,179 @@
+"""A method: a loss, a head and strategies; what its defaults may depend on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+
+from noiseproof.core.grammar import parse_call
+from noiseproof.core.output import FROM_STRATEGIES, Output
+from noiseproof.data import NoisyData
+from noiseproof.heads import get_head
+from noiseproof.heads.base import gives, head_for
+from noiseproof.losses import Loss
+from noiseproof.losses.sums import check_factors
+from noiseproof.strategies import STRATEGIES, Strategy
+from noiseproof.strategies.base import check_targets, check_together
+from noiseproof.strategies.run import Plan
+from noiseproof.train.settings import Settings
+from noiseproof.train.task import Task, noise_kind
+
+HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")  # datasets whose own labels are noisy
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """Loss × head × strategies; by default the head is the smallest that gives what the loss needs."""
+
+    loss: Loss
+    head: str = "auto"
+    strategies: tuple[Strategy, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.head == "auto":
+            object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
+
+    def check(self, num_classes: int, epochs: float = math.inf) -> None:
+        """Refuse parts that cannot be trained together, or need more than ``epochs``."""
+        given = gives(self.head)
+        if given is not None:
+            self._check_fields(given)
+        check_factors(self.loss)
+        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
+
+    def _check_fields(self, given: frozenset[str]) -> None:
+        """Refuse a head that gives too little for the loss, or more than it uses."""
+        missing = self.loss.needs - given - self.adds
+        unused = given - self.loss.needs - {"logits"}
+        if missing:
+            remedy = f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
+            if missing <= FROM_STRATEGIES:
+                adding = [name for name in STRATEGIES if missing & getattr(STRATEGIES[name], "adds", frozenset())]
+                remedy = f"Name a strategy that adds it, such as {' or '.join(adding)}."
+            needed = ", ".join(sorted(missing))
+            raise ValueError(f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}. {remedy}")
+        if unused:
+            raise ValueError(
+                f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head {self.head!r}, which would "
+                f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
+            )
+
+    def _check_shapes(self, num_classes: int) -> None:
+        """Refuse a loss that does not take what the head gives, such as one scale where it needs
+        one for each class.
+        """
+        features = 64  # a multiple of what a head may divide them by
+        head = get_head(self.head, features, self.loss.num_outputs(num_classes)).eval()
+        if missing := self.loss.needs - head.gives - self.adds:
+            raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got {head}.")
+        loss = copy.deepcopy(self.loss).cpu().eval()
+        with torch.no_grad():
+            out: Output = head(torch.zeros(2, features))
+            zeros = torch.zeros_like(out.logits)
+            fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
+            out = out._replace(**{name: fields[name] for name in self.adds})
+            loss(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
+
+    def check_labels(self, data: NoisyData) -> None:
+        """Refuse labels of a kind, and outputs of a shape, that the loss does not take."""
+        if self.loss.multilabel != data.multilabel:
+            expected = "several labels" if data.multilabel else "one label"
+            raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`.")
+        if data.soft is not None:
+            check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
+        self._check_shapes(data.num_classes)
+
+    @property
+    def models(self) -> int:
+        """How many models are trained side by side."""
+        return max([1, *(strategy.models for strategy in self.strategies)])
+
+    @property
+    def adds(self) -> frozenset[str]:
+        """The fields of ``Output`` that strategies fill."""
+        return frozenset().union(*(strategy.adds for strategy in self.strategies))
+
+    def __str__(self) -> str:
+        head = [] if self.head == "linear" else [self.head]
+        return " × ".join([str(self.loss), *head, *map(str, self.strategies)])
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """What the defaults of a method may depend on."""
+
+    num_classes: int
+    epochs: int
+    steps: int  # over all epochs
+    seen: int  # rows, over all epochs
+    shares: tuple[float, ...]  # (K,): of rows with each given label
+    dataset: str = ""
+    noise: str | None = None  # its kind, as the papers' tables have it; None: unknown
+    rate: float | None = None
+
+    @classmethod
+    def of(cls, task: Task, settings: Settings) -> MethodContext:
+        """The context of a task and the settings of a run."""
+        rows = len(task.train)
+        K = task.train.num_classes
+        dataset = task.dataset
+        noise: str | None
+        noise, rate = noise_kind(task.noise)
+        if noise == "human":  # CIFAR-N's labels, put on CIFAR's images
+            dataset, params = parse_call(task.noise)
+            noise = params.get("which") if dataset == "cifar10n" else "human"
+        elif noise == "none" and dataset in HUMAN:  # the name does not say which labels of CIFAR-10N
+            noise = None if dataset == "cifar10n" else "human"
+            rate = None
+        return cls(
+            num_classes=K,
+            epochs=settings.epochs,
+            steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
+            seen=settings.epochs * rows,
+            shares=tuple(task.train.shares.tolist()),
+            dataset=dataset,
+            noise=noise,
+            rate=rate,
+        )
+
+    @classmethod
+    def of_classes(cls, num_classes: int) -> MethodContext:
+        """The context without a task: 100 rows of each class, in batches and epochs of the default
+        settings.
+        """
+        settings = Settings()
+        rows = 100 * num_classes
+        steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
+        return cls(num_classes, settings.epochs, steps, settings.epochs * rows, (1 / num_classes,) * num_classes)
+
+    @property
+    def many(self) -> bool:
+        """Whether the number of classes is nearer to 100 than to 10, in ratio."""
+        return self.num_classes**2 > 1000
+
+    def epoch(self, share: float) -> int:
+        """The epoch after that share of the training: not the first, and not after the last."""
+        return min(max(1, round(share * self.epochs)), self.epochs - 1)
+
+    def every(self, share: float) -> int:
+        """That share of the training in epochs, at least one."""
+        return max(1, round(share * self.epochs))
+
+    @property
+    def forget(self) -> float:
+        """The share of wrong labels: the rate of synthetic noise, which the papers take as known.
+
+        Otherwise 0.2.
+        """
+        return 0.2 if self.known_rate is None else self.known_rate
+
+    @property
+    def known_rate(self) -> float | None:
+        """The rate of synthetic noise.
+
+        Without noise it is not known, since labels may be wrong nonetheless.
+        """
+        return None if self.noise == "none" else self.rate
