@@ -1,8 +1,10 @@
-"""Figures for a paper, drawn by matplotlib."""
+"""Figures drawn by matplotlib, for a page or a paper."""
 
 from __future__ import annotations
 
+import io
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -24,6 +26,7 @@ LOOK: Any = {
 }  # fmt: skip
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)))
 MARKERS = ("o", "s", "D", "P", "^")
+FEW_POINTS = 1000  # up to which each is drawn as a shape; more are drawn as pixels, which are smaller as a file
 
 
 def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
@@ -59,13 +62,25 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
     return canvas
 
 
+def to_svg(canvas: Canvas, name: str) -> bytes:
+    """Return a drawn figure as SVG, the same every time; its ids are made of ``name``."""
+    import matplotlib
+
+    content = io.BytesIO()
+    # Text stays text, so that characters which matplotlib's own font lacks are shown by the reader's fonts.
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        canvas.savefig(content, format="svg", metadata={"Date": None})
+    return content.getvalue()
+
+
 def _add_legend(canvas: Canvas, entries: Sequence[Entry]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D(
             [], [],
-            color=entry.color.light if entry.color else "#777777",
+            color=entry.color or "#777777",
             linestyle=LINES[entry.dash] if entry.line else "none",
             marker=None if entry.line else MARKERS[entry.dash],
             label=_verbatim(entry.value),
@@ -112,23 +127,24 @@ class _Panel:
 
     def line(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
         marker = MARKERS[one.dash] if len(x) <= marks.FEW else None
-        self.ax.plot(x, y, LINES[one.dash], color=one.color.light, marker=marker)
+        self.ax.plot(x, y, LINES[one.dash], color=one.color, marker=marker)
         if one.layer.low and one.layer.high:
             low, high = one.rows[one.layer.low], one.rows[one.layer.high]
-            self.ax.fill_between(x, low, high, color=one.color.light, alpha=0.2, linewidth=0)
+            self.ax.fill_between(x, low, high, color=one.color, alpha=0.2, linewidth=0)
 
     def points(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
         size = 20 if len(x) < 50 else 8 if len(x) < 1000 else 3
         edge = {"edgecolors": "white", "linewidths": 0.0 if self.image is None else 0.4}
-        self.ax.scatter(x, y, s=size, c=one.color.light, marker=MARKERS[one.dash], alpha=0.85, **edge)
+        is_cloud = len(x) > FEW_POINTS
+        self.ax.scatter(x, y, s=size, c=one.color, marker=MARKERS[one.dash], alpha=0.85, rasterized=is_cloud, **edge)
         if (spread := _spread(one)) is not None:
-            self.ax.errorbar(x, y, yerr=spread, fmt="none", color=one.color.light, linewidth=1)
+            self.ax.errorbar(x, y, yerr=spread, fmt="none", color=one.color, linewidth=1)
 
     def area(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
         top = [low + height for low, height in zip(floor, y, strict=True)]
         alpha = 0.8 if self.figure.stack else 0.25
-        self.ax.fill_between(x, floor, top, color=one.color.light, alpha=alpha, linewidth=0)
-        self.ax.plot(x, top, LINES[one.dash], color=one.color.light)
+        self.ax.fill_between(x, floor, top, color=one.color, alpha=alpha, linewidth=0)
+        self.ax.plot(x, top, LINES[one.dash], color=one.color)
 
     def bars(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
         bars = [other for other in self.drawn if other.layer.kind == "bars"]
@@ -137,7 +153,7 @@ class _Panel:
         width = _step(bars) * (0.8 if named else 1.0) / (len(bars) if beside else 1)
         shift = (bars.index(one) - (len(bars) - 1) / 2) * width if beside else 0.0
         alpha = 1.0 if named or stacked else 0.6
-        self.ax.bar([at + shift for at in x], y, width, floor, color=one.color.light, alpha=alpha, yerr=_spread(one))
+        self.ax.bar([at + shift for at in x], y, width, floor, color=one.color, alpha=alpha, yerr=_spread(one))
 
     def grid(self, one: Series) -> None:
         import numpy as np
