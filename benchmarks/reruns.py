@@ -46,7 +46,7 @@ from noiseproof.bench.tables import (
     ACCURACIES,
     OF_THE_MACHINE,
     Cell,
-    Comparison,
+    CellComparison,
     PaperTable,
     Published,
     heading,
@@ -322,7 +322,7 @@ def reruns(
     return markdown(head, rows) + f"\n{seeds}; {c.within} of {c.judged} within |z| ≤ 2.\n"
 
 
-def _line(table: PaperTable, one: Comparison, blocks: bool) -> list[str]:
+def _line(table: PaperTable, one: CellComparison, blocks: bool) -> list[str]:
     cell = one.cell
     why = "" if one.z is None or abs(one.z) <= 2 else "yes" if find_diagnosis(table, cell) else "no"
     mean, z = _texts(one)
@@ -330,7 +330,7 @@ def _line(table: PaperTable, one: Comparison, blocks: bool) -> list[str]:
     return [*[cell.block] * blocks, cell.row, cell.column, mean, str(cell.published), z, seeds, why]
 
 
-def _texts(one: Comparison) -> tuple[str, str]:
+def _texts(one: CellComparison) -> tuple[str, str]:
     """The mean with its spread, and z."""
     if one.mean is None:
         return "not run", ""
@@ -350,7 +350,7 @@ def readings(table: PaperTable, method: str, without: int) -> str:
         read = by_seed(cell, paper.rows)
         other = by_seed(replace(cell, fields={**cell.fields, "method": method}), swept)
         some = {seed: value for seed, value in read.items() if seed != without}
-        texts = [_texts(summarise(Comparison(cell), of.values(), table, None)) for of in (read, some, other)]
+        texts = [_texts(summarise(CellComparison(cell), of.values(), table, None)) for of in (read, some, other)]
         row = [cell.column, str(cell.published), *(text for pair in texts for text in pair)]
         rows.append([cell.row] * many + row)
     names = (table.cells[0].fields["method"], method)

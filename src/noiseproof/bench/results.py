@@ -48,16 +48,18 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-class Lock(files.Lock):
-    """The right to train one experiment."""
+def lock_run(folder: Path, key: str) -> files.Lock:
+    """Take the right to train one experiment; ``held`` is False if another process has it."""
+    return files.Lock(_lock_path(folder, key))
 
-    def __init__(self, folder: Path, key: str) -> None:
-        super().__init__(folder / "locks" / key)
+
+def _lock_path(folder: Path, key: str) -> Path:
+    return folder / "locks" / key
 
 
 def holder(folder: Path, key: str) -> Json | None:
     """The process and machine that train an experiment now; None if none does."""
-    return files.holder(folder / "locks" / key)
+    return files.holder(_lock_path(folder, key))
 
 
 def result_path(folder: Path, key: str) -> Path:

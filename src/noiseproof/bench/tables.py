@@ -242,7 +242,7 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CellComparison:
     """A cell and the runs that repeat it."""
 
     cell: Cell
@@ -271,14 +271,14 @@ class Comparison:
 
 def compare_cells(
     table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
-) -> list[Comparison]:
+) -> list[CellComparison]:
     """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges.
 
     They are those in ``precision``, or in that with most seeds.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
 
-    def best(cell: Cell) -> Comparison:
+    def best(cell: Cell) -> CellComparison:
         each = (_compare_cell(cell, table, results, chosen, p) for p in ([precision] if precision else PRECISIONS))
         return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
@@ -287,14 +287,14 @@ def compare_cells(
 
 def _compare_cell(
     cell: Cell, table: PaperTable, results: Mapping[str, Json], seeds: Sequence[int], precision: str
-) -> Comparison:
+) -> CellComparison:
     if cell.unavailable:
-        return Comparison(cell)
+        return CellComparison(cell)
     keys = [replace(cell.experiment(seed), precision=precision).key for seed in seeds]
     existing = [results[key] for key in keys if key in results]
     done = [result for result in existing if result["status"] == "done"]
     base = _compare_cell(cell.minus, table, results, seeds, precision) if cell.minus else None
-    empty = Comparison(
+    empty = CellComparison(
         cell,
         wanted=len(seeds),
         failed=len(existing) - len(done) + (base.failed if base else 0),
@@ -335,8 +335,8 @@ def measured(result: Json, cell: Cell) -> float | None:
 
 
 def summarise(
-    empty: Comparison, measured: Iterable[float | None], table: PaperTable, base: Comparison | None
-) -> Comparison:
+    empty: CellComparison, measured: Iterable[float | None], table: PaperTable, base: CellComparison | None
+) -> CellComparison:
     """``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
     values = tuple(value for value in measured if value is not None)
     subtracted = base.mean if base else 0.0
@@ -390,8 +390,8 @@ Rows = list[tuple[str, ...]]
 
 
 def lines(
-    yours: Sequence[Comparison],
-    reruns: Sequence[Comparison],
+    yours: Sequence[CellComparison],
+    reruns: Sequence[CellComparison],
     escape: Callable[[str], str] = str,
     bold: Callable[[str], str] = str,
 ) -> tuple[tuple[str, ...], Rows]:
@@ -412,14 +412,14 @@ def lines(
     return columns[first:], [row[first:] for row in rows]
 
 
-def _rerun_texts(one: Comparison) -> list[str]:
+def _rerun_texts(one: CellComparison) -> list[str]:
     if one.mean is None:
         return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
     first, *others = one.commits
     return [*_texts(one), first + f" +{len(others)}" * bool(others)]
 
 
-def _your_texts(one: Comparison) -> list[str]:
+def _your_texts(one: CellComparison) -> list[str]:
     if one.cell.unavailable:
         return ["", "", "", ""]
     mean, *rest = _texts(one) if one.mean is not None else ("not run", "", f"0/{one.wanted}")
@@ -427,7 +427,7 @@ def _your_texts(one: Comparison) -> list[str]:
     return [mean + f", {one.failed} failed" * (one.failed > 0), *rest, seconds]
 
 
-def _texts(one: Comparison) -> tuple[str, str, str]:
+def _texts(one: CellComparison) -> tuple[str, str, str]:
     mean = _number(one.mean or 0.0, one.spread, one.cell.published.digits)
     return mean, "" if one.z is None else f"{one.z:+.2f}", f"{one.seeds}/{one.wanted}"
 
@@ -441,7 +441,7 @@ def heading(table: PaperTable) -> str:
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
-def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison]) -> list[str]:
+def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]) -> list[str]:
     """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
     done, cannot = [one for one in reruns if one.mean is not None], reasons.total()
@@ -459,7 +459,7 @@ def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Compa
     return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
 
 
-def _sessions(done: Sequence[Comparison]) -> list[str]:
+def _sessions(done: Sequence[CellComparison]) -> list[str]:
     """Hardware, precision and commits of the reruns, a line for each machine."""
     commits: dict[str, dict[str, None]] = {}
     for one in done:
@@ -469,14 +469,14 @@ def _sessions(done: Sequence[Comparison]) -> list[str]:
     return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
 
 
-def _epochs_note(yours: Sequence[Comparison]) -> list[str]:
+def _epochs_note(yours: Sequence[CellComparison]) -> list[str]:
     changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
     usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
     epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}  # one number at most: that of ``with_epochs``
     return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
 
 
-def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison], format: str) -> str:
+def render(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison], format: str) -> str:
     """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")

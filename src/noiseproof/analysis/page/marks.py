@@ -65,7 +65,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """A line of a legend."""
 
     column: str
@@ -186,9 +186,9 @@ def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
     return sorted(groups, key=lambda rows: [ranks[column][rows[column].iloc[0]] for column in columns])
 
 
-def legend(figure: Figure, styles: Styles | None = None) -> list[Entry]:
+def legend(figure: Figure, styles: Styles | None = None) -> list[LegendEntry]:
     """Return colours first, then line styles, then layers; nothing if there is only one mark."""
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], LegendEntry] = {}
     has_grid = False
     for one in series(figure, styles):
         if one.layer.kind in GRIDS:
@@ -200,13 +200,13 @@ def legend(figure: Figure, styles: Styles | None = None) -> list[Entry]:
         if color:
             style = one.dash if dash in (None, color) else 0
             value = one.keys[color]
-            entries.setdefault((color, value), Entry(color, value, one.color, style, line))
+            entries.setdefault((color, value), LegendEntry(color, value, one.color, style, line))
         if dash and dash != color:
             value = one.keys[dash]
-            entries.setdefault((dash, value), Entry(dash, value, None if color else one.color, one.dash, line))
+            entries.setdefault((dash, value), LegendEntry(dash, value, None if color else one.color, one.dash, line))
         if "" in one.keys:
             label = one.keys[""]
-            entries.setdefault(("", label), Entry("", label, one.color, one.dash, line))
+            entries.setdefault(("", label), LegendEntry("", label, one.color, one.dash, line))
     ordered = sorted(entries.values(), key=lambda entry: (not entry.column, entry.color is None))
     return ordered if len(ordered) + has_grid > 1 else []
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.analysis.page import marks
-from noiseproof.analysis.page.marks import GRIDS, Entry, Series, Styles, is_number, text
+from noiseproof.analysis.page.marks import GRIDS, LegendEntry, Series, Styles, is_number, text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -74,7 +74,7 @@ def to_svg(canvas: Canvas, name: str) -> bytes:
     return content.getvalue()
 
 
-def _add_legend(canvas: Canvas, entries: Sequence[Entry]) -> None:
+def _add_legend(canvas: Canvas, entries: Sequence[LegendEntry]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
