@@ -93,7 +93,8 @@ class Needs(Exception):
 
     def __init__(self, what: str, lacking: tuple[Lack, ...] = ()) -> None:
         super().__init__(what)
-        self.what, self.lacking = what, lacking
+        self.what = what
+        self.lacking = lacking
 
 
 class Subjects(dict[str, T]):
@@ -297,7 +298,8 @@ def histogram(values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: N
     whose integral is one in each group.
     """
     tables = []
-    middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    middles = (edges[:-1] + edges[1:]) / 2
+    widths = np.diff(edges)
     for group, member in groups.items():
         counts = np.histogram(values[member & np.isfinite(values)], edges)[0]
         columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:], "samples": counts}

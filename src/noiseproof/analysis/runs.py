@@ -37,7 +37,10 @@ Array = NDArray[Any]
 # Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
 # were prepared is in the source.
 OF_A_SEED = ("seed", *DATA, "input_shape", "augment", "normalise", "source")
-RIGHT, WRONG, ALL = "right", "wrong", "all"  # labels
+# Names of groups of labels.
+RIGHT = "right"
+WRONG = "wrong"
+ALL = "all"
 
 
 class NotARun(ValueError):
@@ -74,11 +77,6 @@ class RunFolder:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
-
-    @property
-    def of_bench(self) -> bool:
-        """Whether it is a run of a sweep, with its result beside it."""
-        return (self.folder.absolute().parent.parent / f"{self.folder.absolute().name}.json").is_file()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -199,7 +197,7 @@ class RunFolder:
     def task(self) -> Task:
         """The data, with the labels of the folder."""
         if "task" in self.given_parts:
-            return self._checked(self.given_parts["task"])
+            return _same_data(self, self.given_parts["task"])
         source = self.config.get("source") or {}
         remedy = "Pass it: open_run(folder, task=…)."
         if not source.get("spec"):
@@ -207,39 +205,24 @@ class RunFolder:
         if "clean" in self.labels and bool((self.labels["clean"] < 0).any()):
             raise NotARun(f"Expected only inputs of the dataset in {self.folder}, got some from elsewhere. {remedy}")
         data = get_dataset(str(source["spec"]), self.data_root)
-        validation = self._part(data, "validation.") if "validation.given" in self.labels else None
+        validation = _labelled_part(self, data, "validation.") if "validation.given" in self.labels else None
         options = {key: source[key] for key in ("paper", "augment", "data_dir") if key in source}
-        return self._checked(make_task(data, self._part(data, ""), validation, noise=self.noise, **options))
+        train = _labelled_part(self, data, "")
+        return _same_data(self, make_task(data, train, validation, noise=self.noise, **options))
 
     @property
     def data_root(self) -> str | Path | None:
         """Where the dataset's files are; None for the default folder."""
         return self.data_dir or (self.config.get("source") or {}).get("data_dir")
 
-    def _part(self, data: Dataset, part: str) -> NoisyData:
-        given, index = (self.labels[part + name] for name in ("given", "index"))
-        if int(index.max()) >= len(data.train) or data.classes != self.classes:
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got another version of {data.name}.")
-        raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
-        clean, soft = (self.labels.get(part + name) for name in ("clean", "soft"))
-        return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
-
-    def _checked(self, task: Task) -> Task:
-        labels, inputs = self.config.get("source", {}).get("labels"), self.config.get("inputs")
-        same = task.train.given.cpu().tolist() == self.given.tolist()
-        if not same or (labels is not None and task.source.get("labels", labels) != labels):
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got other rows or labels.")
-        known_files(self.folder)  # so that images are not read for that
-        if inputs is not None and not same_inputs(task.train.x, inputs):
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got other inputs.")
-        return task
-
     def result(self, accelerator: str = "cpu") -> Result:
         """The run as of its last checkpoint, on that device: models, loss and strategies with their state."""
         recorded = self.config.get("precision")
         precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
         fabric = make_fabric(precision, accelerator=accelerator, devices=1)
-        task, method, settings = self.task, self.method, self.settings
+        task = self.task
+        method = self.method
+        settings = self.settings
         try:
             return reopen(task, method, settings, seed=self.seed, fabric=fabric, folder=self.folder)
         except (RuntimeError, KeyError, TypeError) as error:  # weights of other shapes, an incomplete state
@@ -279,6 +262,37 @@ class RunFolder:
 
 
 Runs = Mapping[str, RunFolder]
+
+
+def _labelled_part(run: RunFolder, data: Dataset, part: str) -> NoisyData:
+    """Return the rows of a part of the data, with the labels in the folder of the run."""
+    given = run.labels[f"{part}given"]
+    index = run.labels[f"{part}index"]
+    if int(index.max()) >= len(data.train) or data.classes != run.classes:
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got another version of {data.name}.")
+    raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
+    clean = run.labels.get(f"{part}clean")
+    soft = run.labels.get(f"{part}soft")
+    return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
+
+
+def _same_data(run: RunFolder, task: Task) -> Task:
+    """Return the task, refused unless it has the labels and inputs of the run."""
+    labels = run.config.get("source", {}).get("labels")
+    inputs = run.config.get("inputs")
+    same = task.train.given.cpu().tolist() == run.given.tolist()
+    if not same or (labels is not None and task.source.get("labels", labels) != labels):
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got other rows or labels.")
+    known_files(run.folder)  # so that images are not read for that
+    if inputs is not None and not same_inputs(task.train.x, inputs):
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got other inputs.")
+    return task
+
+
+def is_of_sweep(run: RunFolder) -> bool:
+    """Return whether a run is of a sweep, whose folder has its result."""
+    folder = run.folder.absolute()
+    return (folder.parent.parent / f"{folder.name}.json").is_file()
 
 
 def open_run(
@@ -329,7 +343,7 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
     Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method, noise and seed.
     """
     runs = [open_run(folder, **options) for folder in folders]
-    if all(run.of_bench for run in runs):
+    if all(map(is_of_sweep, runs)):
         runs.sort(key=lambda run: (run.dataset, run.name, run.noise, run.seed))
     return dict(zip(told_apart([run.name for run in runs], runs), runs, strict=True))
 

@@ -270,7 +270,8 @@ def _run_here(
     todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, fit: Fit = fit_many, wait: bool = True
 ) -> None:
     """Train what no other process trains; then wait for the others, and take over from those that die."""
-    folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
+    folder = plan.folder
+    load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
     alone_on_gpu = plan.engine == "local" and fabrics("32").device.type == "cuda"
     at_once = plan.at_once or (None if alone_on_gpu else 1)  # None: as many as its memory holds
@@ -369,7 +370,8 @@ def _train(
                 lock.release()
                 raise
             started.append((experiment, lock, task))
-            out, samples = folder / "runs" / experiment.key, run.records_samples
+            out = folder / "runs" / experiment.key
+            samples = run.records_samples
             yield Job(task, run.method, run.settings, run.seed, out, samples)
 
     def finished(number: int, outcome: Outcome) -> None:
@@ -427,7 +429,8 @@ def _run_in_processes(todo: Sequence[Experiment], plan: SweepPlan, announce: Ann
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = plan.provenance()
-    every, deaths = frozenset(waiting), Counter[str]()
+    every = frozenset(waiting)
+    deaths = Counter[str]()
     team: list[_Worker] = []
     with stop_on_signals() as stop:
         try:
@@ -607,7 +610,8 @@ def _check_room(resources: Mapping[str, float], threads: int, gpus: float, addre
 
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver trains it."""
-    local_plan, run = _set_up_worker(plan), Experiment.from_dict(experiment, key)
+    local_plan = _set_up_worker(plan)
+    run = Experiment.from_dict(experiment, key)
     _run_here([run], local_plan, lambda *_: None, wait=False)
     return read_result(local_plan.folder, key) if is_complete(local_plan.folder, run) else None
 

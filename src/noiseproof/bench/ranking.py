@@ -57,7 +57,8 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     lengths = sorted({len(values) for values in accuracies.values()})
     if len(lengths) != 1 or not lengths[0]:
         raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
-    places, rounding = [], 0.0 if rows is None else 1 / (rows * math.sqrt(12))
+    places = []
+    rounding = 0.0 if rows is None else 1 / (rows * math.sqrt(12))
     for method, values in accuracies.items():
         done = [value for value in values if not math.isnan(value)]
         mean = fmean(done) if done else None
@@ -85,7 +86,8 @@ def _error(values: Sequence[float], least: float) -> float:
 
 def _paired_t(d: Sequence[float], least: float) -> float:
     """The mean difference over seeds in standard errors."""
-    mean, error = abs(fmean(d)), _error(d, least)
+    mean = abs(fmean(d))
+    error = _error(d, least)
     return mean / error if error >= SAME else math.inf if mean >= SAME else 0.0
 
 
@@ -97,7 +99,8 @@ def _p_value(t: float, seeds: int) -> float:
 
 def _holm(tests: Mapping[str, float]) -> dict[str, float]:
     """p-values by Holm's rule: the smallest times their number, the next times one less, none below the one before."""
-    adjusted, least = {}, 0.0
+    adjusted = {}
+    least = 0.0
     for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
         adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
     return adjusted
@@ -111,7 +114,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     (0.886, 1.0)
     """
     z = 1.959963984540054
-    middle, shrink = share + z * z / (2 * n), 1 + z * z / n
+    middle = share + z * z / (2 * n)
+    shrink = 1 + z * z / n
     half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
     return max(0.0, (middle - half) / shrink), min(1.0, (middle + half) / shrink)
 
@@ -144,7 +148,8 @@ def recommend(places: Sequence[Place]) -> str:
 
 def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str) -> str:
     """The recommendation where there are tests against the best."""
-    tested, untested = [p for p in below if p.p is not None], [p for p in below if p.p is None]
+    tested = [p for p in below if p.p is not None]
+    untested = [p for p in below if p.p is None]
     seeds = min(place.shared for place in tested)
     except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
     if rivals := [place for place in tested if (place.p or 0.0) >= LEVEL]:
@@ -161,7 +166,8 @@ def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: s
 
 def _undecided(seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]) -> str:
     """From which methods the best cannot be told, and from which only because seeds are few."""
-    it, others = "them" if level else "it", [place for place in near if place not in level]
+    it = "them" if level else "it"
+    others = [place for place in near if place not in level]
     reasons = [f"are too few to tell {it} from {_names(far)} (run more)"] * bool(far)
     reasons += [f"cannot tell {it} from {_names(others)}"] * bool(others)
     return f", but {seeds} seeds {' and '.join(reasons)}" * bool(reasons)

@@ -78,7 +78,8 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
     [5, 6]
     """
-    reruns, precisions = load_reruns(table.paper), (precision,) if precision else PRECISIONS
+    reruns = load_reruns(table.paper)
+    precisions = (precision,) if precision else PRECISIONS
 
     def done(cell: Cell) -> set[int]:
         metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric  # hours of another machine are not missed

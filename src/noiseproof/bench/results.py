@@ -125,7 +125,8 @@ def read_results(folder: str | Path, damaged: Callable[[ValueError], None] | Non
 
     A damaged one is left out and told to ``damaged``; without it, it is refused.
     """
-    folder, results = files.check_place(folder, folder=True), dict[str, Json]()
+    folder = files.check_place(folder, folder=True)
+    results = dict[str, Json]()
     for name in sorted(path.name for path in folder.glob("*.json") if _NAME.fullmatch(path.name)):
         try:
             if (result := read_result(folder, name[:16])) is not None:
@@ -158,7 +159,8 @@ def write_result(folder: Path, result: Json) -> None:
     text = json.dumps({**result, "checksum": _checksum(result)}, indent=1, ensure_ascii=False)
     write_text(result_path(folder, result["key"]), text + "\n")
     if result["status"] == "done":
-        run, experiment = folder / "runs" / result["key"], result["experiment"]
+        run = folder / "runs" / result["key"]
+        experiment = result["experiment"]
         if not experiment.get("samples"):
             shutil.rmtree(run / "samples", ignore_errors=True)
         if not experiment.get("weights"):
@@ -252,7 +254,8 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
     Each run appears once, in its first spelling.
     """
-    folder, states = files.check_place(folder, folder=True), dict[Experiment, str]()
+    folder = files.check_place(folder, folder=True)
+    states = dict[Experiment, str]()
     for experiment in once(experiments):
         if is_complete(folder, experiment):
             states[experiment] = str((read_result(folder, experiment.key) or {})["status"])

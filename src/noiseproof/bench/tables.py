@@ -96,7 +96,8 @@ class Cell:
     @property
     def names(self) -> set[str]:
         """Names by which it can be selected."""
-        dataset, method = self.fields["dataset"], self.fields["method"]
+        dataset = self.fields["dataset"]
+        method = self.fields["method"]
         parts = (dataset, dataset.partition(":")[0], method, method.partition(" & ")[0])
         return {name.casefold() for name in (self.block, self.row, self.column, *parts) if name}
 
@@ -145,7 +146,8 @@ class PaperTable:
         """
 
         def change(cell: Cell) -> Cell:
-            settings, usual = {**cell.settings, "epochs": epochs}, None if cell.epochs == epochs else cell.epochs
+            settings = {**cell.settings, "epochs": epochs}
+            usual = None if cell.epochs == epochs else cell.epochs
             return replace(cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus))
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
@@ -330,7 +332,8 @@ def measured(result: Json, cell: Cell) -> float | None:
         name, unit = ("alpha", ALPHA_UNIT) if cell.metric == "α_t" else (cell.metric, 1.0)
         value = (result.get("measured") or {}).get(name)
     else:
-        value, unit = (result[cell.epoch] or {}).get(cell.metric), 100.0
+        value = (result[cell.epoch] or {}).get(cell.metric)
+        unit = 100.0
     return None if value is None else unit * value
 
 
@@ -444,7 +447,8 @@ def heading(table: PaperTable) -> str:
 def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]) -> list[str]:
     """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
-    done, cannot = [one for one in reruns if one.mean is not None], reasons.total()
+    done = [one for one in reruns if one.mean is not None]
+    cannot = reasons.total()
     ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
     counts = (
@@ -490,7 +494,8 @@ def render(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
     escape, bold, assemble = FORMATS[format]
     columns, rows = lines(yours, reruns, escape, bold)
-    title, below = escape(heading(table)), [escape(note) for note in notes(table, yours, reruns)]
+    title = escape(heading(table))
+    below = [escape(note) for note in notes(table, yours, reruns)]
     sides = ["left" if column in CELL[:3] else "right" for column in columns]
     return assemble(title, columns, sides, rows, below)
 

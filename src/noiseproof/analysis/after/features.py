@@ -72,7 +72,8 @@ def feature_map(
     assert given is not None
     label = np.full(len(given), "unknown", object) if clean is None else np.where(given == clean, RIGHT, WRONG)
     columns = {"x": positions[:, 0], "y": positions[:, 1], "row": chosen.numpy()}
-    given_class, true_class = _named(given, run.classes), _named(given if clean is None else clean, run.classes)
+    given_class = _named(given, run.classes)
+    true_class = _named(given if clean is None else clean, run.classes)
     return pd.DataFrame(columns | {"given": given_class, "label": label, "class": true_class})
 
 
@@ -109,7 +110,8 @@ def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15)
     """A grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides: (resolution², 2)."""
     x = np.asarray(points, dtype=np.float64)
     check_count("resolution", resolution, 2)
-    low, high = x.min(0), x.max(0)
+    low = x.min(0)
+    high = x.max(0)
     margin = border * np.maximum(high - low, 1e-9)
     first, second = np.linspace(low - margin, high + margin, resolution).T
     return np.stack(np.meshgrid(first, second, indexing="ij"), -1).reshape(-1, 2)
@@ -126,10 +128,12 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
         raise ValueError(
             f"Expected two classes of points in the plane, got {run.num_classes} classes of {run.dataset}."
         )
-    state, grid = run.result().run, plane_grid(points.cpu(), resolution=resolution)
+    state = run.result().run
+    grid = plane_grid(points.cpu(), resolution=resolution)
     p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
     background = pd.DataFrame({"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)})
-    x, given = points.cpu().double().numpy(), data.given.cpu().numpy()
+    x = points.cpu().double().numpy()
+    given = data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()
     at = {"x1": x[:, 0], "x2": x[:, 1], "given": _named(given, run.classes)}
     return pd.concat([background, pd.DataFrame(at | {"label": np.where(right, RIGHT, WRONG)})], ignore_index=True)

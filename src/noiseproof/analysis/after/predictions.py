@@ -53,7 +53,8 @@ class Predictions:
 
 def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
     """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and probabilities."""
-    y, p = np.asarray(labels), np.asarray(pred_probs, dtype=np.float64)
+    y = np.asarray(labels)
+    p = np.asarray(pred_probs, dtype=np.float64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(p):
         raise ValueError(
             f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
@@ -141,7 +142,8 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
             labels: Array = strategy.table.mean(1).argmax(1).cpu().numpy()
             return labels
         if isinstance(strategy, LabelCorrection) and strategy.kept is not None and strategy.predicted is not None:
-            kept, predicted = strategy.kept.double().cpu().numpy()[:, None], strategy.predicted.cpu().numpy()
+            kept = strategy.kept.double().cpu().numpy()[:, None]
+            predicted = strategy.predicted.cpu().numpy()
             tables = [table for table in (predicted, y) if table.ndim == 2]
             K = tables[0].shape[1] if tables else max(int(predicted.max()), int(y.max())) + 1
             onto, label = (table if table.ndim == 2 else np.eye(K)[table] for table in (predicted, y))
@@ -165,7 +167,8 @@ def _annotations(run: RunFolder) -> Array | None:
         return None
     parts = [run.labels[name] for name in ("index", "validation.index") if name in run.labels]
     truths = [run.labels[name] for name in ("clean", "validation.clean") if name in run.labels]
-    rows, truth = torch.cat(parts), torch.cat(truths)
+    rows = torch.cat(parts)
+    truth = torch.cat(truths)
     if not torch.equal(rows.sort().values, torch.arange(50_000)) or bool((truth < 0).any()):
         return None  # not exactly all images
     try:
@@ -198,7 +201,8 @@ def dissection(
     y, prediction, loss, truth = _same_rows(labels=labels, predicted=predicted, losses=losses, clean=clean)
     size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
     order = np.argsort(loss, kind="stable")
-    right_label, right_prediction = (y == truth)[order], (prediction == truth)[order]
+    right_label = (y == truth)[order]
+    right_prediction = (prediction == truth)[order]
     interval = np.arange(len(y)) // size
     last = int(interval[-1])
     middle = np.minimum(np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2)
@@ -267,7 +271,8 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
 
     Rows of no class (−1) are left out.
     """
-    (y, truth), K = _same_rows(labels=labels, clean=clean), len(classes)
+    y, truth = _same_rows(labels=labels, clean=clean)
+    K = len(classes)
     _check_classes("labels", y, K)
     _check_classes("clean labels", truth, K, lowest=-1)
     known = truth >= 0
@@ -325,7 +330,8 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
     """
     given, clean = part_labels(run, part)
     result = run.result()
-    loss, y = result.run.loss, torch.from_numpy(given).to(result.run.device)
+    loss = result.run.loss
+    y = torch.from_numpy(given).to(result.run.device)
 
     def compute(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, K + 3)
         columns = [log_probs(loss, outs).double().exp()]
@@ -338,7 +344,8 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
         return torch.cat(columns, 1)
 
     values = per_row(result.run, compute, run.inputs(part)).cpu().numpy()
-    p, (margins, trust, variance) = values[:, :-3], values[:, -3:].T
+    p = values[:, :-3]
+    margins, trust, variance = values[:, -3:].T
     names = np.array(run.classes, dtype=object)
     index = run.labels.get({"train": "index", "validation": "validation.index"}.get(part, ""))
     table = {"row": np.arange(len(given)) if index is None else index.numpy(), "given_label": names[given]}

@@ -100,7 +100,8 @@ def values(column: pd.Series[Any]) -> list[Any]:
 def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
     """A colour for every value of every colour column, the same in all figures."""
     columns: dict[str, dict[Any, None]] = {}
-    names, behind = set(), set()
+    names = set()
+    behind = set()
     for figure in figures:
         for column in dict.fromkeys(layer.color for layer in figure.layers if layer.kind not in GRIDS and layer.color):
             columns.setdefault(column, {}).update(dict.fromkeys(values(figure.data[column])))
@@ -223,7 +224,8 @@ def grid(one: Series) -> tuple[list[Any], list[Any], list[list[float]]]:
     """The x, the y and the values of a grid; missing values are NaN."""
     assert one.layer.z is not None
     rows = one.rows.dropna(subset=[one.layer.z])
-    xs, ys = values(rows[one.layer.x]), values(rows[one.layer.y])
+    xs = values(rows[one.layer.x])
+    ys = values(rows[one.layer.y])
     places = [{value: n for n, value in enumerate(along)} for along in (xs, ys)]
     z = [[math.nan] * len(xs) for _ in ys]
     for x, y, value in zip(rows[one.layer.x], rows[one.layer.y], rows[one.layer.z], strict=True):
@@ -236,7 +238,8 @@ def z_range(marks: Sequence[Series]) -> tuple[float, float] | None:
     spans = [(one.rows[one.layer.z].min(), one.rows[one.layer.z].max()) for one in marks if one.layer.z]
     if not spans:
         return None
-    low, high = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
+    low = float(min(low for low, _ in spans))
+    high = float(max(high for _, high in spans))
     return low, high if high > low else low + 1.0
 
 

@@ -38,7 +38,8 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import MaxNLocator
 
-    drawn, titles = marks.series(figure, styles), marks.panels(figure)
+    drawn = marks.series(figure, styles)
+    titles = marks.panels(figure)
     rows, columns = marks.shape(len(titles))
     with matplotlib.rc_context(LOOK):
         canvas = Canvas(figsize=(max(3.4 * columns, 4.2), 2.8 * rows))
@@ -103,7 +104,10 @@ class _Panel:
     """The marks of one panel, with a method for each kind of layer."""
 
     def __init__(self, ax: Any, figure: Figure, drawn: Sequence[Series], span: tuple[float, float] | None) -> None:
-        self.ax, self.figure, self.drawn, self.span = ax, figure, drawn, span
+        self.ax = ax
+        self.figure = figure
+        self.drawn = drawn
+        self.span = span
         self.names = {along: marks.axis_names(drawn, along) for along in "xy"}
         self.tops: Counter[Any] = Counter()  # of the stack at each x
         self.image: Any = None  # a grid, which a colour bar explains
@@ -129,7 +133,8 @@ class _Panel:
         marker = MARKERS[one.dash] if len(x) <= marks.FEW else None
         self.ax.plot(x, y, LINES[one.dash], color=one.color, marker=marker)
         if one.layer.low and one.layer.high:
-            low, high = one.rows[one.layer.low], one.rows[one.layer.high]
+            low = one.rows[one.layer.low]
+            high = one.rows[one.layer.high]
             self.ax.fill_between(x, low, high, color=one.color, alpha=0.2, linewidth=0)
 
     def points(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
@@ -148,7 +153,8 @@ class _Panel:
 
     def bars(self, one: Series, x: list[Any], y: list[Any], floor: list[float]) -> None:
         bars = [other for other in self.drawn if other.layer.kind == "bars"]
-        named, stacked = bool(self.names["x"]), self.figure.stack
+        named = bool(self.names["x"])
+        stacked = self.figure.stack
         beside = named and not stacked
         width = _step(bars) * (0.8 if named else 1.0) / (len(bars) if beside else 1)
         shift = (bars.index(one) - (len(bars) - 1) / 2) * width if beside else 0.0
@@ -161,7 +167,10 @@ class _Panel:
 
         assert self.span is not None
         xs, ys, z = marks.grid(one)
-        x, y, ax, (low, high) = self.places(xs, "x"), self.places(ys, "y"), self.ax, self.span
+        x = self.places(xs, "x")
+        y = self.places(ys, "y")
+        ax = self.ax
+        low, high = self.span
         look = {"cmap": LinearSegmentedColormap.from_list("noiseproof", marks.VIRIDIS), "vmin": low, "vmax": high}
         if one.layer.kind == "surface":
             ax.set_zlim(low, high)
@@ -188,7 +197,8 @@ class _Panel:
                     self.ax.text(at, place, f"{value:.3g}", ha="center", va="center", fontsize=6, color=ink)
 
     def axes(self) -> None:
-        ax, names = self.ax, {along: list(map(_verbatim, of)) for along, of in self.names.items()}
+        ax = self.ax
+        names = {along: list(map(_verbatim, of)) for along, of in self.names.items()}
         if names["x"]:
             crowded = max(map(len, names["x"])) * len(names["x"]) > 40
             ax.set_xticks(range(len(names["x"])), names["x"], **({"rotation": 45, "ha": "right"} if crowded else {}))

@@ -31,13 +31,17 @@ from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
 from noiseproof.core.messages import Brief
 from noiseproof.data.votes import Votes
 
-ROUNDS, CONVERGED = 50, 1e-4  # of EM, and the change of probabilities that ends it
-OVERALL, PER_CLASS = 4.0, 5.0
+ROUNDS = 50  # of EM, at most
+CONVERGED = 1e-4  # the change of probabilities that ends EM
+OVERALL = 4.0
+PER_CLASS = 5.0
 OF_CROWD = 10.0  # labels that each class of the crowd's own confusion starts with
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 OF_VOTES = 3.0  # chosen on simulated crowds with 2, 3 and 5 votes a row
 OWN_ROWS = 50  # of a crowd that is fitted by itself; smaller ones are fitted with the largest
-BURN_IN, DRAWS, EVERY = 50, 25, 8  # sweeps before the first draw, draws, and sweeps from one to the next
+BURN_IN = 50  # sweeps before the first draw
+DRAWS = 25
+EVERY = 8  # sweeps from one draw to the next
 DRAWN_OF_VOTES = 0.3  # times OF_VOTES for draws: shares of the votes are shares of the classes blurred by errors
 LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
 
@@ -98,7 +102,8 @@ class VotedRows:
     @cached_property
     def crowds(self) -> tuple[Tensor, Tensor]:
         """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is in no other."""
-        N, A = len(self.votes), len(self.votes.names)
+        N = len(self.votes)
+        A = len(self.votes.names)
         ones = np.ones(len(self.votes.row), dtype=bool)
         links = coo_array((ones, (self.votes.row, N + self.votes.annotator)), (N + A, N + A))
         part = connected_components(links, directed=False)[1]
@@ -120,7 +125,8 @@ class VotedRows:
     @cached_property
     def blocks(self) -> list[tuple[slice, slice]]:
         """Slices of rows, small enough to copy, and of their votes."""
-        first, N = self.votes.first, len(self.votes)
+        first = self.votes.first
+        N = len(self.votes)
         step = max(1, int(BLOCK / self.num_classes / max(1.0, len(self.row) / max(N, 1))))
         ends = [(i, min(i + step, N)) for i in range(0, N, step)]
         return [(slice(i, j), slice(int(first[i]), int(first[j]))) for i, j in ends]
@@ -162,7 +168,8 @@ class _Counts:
     truth: Tensor = field(init=False)  # (C, K): rows of each crowd
 
     def __post_init__(self) -> None:
-        A, K = len(self.rows.votes.names), self.rows.num_classes
+        A = len(self.rows.votes.names)
+        K = self.rows.num_classes
         self.votes = torch.zeros(A, K, K, dtype=torch.float64)
         self.truth = torch.ones_like(self.rows.vote_shares)
 
@@ -172,11 +179,13 @@ class _Counts:
 
     def annotators(self, beta: float, random: np.random.Generator | None = None) -> Annotators:
         """The estimates, or with ``random`` a draw from the distribution whose mean they are."""
-        rows, counts = self.rows, self.votes.transpose(1, 2)
+        rows = self.rows
+        counts = self.votes.transpose(1, 2)
         # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes
         # them.
         few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
-        confusion, accuracy = torch.empty_like(self.votes), torch.empty(len(self.votes), dtype=torch.float64)
+        confusion = torch.empty_like(self.votes)
+        accuracy = torch.empty(len(self.votes), dtype=torch.float64)
         for crowd in range(len(self.truth)):
             members = rows.crowds[1] == crowd
             confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few, random)
@@ -192,7 +201,8 @@ def fit_annotators(rows: VotedRows) -> Annotators:
     fitted = Annotators(confusion, right[:, 0], 1.0, rows.vote_shares)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
-        counts, fit_of_beta = _Counts(rows), torch.zeros(len(BETAS), dtype=torch.float64)
+        counts = _Counts(rows)
+        fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
         for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
             counts.add(truth, block, votes)
             if rows.probs is not None:
@@ -202,7 +212,8 @@ def fit_annotators(rows: VotedRows) -> Annotators:
                     for beta in BETAS
                 ])  # fmt: skip
         beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
-        before, fitted = fitted, counts.annotators(beta)
+        before = fitted
+        fitted = counts.annotators(beta)
         if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
             break
     return fitted
@@ -227,11 +238,13 @@ def _estimate(
 ) -> tuple[Tensor, Tensor]:
     """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start with."""
     K = counts.shape[-1]
-    labels, hits = counts.sum((1, 2)), counts.diagonal(dim1=1, dim2=2).sum(1)
+    labels = counts.sum((1, 2))
+    hits = counts.diagonal(dim1=1, dim2=2).sum(1)
     mean = ((hits.sum() + 1) / (labels.sum() + 1.25)).clamp(0.02, 0.999)  # a prior of 80 %
     of_two = torch.stack([hits + OVERALL * mean, labels - hits + OVERALL * (1 - mean)], 1)
     accuracy = _mean(of_two, random)[:, 0].clamp(0.02, 0.999)
-    crowd, start = counts.sum(0), OF_CROWD * few  # (K, K)
+    crowd = counts.sum(0)  # (K, K)
+    start = OF_CROWD * few
     crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (crowd.sum(1, keepdim=True) + start)
     # r_a moves the log odds of a right label in all classes alike
     odds = torch.logit(crowd.diagonal().clamp(0.001, 0.999)) + (torch.logit(accuracy) - torch.logit(mean))[:, None]
