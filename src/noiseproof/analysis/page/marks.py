@@ -157,25 +157,33 @@ def series(figure: Figure, styles: Styles | None = None) -> list[Series]:
 
 def _layer_series(figure: Figure, layer: Layer, plain: str, styles: Styles) -> Iterator[Series]:
     data = figure.data.reset_index(drop=True)
-    panel = figure.panel
-    dash = layer.dash
-    color = None if layer.kind in GRIDS else layer.color
-    panels = [text(value) for value in values(data[panel])] if panel else []
-    dashes = [text(value) for value in values(data[dash])] if dash else []
-    columns = list(dict.fromkeys(column for column in (panel, color, dash) if column is not None))
+    color = layer.color
+    if layer.kind in GRIDS:
+        color = None
+    columns = [column for column in dict.fromkeys((figure.panel, color, layer.dash)) if column]
+    panels = _places(data, figure.panel)
+    dashes = _places(data, layer.dash)
     for rows in _groups(data, columns):
         if rows[layer.z or layer.y].isna().all():
             continue
         keys = {column: text(rows[column].iloc[0]) for column in columns}
-        style = styles[color, keys[color]] if color else Style(plain, 0)
-        yield Series(
-            layer=layer,
-            rows=rows,
-            panel=panels.index(keys[panel]) if panel else 0,
-            keys=keys if color or dash or not layer.label else keys | {"": layer.label},
-            color=style.color,
-            dash=(dashes.index(keys[dash]) if dash else style.dash) % DASHES,
-        )
+        style = Style(plain, 0)
+        if color:
+            style = styles[color, keys[color]]
+        dash = style.dash
+        if layer.dash:
+            dash = dashes[keys[layer.dash]]
+        panel = panels[keys[figure.panel]] if figure.panel else 0
+        if layer.label and not color and not layer.dash:
+            keys[""] = layer.label
+        yield Series(layer, rows, panel, keys, style.color, dash % DASHES)
+
+
+def _places(data: pd.DataFrame, column: str | None) -> dict[str, int]:
+    """Return the place of each value of a column, in the order of ``values``."""
+    if not column:
+        return {}
+    return {text(value): place for place, value in enumerate(values(data[column]))}
 
 
 def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
