@@ -112,8 +112,10 @@ class RunFolder:
         """The epochs, counted from 1, whose samples were recorded; none without ``--samples``."""
         names = [path.stem.removeprefix("epoch-") for path in (self.folder / "samples").glob("epoch-*.safetensors")]
         recorded = {int(name) for name in names if name.isdecimal()}
+        if not recorded:
+            return ()
         # A run that resumed from an earlier checkpoint has files of epochs that it has yet to train again.
-        return tuple(sorted(recorded & set(self.rows["epoch"].tolist()))) if recorded else ()
+        return tuple(sorted(recorded & set(self.rows["epoch"].tolist())))
 
     def samples(self, epoch: int) -> dict[str, Array]:
         """``margin``, ``prediction``, ``weight``, ``pull`` of all training rows in an epoch.
@@ -123,9 +125,9 @@ class RunFolder:
         Rows that the epoch left out have NaN, and −1 as their prediction.
         """
         if epoch not in self.sample_epochs:
-            epochs = self.sample_epochs
-            few = ", ".join(map(str, epochs if len(epochs) < 6 else (*epochs[:3], "…", epochs[-1])))
-            known = f"has those of {few}" if few else "was trained without --samples"
+            known = "was trained without --samples"
+            if self.sample_epochs:
+                known = f"has those of {_few(self.sample_epochs)}"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
         return {name: (v.float() if v.is_floating_point() else v.long()).numpy() for name, v in tensors.items()}
@@ -237,15 +239,16 @@ class RunFolder:
 
         Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
-        models = (self._result if which == "last" else self.result()).models
-        if which != "last":
-            path = self.folder / f"{which}.safetensors"
-            if not path.is_file():
-                raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
-            tensors = _read(path)
-            for m, model in enumerate(models):
-                prefix = f"models.{m}."
-                model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        if which == "last":
+            return [model.eval() for model in self._result.models]
+        models = self.result().models
+        path = self.folder / f"{which}.safetensors"
+        if not path.is_file():
+            raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
+        tensors = _read(path)
+        for m, model in enumerate(models):
+            prefix = f"models.{m}."
+            model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         return [model.eval() for model in models]
 
     def inputs(self, part: Part) -> Inputs:
@@ -289,6 +292,12 @@ def _same_data(run: RunFolder, task: Task) -> Task:
     return task
 
 
+def _few(epochs: Sequence[int]) -> str:
+    if len(epochs) < 6:
+        return ", ".join(map(str, epochs))
+    return f"{', '.join(map(str, epochs[:3]))}, …, {epochs[-1]}"
+
+
 def is_of_sweep(run: RunFolder) -> bool:
     """Return whether a run is of a sweep, whose folder has its result."""
     folder = run.folder.absolute()
@@ -321,9 +330,14 @@ def open_run(
     path = Path(folder)
     file = path / "run.json"
     if not file.is_file():
-        problem = "no such folder" if not path.exists() else "no run.json in it" if path.is_dir() else "a file"
-        of_runs = f"Its runs are {path / 'runs'}/*." if (path / "runs").is_dir() else ""
-        remedy = of_runs or "`noiseproof train --out FOLDER` writes one."
+        problem = "no such folder"
+        remedy = "`noiseproof train --out FOLDER` writes one."
+        if path.is_dir():
+            problem = "no run.json in it"
+        elif path.exists():
+            problem = "a file"
+        if (path / "runs").is_dir():
+            remedy = f"Its runs are {path / 'runs'}/*."
         raise NotARun(f"Expected the folder of a run, got {path}: {problem}. {remedy}")
     _check(path, file.name)
     try:
@@ -364,7 +378,9 @@ def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
 
 def _method(text: str) -> Method:
     loss, *parts = text.split(" × ")
-    head = parts.pop(0) if parts and parts[0].partition(":")[0] in HEADS else "linear"
+    head = "linear"
+    if parts and parts[0].partition(":")[0] in HEADS:
+        head = parts.pop(0)
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))
 
 
@@ -416,7 +432,9 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
     rows = []
     for name, run in runs.items():
         row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
-        row |= {"wrong labels": "unknown" if run.rate is None else f"{run.rate:.1%}"}
+        row |= {"wrong labels": "unknown"}
+        if run.rate is not None:
+            row |= {"wrong labels": f"{run.rate:.1%}"}
         row |= {"model": str(run.config.get("model", "")), "epochs": int(run.rows["epoch"].max()), "seed": run.seed}
         columns = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
         last = run.rows.iloc[-1]
@@ -427,4 +445,6 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
 def page_title(runs: Runs) -> str:
     """The title of a page about these runs."""
     datasets = " and ".join(dict.fromkeys(run.dataset for run in runs.values()))
-    return f"{next(iter(runs))} on {datasets}" if len(runs) == 1 else f"{len(runs)} runs on {datasets}"
+    if len(runs) == 1:
+        return f"{next(iter(runs))} on {datasets}"
+    return f"{len(runs)} runs on {datasets}"

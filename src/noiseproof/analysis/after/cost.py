@@ -56,7 +56,9 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accur
     _check_columns(runs, [*by, metric])
     groups = runs.groupby(list(by), sort=True)[metric]
     table = groups.agg(mean="mean", std="std", runs="count").reset_index()
-    table["low"], table["high"] = table["mean"] - table["std"].fillna(0), table["mean"] + table["std"].fillna(0)
+    spread = table["std"].fillna(0)
+    table["low"] = table["mean"] - spread
+    table["high"] = table["mean"] + spread
     return table
 
 
@@ -112,8 +114,12 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     words = trials.metric.replace("_", " ")
     if len(by) not in (1, 2):
         raise ValueError(f"Expected one or two hyperparameters, got {by}.")
-    several = "method" if "method" in trials.results and trials.results["method"].nunique() > 1 else None
-    table = sensitivity(trials.results, [several, *by] if several else by, trials.metric)
+    several = None
+    if "method" in trials.results and trials.results["method"].nunique() > 1:
+        several = "method"
+    columns = [several, *by] if several else by
+    table = sensitivity(trials.results, columns, trials.metric)
+    panel = None
     if len(by) == 1:
         layer = Layer("line", by[0], "mean", color=several, low="low", high="high")
         y_label = words
@@ -122,6 +128,7 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
         table = table.astype(dict.fromkeys(by, str))  # the values tried, not a scale
         layer = Layer("heat", by[0], by[1], z="mean", label=words)
         y_label = by[1]
+        panel = several
         paper = "LN paper, Figs. 5, 8"
     return table, {
         "name": "sensitivity-" + "-".join(by),
@@ -129,7 +136,7 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
         "reading": f"Mean {words} over seeds: where it changes little around the best value, little tuning is needed.",
         "paper": paper,
         "layers": (layer,),
-        "panel": several if len(by) == 2 else None,
+        "panel": panel,
         "x_label": by[0],
         "y_label": y_label,
     }

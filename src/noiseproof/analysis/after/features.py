@@ -49,9 +49,10 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
         h = PCA(50, svd_solver="full").fit_transform(h)
     if not h.std(0).any():  # a model that has learned nothing may map all rows to the same features
         return np.zeros((len(h), 2))
-    positions: Array = TSNE(
-        2, perplexity=min(perplexity, (len(h) - 1) / 3), init="pca" if h.shape[1] > 1 else "random", random_state=seed
-    ).fit_transform(h)
+    start = "pca" if h.shape[1] > 1 else "random"
+    largest = (len(h) - 1) / 3  # that t-SNE takes
+    embedding = TSNE(2, perplexity=min(perplexity, largest), init=start, random_state=seed)
+    positions: Array = embedding.fit_transform(h)
     return positions
 
 
@@ -68,13 +69,17 @@ def feature_map(
     chosen = shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
     features = penultimate_features(result.models[0], result.run.fetch(x, chosen, result.run.normalise))  # type: ignore[arg-type]
     positions = tsne(features.cpu(), perplexity=perplexity, seed=seed)
-    given, clean = (None if column is None else column[chosen.numpy()] for column in part_labels(run, part))
-    assert given is not None
-    label = np.full(len(given), "unknown", object) if clean is None else np.where(given == clean, RIGHT, WRONG)
-    columns = {"x": positions[:, 0], "y": positions[:, 1], "row": chosen.numpy()}
-    given_class = _named(given, run.classes)
-    true_class = _named(given if clean is None else clean, run.classes)
-    return pd.DataFrame(columns | {"given": given_class, "label": label, "class": true_class})
+    index = chosen.numpy()
+    given, clean = part_labels(run, part)
+    given = given[index]
+    columns: dict[str, Any] = {"x": positions[:, 0], "y": positions[:, 1], "row": index}
+    columns["given"] = _named(given, run.classes)
+    if clean is None:
+        columns |= {"label": "unknown", "class": columns["given"]}
+    else:
+        clean = clean[index]
+        columns |= {"label": np.where(given == clean, RIGHT, WRONG), "class": _named(clean, run.classes)}
+    return pd.DataFrame(columns)
 
 
 def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:

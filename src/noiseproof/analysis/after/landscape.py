@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from noiseproof.analysis.before.label_noise import total_noise, weight_noise
 from noiseproof.analysis.figures import READABLE, Figure, Layer, Needs, Subjects, each, figure, first_seeds, stack
-from noiseproof.analysis.runs import NotARun, RunFolder, Runs
+from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.messages import Progress
 from noiseproof.core.output import Output
@@ -288,14 +288,18 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
         raise NotARun(f"Expected a run whose logits are log-odds in {run.folder}, got `{result.run.loss}`.")
     data = result.run.data
     model = result.models[0].eval().requires_grad_(True)
-    count = min(len(data), max(8, PASSES // data.num_classes) if rows is None else rows)
+    if rows is None:
+        rows = max(8, PASSES // data.num_classes)
+    count = min(len(data), rows)
     index = torch.linspace(0, len(data) - 1, count).round().long()
     table = []
     raw: Tensor = next(read_batches(data.x, [index]))
     for row, x in zip(index.tolist(), result.run.prepare(raw, result.run.normalise), strict=True):
         with torch.no_grad():
             confidence = float(result.run.loss.scores(model(x[None])).softmax(1).max())
-        label = "unknown" if run.is_flipped is None else "wrong" if run.is_flipped[row] else "right"
+        label = "unknown"
+        if run.is_flipped is not None:
+            label = WRONG if run.is_flipped[row] else RIGHT
         for kind, on in ((LABELS, "labels"), (LOGITS, "logits")):
             deviation = total_noise(weight_noise(model, x, on=on))  # type: ignore[arg-type]
             table.append({"row": row, "kind": kind, "confidence": confidence, "label": label, "deviation": deviation})
