@@ -328,9 +328,12 @@ def measured(result: Json, cell: Cell) -> float | None:
         return float(result["seconds"]) / 3600
     if cell.metric == "memory":
         return float(result["peak_memory"]) / 2**30
-    if cell.metric in MEASURES:
-        name, unit = ("alpha", ALPHA_UNIT) if cell.metric == "α_t" else (cell.metric, 1.0)
-        value = (result.get("measured") or {}).get(name)
+    unit = 1.0
+    if cell.metric == "α_t":
+        value = (result.get("measured") or {}).get("alpha")
+        unit = ALPHA_UNIT
+    elif cell.metric in MEASURES:
+        value = (result.get("measured") or {}).get(cell.metric)
     else:
         value = (result[cell.epoch] or {}).get(cell.metric)
         unit = 100.0
@@ -340,28 +343,32 @@ def measured(result: Json, cell: Cell) -> float | None:
 def summarise(
     empty: CellComparison, measured: Iterable[float | None], table: PaperTable, base: CellComparison | None
 ) -> CellComparison:
-    """``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
+    """Return ``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
     values = tuple(value for value in measured if value is not None)
-    subtracted = base.mean if base else 0.0
-    if not values or subtracted is None:
+    if not values:
         return empty
     mean, spread = _summary(values, table.statistic)
-    judged = base is None and empty.cell.metric not in OF_THE_MACHINE and empty.cell.usual_epochs is None
-    return replace(
-        empty,
-        values=values,
-        seeds=min(len(values), base.seeds) if base else len(values),
-        mean=mean - subtracted,
-        spread=spread,
-        z=z_score(values, empty.cell.published, table.statistic, table.runs) if judged else None,
-    )
+    cell = empty.cell
+    if base is not None:
+        if base.mean is None:
+            return empty
+        seeds = min(len(values), base.seeds)
+        return replace(empty, values=values, seeds=seeds, mean=mean - base.mean, spread=spread)
+    z = None
+    if cell.metric not in OF_THE_MACHINE and cell.usual_epochs is None:
+        z = z_score(values, cell.published, table.statistic, table.runs)
+    return replace(empty, values=values, seeds=len(values), mean=mean, spread=spread, z=z)
 
 
 def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, float | None]:
     if statistic == "best":
         return max(values), None
-    deviation = stdev(values) if len(values) > 1 else None
-    return fmean(values), deviation if statistic != "sem" or deviation is None else deviation / math.sqrt(len(values))
+    if len(values) == 1:
+        return fmean(values), None
+    spread = stdev(values)
+    if statistic == "sem":
+        spread /= math.sqrt(len(values))
+    return fmean(values), spread
 
 
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
@@ -378,10 +385,15 @@ def z_score(values: Sequence[float], published: Published, statistic: Statistic,
     """
     if not values or published.spread is None or statistic not in ("std", "sem"):
         return None
-    theirs = published.spread**2 / (runs if statistic == "std" else 1)
-    scatter = stdev(values) ** 2 if len(values) > 1 else theirs * runs
-    error = math.sqrt(scatter / len(values) + theirs)
-    return (fmean(values) - published.mean) / (error or 10**-published.digits / math.sqrt(12))
+    theirs = published.spread**2  # squared standard error of their mean
+    if statistic == "std":
+        theirs /= runs
+    variance = theirs * runs
+    if len(values) > 1:
+        variance = stdev(values) ** 2
+    error = math.sqrt(variance / len(values) + theirs)
+    rounding = 10**-published.digits / math.sqrt(12)
+    return (fmean(values) - published.mean) / (error or rounding)
 
 
 # Output
@@ -403,40 +415,56 @@ def lines(
     ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
     """
     any_yours = any(one.values or one.failed for one in yours)
-    columns = (*CELL, *RERUN, *(YOURS if any_yours else ()))
+    columns: tuple[str, ...] = (*CELL, *RERUN)
+    if any_yours:
+        columns += YOURS
     rows: Rows = []
     for own, rerun in zip(yours, reruns, strict=True):
         cell = own.cell
-        texts = [cell.block, cell.row, cell.column, str(cell.published), *_rerun_texts(rerun)]
-        row = [escape(text) for text in (texts + _your_texts(own) if any_yours else texts)]
-        row[CELL.index("published")] = (bold if cell.published.bold else str)(row[CELL.index("published")])
-        rows.append(tuple(row))
-    first = 0 if any(row[0] for row in rows) else 1
-    return columns[first:], [row[first:] for row in rows]
+        published = escape(str(cell.published))
+        if cell.published.bold:
+            published = bold(published)
+        rest = _rerun_texts(rerun)
+        if any_yours:
+            rest += _your_texts(own)
+        rows.append((escape(cell.block), escape(cell.row), escape(cell.column), published, *map(escape, rest)))
+    if any(row[0] for row in rows):
+        return columns, rows
+    return columns[1:], [row[1:] for row in rows]
 
 
 def _rerun_texts(one: CellComparison) -> list[str]:
+    if one.cell.unavailable and one.mean is None:
+        return ["cannot run", "", "", ""]
     if one.mean is None:
-        return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
+        return ["not rerun", "", "", ""]
     first, *others = one.commits
-    return [*_texts(one), first + f" +{len(others)}" * bool(others)]
+    more = f" +{len(others)}" if others else ""
+    return [*_texts(one), first + more]
 
 
 def _your_texts(one: CellComparison) -> list[str]:
     if one.cell.unavailable:
         return ["", "", "", ""]
-    mean, *rest = _texts(one) if one.mean is not None else ("not run", "", f"0/{one.wanted}")
-    seconds = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
-    return [mean + f", {one.failed} failed" * (one.failed > 0), *rest, seconds]
+    mean, z, seeds = _texts(one)
+    if one.failed:
+        mean += f", {one.failed} failed"
+    minutes = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
+    return [mean, z, seeds, minutes]
 
 
 def _texts(one: CellComparison) -> tuple[str, str, str]:
-    mean = _number(one.mean or 0.0, one.spread, one.cell.published.digits)
-    return mean, "" if one.z is None else f"{one.z:+.2f}", f"{one.seeds}/{one.wanted}"
+    if one.mean is None:
+        return "not run", "", f"0/{one.wanted}"
+    mean = _number(one.mean, one.spread, one.cell.published.digits)
+    z = "" if one.z is None else f"{one.z:+.2f}"
+    return mean, z, f"{one.seeds}/{one.wanted}"
 
 
 def _number(value: float, spread: float | None, digits: int) -> str:
-    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    if spread is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
 def heading(table: PaperTable) -> str:
@@ -451,16 +479,22 @@ def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[C
     cannot = reasons.total()
     ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
-    counts = (
-        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them "
-        f"with the paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} "
-        f"cannot run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
-    )
-    texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
-    texts += [*_sessions(done), *_epochs_note(yours)]
+    complete = sum(one.seeds >= table.runs for one in done)
+    within = sum(z <= 2 for z in judged)
+    precision = f", precision {' and '.join(sorted(set(ran)))}" if ran else ""
+    texts = [
+        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's {table.runs} seeds; "
+        f"{within} of {len(judged)} within |z| ≤ 2; {cannot} cannot run. You ran {len(ran)}{precision}."
+    ]
+    texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
+    texts += _sessions(done)
+    texts += _epochs_note(yours)
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
-    return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
+    texts.append(MEANING[table.statistic].format(runs=table.runs))
+    if table.note:
+        texts.append(table.note)
+    return texts
 
 
 def _sessions(done: Sequence[CellComparison]) -> list[str]:
