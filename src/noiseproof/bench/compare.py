@@ -92,7 +92,10 @@ def compare_methods(
         memory = _memory(runs[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
     errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
-    return Ranking(places, [f"{copies}."] * bool(copies) + _notes(places, len(data.test), errors), recommend(places))
+    notes = _notes(places, len(data.test), errors)
+    if copies:
+        notes.insert(0, f"{copies}.")
+    return Ranking(places, notes, recommend(places))
 
 
 def _mean_seconds(results: Sequence[Json]) -> float | None:

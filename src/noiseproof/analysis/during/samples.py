@@ -62,8 +62,10 @@ def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bi
 
 def _recorded_by(*runs: RunFolder, method: str = "") -> str:
     if all(map(is_of_sweep, runs)):
-        return "`samples = true` in the file of the sweep" + f", with the method `{method}`" * bool(method)
-    return "noiseproof train --samples" + f" --method {method}" * bool(method)
+        of_method = f", with the method `{method}`" if method else ""
+        return f"`samples = true` in the file of the sweep{of_method}"
+    option = f" --method {method}" if method else ""
+    return f"noiseproof train --samples{option}"
 
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:

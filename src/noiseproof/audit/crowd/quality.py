@@ -70,8 +70,10 @@ class AnnotatorQuality(Brief):
             elif self.low[a] <= self.chance[a]:
                 advised.append(CHANCE if self.high[a] < others[a] else UNKNOWN)
             elif self.high[a] < others[a]:
-                about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
-                advised.append(TRAIN + about * bool(count[a] >= CONCENTRATED * errors[a]))
+                about = ""
+                if count[a] >= CONCENTRATED * errors[a]:
+                    about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
+                advised.append(TRAIN + about)
             else:
                 advised.append(BETTER if self.low[a] > others[a] else USUAL)
         return advised
@@ -79,9 +81,12 @@ class AnnotatorQuality(Brief):
     def headline(self, classes: Sequence[str]) -> str:
         """One line for the terminal."""
         counts = Counter(map(_short, self.advice(classes)))
-        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
         of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
-        return f"annotators: {len(self.names)}, {of_all:.1%} of their labels right{'; ' * bool(listed)}{listed}."
+        parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
+        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
+        if listed:
+            parts.append(listed)
+        return f"{'; '.join(parts)}."
 
     def table(self, classes: Sequence[str]) -> pd.DataFrame:
         """The rows of annotators.csv, from the worst annotator to the best by the upper end of the interval."""
@@ -90,12 +95,19 @@ class AnnotatorQuality(Brief):
         true, label, count = self.most_confused()
         is_known = count >= 0.5
         names = np.array([*classes, ""], dtype=object)
-        frame = pd.DataFrame({
-            "annotator": self.names, "labels": self.labels, "quality": self.accuracy.round(4),
-            "low": self.low.round(4), "high": self.high.round(4), "chance": self.chance.round(4),
-            "confuses": names[np.where(is_known, true, -1)], "with": names[np.where(is_known, label, -1)],
-            "confused": np.where(is_known, count, 0.0).round(1), "advice": self.advice(classes),
-        })  # fmt: skip
+        columns = {
+            "annotator": self.names,
+            "labels": self.labels,
+            "quality": self.accuracy.round(4),
+            "low": self.low.round(4),
+            "high": self.high.round(4),
+            "chance": self.chance.round(4),
+            "confuses": names[np.where(is_known, true, -1)],
+            "with": names[np.where(is_known, label, -1)],
+            "confused": np.where(is_known, count, 0.0).round(1),
+            "advice": self.advice(classes),
+        }
+        frame = pd.DataFrame(columns)
         return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(drop=True)
 
 
@@ -116,7 +128,7 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     K = rows.num_classes
     counts = torch.zeros(A, K, K, dtype=torch.float64)
     truth_counts = torch.zeros(A, K, dtype=torch.float64)
-    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+    for block, votes, truth in rows.posterior_and_votes(fitted):
         rows.add_counts(truth, votes, block.start, counts)
         truth_counts.index_add_(0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes))
     density = torch.stack([_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]).mean(0)
@@ -129,9 +141,14 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     total = labels.clamp(min=1).double()[:, None]
     chance = (given / total * truth_counts / total).sum(1)
     return AnnotatorQuality(
-        rows.votes.names, labels.numpy(), (density @ RATES).numpy(), low, high, chance.numpy(),
-        counts.transpose(1, 2).numpy(),
-    )  # fmt: skip
+        names=rows.votes.names,
+        labels=labels.numpy(),
+        accuracy=(density @ RATES).numpy(),
+        low=low,
+        high=high,
+        chance=chance.numpy(),
+        confusion=counts.transpose(1, 2).numpy(),
+    )
 
 
 def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
@@ -145,7 +162,7 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
     errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
     errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
     weights = torch.zeros(A, len(ODDS), dtype=torch.float64)
-    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+    for block, votes, truth in rows.posterior_and_votes(fitted):
         annotator = rows.annotator[votes]
         label = rows.label[votes]
         without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
@@ -246,8 +263,9 @@ def _assign(
                 given[a] = given.get(a, 0) + 1
                 chosen.append((row, a, value))
                 break
-    columns = list(zip(*sorted(chosen, key=lambda one: -one[2]), strict=True)) or [(), (), ()]
+    chosen.sort(key=lambda one: -one[2])
     return {
-        "row": np.array(columns[0], np.int64), "annotator": np.array(columns[1], np.int64),
-        "gain": np.array(columns[2], np.float64),
-    }  # fmt: skip
+        "row": np.array([row for row, _, _ in chosen], np.int64),
+        "annotator": np.array([annotator for _, annotator, _ in chosen], np.int64),
+        "gain": np.array([gain for _, _, gain in chosen], np.float64),
+    }
