@@ -47,7 +47,7 @@ from noiseproof.bench.tables import (
     ACCURACIES,
     OF_THE_MACHINE,
     Cell,
-    Comparison,
+    CellComparison,
     PaperTable,
     Published,
     heading,
@@ -332,7 +332,7 @@ def reruns(
     )
 
 
-def _cell(table: PaperTable, one: Comparison, usual_seeds: int) -> str:
+def _cell(table: PaperTable, one: CellComparison, usual_seeds: int) -> str:
     """A cell as rerun (published; z), with its seeds where they are not the usual ones."""
     mean, z = _texts(one)
     parts = [str(one.cell.published)]
@@ -344,7 +344,7 @@ def _cell(table: PaperTable, one: Comparison, usual_seeds: int) -> str:
     return f"{mean} ({'; '.join(parts)})"
 
 
-def _texts(one: Comparison) -> tuple[str, str]:
+def _texts(one: CellComparison) -> tuple[str, str]:
     """The mean with its spread, and z."""
     if one.mean is None:
         return "not run", ""
@@ -364,7 +364,7 @@ def readings(table: PaperTable, method: str, without: int) -> str:
         read = by_seed(cell, paper.rows)
         other = by_seed(replace(cell, fields={**cell.fields, "method": method}), swept)
         some = {seed: value for seed, value in read.items() if seed != without}
-        texts = [_texts(summarise(Comparison(cell), of.values(), table, None)) for of in (read, some, other)]
+        texts = [_texts(summarise(CellComparison(cell), of.values(), table, None)) for of in (read, some, other)]
         row = [cell.column, str(cell.published), *(text for pair in texts for text in pair)]
         rows.append([cell.row] * many + row)
     names = (table.cells[0].fields["method"], method)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from noiseproof.analysis import to_matplotlib, to_plotly
+from noiseproof.analysis import to_matplotlib
 from noiseproof.analysis.before.logistic_normal import attenuation, simplex_density
 from noiseproof.analysis.before.losses import (
     Start,
@@ -150,7 +150,6 @@ def test_the_map_has_the_papers_solution_on_its_line() -> None:
 def test_points_on_a_grid_of_colours_are_named() -> None:
     figure = error_map_figure("agce:a=0.6,q=0.6", 1000, ("a", "q"))
     assert [entry.value for entry in legend(figure)] == ["as with 100 classes"]
-    assert to_plotly(figure)["layout"]["showlegend"]
     assert [text.get_text() for text in to_matplotlib(figure).legends[0].get_texts()] == ["as with 100 classes"]
 
 

@@ -451,7 +451,7 @@ def test_figures_without_their_data_say_what_records_it(
     assert needs["attention"] == "noiseproof train --samples --method nal"
     assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
     assert {figure.stage for figure in figures.values()} == {"During training"}
-    monkeypatch.setattr(RunFolder, "of_bench", True)
+    monkeypatch.setattr(samples, "is_of_sweep", lambda run: True)
     (missing,) = collect([folder("ce", samples=False)], only=["margins"])
     assert isinstance(missing, MissingFigure) and missing.needs == "`samples = true` in the file of the sweep"
 

@@ -1,9 +1,8 @@
-"""Figures taken apart and drawn: as plotly's JSON, by matplotlib, as CSV."""
+"""Figures taken apart and drawn: by matplotlib, as CSV."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from noiseproof.analysis import Figure, Layer, MissingFigure, save, to_matplotlib, to_plotly
-from noiseproof.analysis.page.marks import COLORS, GREY, SCALE, legend, palette, series
+from noiseproof.analysis import Figure, Layer, MissingFigure, save, to_matplotlib
+from noiseproof.analysis.page.marks import COLORS, GREY, SCALE, legend, palette
 
 
 def figure(name: str, data: pd.DataFrame, *layers: Layer, **options: Any) -> Figure:
@@ -131,32 +130,6 @@ def drawn(figures: list[Figure | MissingFigure]) -> list[Figure]:
     return [one for one in figures if isinstance(one, Figure)]
 
 
-@pytest.mark.parametrize("one", drawn(every_kind()), ids=lambda one: one.name)
-def test_plotly_takes_every_figure_and_gets_its_numbers(one: Figure) -> None:
-    graph_objects = pytest.importorskip("plotly.graph_objects")
-    plot = to_plotly(one)
-    graph_objects.Figure(plot)  # refuses what its schema does not know
-    assert json.dumps(plot, allow_nan=False)
-    points = 0
-    for trace, mark in zip((t for t in plot["data"] if t.get("hoverinfo") != "skip"), series(one), strict=True):
-        if mark.layer.z:
-            table = mark.rows.dropna(subset=[mark.layer.z]).pivot(
-                index=mark.layer.y, columns=mark.layer.x, values=mark.layer.z
-            )
-            names = [[escape(v) for v in trace[along]] for along in "yx"]
-            pivoted = pd.DataFrame(trace["z"], *names).reindex(index=table.index, columns=table.columns)
-            assert np.array_equal(pivoted.to_numpy(float), table.to_numpy(), equal_nan=True)
-        else:
-            y = pd.Series(trace["y"], dtype=float).to_numpy()
-            assert np.array_equal(y, mark.rows[mark.layer.y].replace(np.inf, np.nan), equal_nan=True)
-        points += len(mark.rows)
-    assert points >= len(one.data) * (2 if one.name == "decay" else 1) - (60 if one.name == "plane" else 0)
-
-
-def escape(value: Any) -> Any:
-    return value.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">") if isinstance(value, str) else value
-
-
 def test_a_value_has_one_colour_on_a_page_and_a_legend_has_each_once() -> None:
     figures = drawn(every_kind())
     styles = palette(figures)
@@ -201,6 +174,18 @@ def test_matplotlib_draws_the_same_numbers() -> None:
     assert tops[8:] == pytest.approx([1.0] * 8)  # shares that fill each column
     mesh = to_matplotlib(figures["confusion"]).axes[0].collections[0]
     assert np.asarray(mesh.get_array()).ravel() == pytest.approx(figures["confusion"].data["share"])
+    clouds = to_matplotlib(figures["dots"]).axes[0].collections
+    of_classes = [rows[["u", "v"]].to_numpy() for _, rows in figures["dots"].data.groupby("class", sort=False)]
+    for cloud, rows in zip(clouds, of_classes, strict=True):
+        np.testing.assert_array_equal(cloud.get_offsets(), rows)
+    bars = to_matplotlib(figures["bars"]).axes[0]
+    assert sorted(bar.get_height() for bar in bars.patches) == sorted(figures["bars"].data["accuracy"])
+    ends = np.concatenate([spread.get_segments() for spread in bars.collections])[:, :, 1]
+    np.testing.assert_allclose(sorted(ends.tolist()), sorted(figures["bars"].data[["low", "high"]].values.tolist()))
+    weights = to_matplotlib(figures["weights"])
+    assert [ax.get_title() for ax in weights.axes] == ["classes = 10", "classes = 100"]
+    surfaces = to_matplotlib(figures["surface"]).axes[:2]
+    assert all(ax.get_zlim() == surfaces[0].get_zlim() for ax in surfaces)  # one scale for all panels
     dollars = figure(
         "dollars", pd.DataFrame({"x": ["$", "$$"], "y": [1.0, 2.0], "m": ["$a_", "b$"]}), Layer("bars", "x", "y", "m")
     )

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from noiseproof import analysis
-from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs, to_matplotlib, to_plotly
+from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs, to_matplotlib
 from noiseproof.analysis.figures import STAGES, FigureMaker, Needs, Subjects, all_runs, each, figure, figure_makers
 from noiseproof.analysis.runs import RunFolder
 from noiseproof.data import get_dataset
@@ -70,7 +70,6 @@ def test_a_figure_has_its_data_or_says_what_records_it(
         assert {name for name in used if name} <= set(one.data.columns)
         shown = one.data[layer.z or layer.y]
         assert shown.notna().any() and not np.isinf(shown.dropna().to_numpy(float)).any()
-    assert to_plotly(one)["data"]
     to_matplotlib(one).canvas.draw()
 
 

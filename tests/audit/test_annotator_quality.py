@@ -224,7 +224,7 @@ def test_the_command_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines = pd.DataFrame({"row": votes.row, "annotator": np.array(votes.names)[votes.annotator], "label": votes.label})
     lines.to_csv("votes.csv", index=False)
     command = ["audit", "--pred-probs", "p.npy", "--annotations", "votes.csv"]
-    shown = CliRunner().invoke(app, [*command, "--consensus", "mace"])
+    shown = CliRunner().invoke(app, [*command, "--consensus", "dawid-skene"])
     assert shown.exit_code == 0, shown.output
     assert "annotators: 9, " in shown.output and "1 no better than chance, 1 worse than the others" in shown.output
     assert Path("audit/annotators.csv").exists()

@@ -32,7 +32,7 @@ from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
 from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
-from noiseproof.bench.results import Lock, holder, result_path
+from noiseproof.bench.results import holder, lock_run, result_path
 from noiseproof.cli import app
 from noiseproof.cli.show import duration
 from noiseproof.core.messages import install_command
@@ -478,34 +478,34 @@ def test_spellings_of_a_run_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_lock_is_held_once_and_names_its_holder(tmp_path: Path) -> None:
-    lock = Lock(tmp_path, "k")
-    assert lock.held and not Lock(tmp_path, "k").held and Lock(tmp_path, "other").held
+    lock = lock_run(tmp_path, "k")
+    assert lock.held and not lock_run(tmp_path, "k").held and lock_run(tmp_path, "other").held
     found = holder(tmp_path, "k")
     assert found is not None and found["pid"] == os.getpid()
     lock.release()
     assert holder(tmp_path, "k") is None and holder(tmp_path, "never") is None
-    assert Lock(tmp_path, "k").held
+    assert lock_run(tmp_path, "k").held
 
 
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     script = (
-        f"from noiseproof.bench.results import *; l = Lock(Path({str(tmp_path)!r}), 'k'); print(l.held, flush=True)"
+        f"from noiseproof.bench.results import *; l = lock_run(Path({str(tmp_path)!r}), 'k'); print(l.held, flush=True)"
     )
     with python("-c", script + "; time.sleep(60)", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"True\n"
-        assert not Lock(tmp_path, "k").held
+        assert not lock_run(tmp_path, "k").held
         found = holder(tmp_path, "k")
         assert found is not None and found["pid"] == process.pid
         process.kill()
         process.wait()
-        assert Lock(tmp_path, "k").held
+        assert lock_run(tmp_path, "k").held
 
 
 def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     two = [ONE, replace(ONE, seed=1)]
-    lock = Lock(tmp_path, ONE.key)
+    lock = lock_run(tmp_path, ONE.key)
     assert status(two, tmp_path) == {two[0]: "running", two[1]: "to do"}
     order: list[int] = []
     timer = threading.Timer(1.0, lock.release)

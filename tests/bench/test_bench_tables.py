@@ -23,10 +23,10 @@ from typer.testing import CliRunner, Result
 
 from noiseproof.bench.experiment import Experiment, load_experiments
 from noiseproof.bench.reruns import count_cells, rerun_cells
-from noiseproof.bench.results import Lock
+from noiseproof.bench.results import lock_run
 from noiseproof.bench.tables import (
     Cell,
-    Comparison,
+    CellComparison,
     PaperTable,
     Published,
     compare_cells,
@@ -457,9 +457,9 @@ def results(table: PaperTable, *accuracies: float | None, seconds: float = 120.0
     return found
 
 
-def shown(compared: Sequence[Comparison]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def shown(compared: Sequence[CellComparison]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The lines of own results without reruns."""
-    return lines(compared, [Comparison(one.cell) for one in compared])
+    return lines(compared, [CellComparison(one.cell) for one in compared])
 
 
 def test_z_by_hand_from_a_standard_deviation() -> None:
@@ -557,7 +557,9 @@ def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) ->
     assert (one.mean, one.z) == (pytest.approx(93.0), None)
     columns, (row,) = shown([one])
     assert row[columns.index("yours")] == "93.00 ± 1.41"
-    assert notes(table, [one], [Comparison(one.cell)])[1].endswith("there is no z; other ± are standard deviations.")
+    assert notes(table, [one], [CellComparison(one.cell)])[1].endswith(
+        "there is no z; other ± are standard deviations."
+    )
 
 
 def test_measured_quantities_in_the_units_of_their_tables() -> None:
@@ -620,7 +622,7 @@ def test_runs_that_failed_or_are_missing_or_cannot() -> None:
 # How it is shown
 
 
-def small() -> tuple[PaperTable, list[Comparison], list[Comparison]]:
+def small() -> tuple[PaperTable, list[CellComparison], list[CellComparison]]:
     table = load_table("ln-table1").only("mnist", "GCE,Het^τ_Σfull", "no noise,symmetric 20 %")
     return table, compare_cells(table, results(table, 0.991, 0.993, seconds=90)), rerun_cells(table)
 
@@ -936,7 +938,7 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text('[[experiment]]\ndataset = "digits"\nseed = [0, 1]\n')
     first, _ = load_experiments(path)
-    lock = Lock(tmp_path, first.key)
+    lock = lock_run(tmp_path, first.key)
     try:
         shown = run("status", str(path), "--results", str(tmp_path)).stdout
         one, other = json.loads(run("status", str(path), "--results", str(tmp_path), "--json").stdout)

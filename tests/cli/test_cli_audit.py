@@ -373,8 +373,8 @@ def test_the_report_says_what_it_assumes_and_how_to_measure_instead(here: Path) 
     result = run("--labels", "y.npy", "--pred-probs", "p.npy", "--out", "my audit")
     assert result.exit_code == 0
     assert (
-        "The share of wrong labels is estimated as in other data with real mistakes. 25 answers measure it and set the cut: "
-        "noiseproof review 'my audit' --measure 25\n"
+        "The share of wrong labels is estimated as in other data with real mistakes. "
+        "25 answers measure it and set the cut: noiseproof review 'my audit' --measure 25\n"
     ) in result.stdout
     np.save("y.npy", random.permutation(y))  # nothing is estimated, so nothing is assumed
     assert (

@@ -11,17 +11,16 @@ if TYPE_CHECKING:  # at run time each is imported on first use: the shell of a p
     from noiseproof.analysis.page.files import save
     from noiseproof.analysis.page.html import make_page
     from noiseproof.analysis.page.paper import to_matplotlib
-    from noiseproof.analysis.page.plotly import to_plotly
     from noiseproof.analysis.runs import RunFolder, open_run, open_runs
 
 _HOME = {
     "Figure": "figures", "Forecast": "before.forecast", "Layer": "figures", "MissingFigure": "figures",
     "Probe": "before.untrained", "RunFolder": "runs", "collect": "figures", "forecast": "before.forecast",
     "make_page": "page.html", "open_run": "runs", "open_runs": "runs", "probe": "before.untrained",
-    "save": "page.files", "to_matplotlib": "page.paper", "to_plotly": "page.plotly",
+    "save": "page.files", "to_matplotlib": "page.paper",
 }  # fmt: skip
 __all__ = [
     "Figure", "Forecast", "Layer", "MissingFigure", "Probe", "RunFolder", "collect", "forecast", "make_page",
-    "open_run", "open_runs", "probe", "save", "to_matplotlib", "to_plotly",
+    "open_run", "open_runs", "probe", "save", "to_matplotlib",
 ]  # fmt: skip
 __getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.analysis.{home}" for name, home in _HOME.items()})

@@ -85,7 +85,9 @@ class MissingFigure:
     @property
     def needs(self) -> str:
         """What records it, and what each run lacks."""
-        return f"{self.what}.{_without(self.lacking)}" if self.lacking else self.what
+        if not self.lacking:
+            return self.what
+        return f"{self.what}.{_without(self.lacking)}"
 
 
 class Needs(Exception):
@@ -93,7 +95,8 @@ class Needs(Exception):
 
     def __init__(self, what: str, lacking: tuple[Lack, ...] = ()) -> None:
         super().__init__(what)
-        self.what, self.lacking = what, lacking
+        self.what = what
+        self.lacking = lacking
 
 
 class Subjects(dict[str, T]):
@@ -123,8 +126,11 @@ class FigureMaker(Generic[T]):
             return self.missing(needs)
         if made is None:
             return None
-        data, changes = made if isinstance(made, tuple) else (made, {})
-        drawn = Figure(**self.fields | changes, data=data)
+        if isinstance(made, tuple):
+            data, changes = made
+            drawn = Figure(**self.fields | changes, data=data)
+        else:
+            drawn = Figure(**self.fields, data=made)
         return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
 
     def missing(self, needs: Needs) -> MissingFigure:
@@ -224,7 +230,9 @@ def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
 
 
 def _matches(name: str, maker: FigureMaker[Any]) -> bool:
-    return f"{name}-".startswith(maker.name) if maker.name.endswith("-") else name == maker.name
+    if maker.name.endswith("-"):
+        return f"{name}-".startswith(maker.name)
+    return name == maker.name
 
 
 def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> list[Figure | MissingFigure]:
@@ -252,9 +260,10 @@ def all_runs(runs: Runs) -> Runs:
 def first_seeds(runs: Runs) -> Subjects[RunFolder]:
     """The subject of figures that show samples: of runs that differ only in their seed, the one with the smallest."""
     groups = seeds_of(runs)
-    several = any(len(group) > 1 for group in groups.values())
-    first = {name: min(group, key=lambda run: run.seed) for name, group in groups.items()}
-    return Subjects(first, " Of several seeds only the smallest is shown." if several else "")
+    note = ""
+    if any(len(group) > 1 for group in groups.values()):
+        note = " Of several seeds only the smallest is shown."
+    return Subjects({name: min(group, key=lambda run: run.seed) for name, group in groups.items()}, note)
 
 
 def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subjects[T]:
@@ -271,8 +280,12 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
             causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append((name, str(error)))
     lacking = []
     for why, alike in causes.items():
-        names = " and ".join(name for name, _ in alike) if len(alike) < 4 else f"{len(alike)} of {len(runs)} runs"
-        lacking.append(alike[0] if len(alike) == 1 else (names, why))
+        if len(alike) == 1:
+            lacking.append(alike[0])
+        elif len(alike) < 4:
+            lacking.append((" and ".join(name for name, _ in alike), why))
+        else:
+            lacking.append((f"{len(alike)} of {len(runs)} runs", why))
     if needs and not made:
         raise Needs(needs, tuple(lacking))
     return Subjects(made, _without(lacking))
@@ -297,7 +310,8 @@ def histogram(values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: N
     whose integral is one in each group.
     """
     tables = []
-    middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    middles = (edges[:-1] + edges[1:]) / 2
+    widths = np.diff(edges)
     for group, member in groups.items():
         counts = np.histogram(values[member & np.isfinite(values)], edges)[0]
         columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:], "samples": counts}

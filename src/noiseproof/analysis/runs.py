@@ -38,7 +38,10 @@ Array = NDArray[Any]
 # were prepared is in the source.
 OF_A_SEED = ("seed", *DATA, "input_shape", "augment", "normalise", "source")
 NEEDED = ("classes", "dataset", "inputs", "method", "name", "noise", "precision", "seed", "source")  # keys of run.json
-RIGHT, WRONG, ALL = "right", "wrong", "all"  # labels
+# Names of groups of labels.
+RIGHT = "right"
+WRONG = "wrong"
+ALL = "all"
 
 
 class NotARun(ValueError):
@@ -77,11 +80,6 @@ class RunFolder:
         return int(self.config["seed"])
 
     @property
-    def of_bench(self) -> bool:
-        """Whether it is a run of a sweep, with its result beside it."""
-        return (self.folder.absolute().parent.parent / f"{self.folder.absolute().name}.json").is_file()
-
-    @property
     def classes(self) -> tuple[str, ...]:
         return tuple(map(str, self.config["classes"]))
 
@@ -115,8 +113,10 @@ class RunFolder:
         """The epochs, counted from 1, whose samples were recorded; none without ``--samples``."""
         names = [path.stem.removeprefix("epoch-") for path in (self.folder / "samples").glob("epoch-*.safetensors")]
         recorded = {int(name) for name in names if name.isdecimal()}
+        if not recorded:
+            return ()
         # A run that resumed from an earlier checkpoint has files of epochs that it has yet to train again.
-        return tuple(sorted(recorded & set(self.rows["epoch"].tolist()))) if recorded else ()
+        return tuple(sorted(recorded & set(self.rows["epoch"].tolist())))
 
     def samples(self, epoch: int) -> dict[str, Array]:
         """``margin``, ``prediction``, ``weight``, ``pull`` of all training rows in an epoch.
@@ -126,9 +126,9 @@ class RunFolder:
         Rows that the epoch left out have NaN, and −1 as their prediction.
         """
         if epoch not in self.sample_epochs:
-            epochs = self.sample_epochs
-            few = ", ".join(map(str, epochs if len(epochs) < 6 else (*epochs[:3], "…", epochs[-1])))
-            known = f"has those of {few}" if few else "was trained without --samples"
+            known = "was trained without --samples"
+            if self.sample_epochs:
+                known = f"has those of {_few(self.sample_epochs)}"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
         return {name: (v.float() if v.is_floating_point() else v.long()).numpy() for name, v in tensors.items()}
@@ -200,7 +200,7 @@ class RunFolder:
     def task(self) -> Task:
         """The data, with the labels of the folder."""
         if "task" in self.given_parts:
-            return self._checked(self.given_parts["task"])
+            return _same_data(self, self.given_parts["task"])
         source = self.config["source"]
         remedy = "Pass it: open_run(folder, task=…)."
         if not source.get("spec"):
@@ -208,39 +208,24 @@ class RunFolder:
         if "clean" in self.labels and bool((self.labels["clean"] < 0).any()):
             raise NotARun(f"Expected only inputs of the dataset in {self.folder}, got some from elsewhere. {remedy}")
         data = get_dataset(str(source["spec"]), self.data_root)
-        validation = self._part(data, "validation.") if "validation.given" in self.labels else None
+        validation = _labelled_part(self, data, "validation.") if "validation.given" in self.labels else None
         options = {key: source[key] for key in ("paper", "augment", "data_dir") if key in source}
-        return self._checked(make_task(data, self._part(data, ""), validation, noise=self.noise, **options))
+        train = _labelled_part(self, data, "")
+        return _same_data(self, make_task(data, train, validation, noise=self.noise, **options))
 
     @property
     def data_root(self) -> str | Path | None:
         """Where the dataset's files are; None for the default folder."""
         return self.data_dir or self.config["source"].get("data_dir")
 
-    def _part(self, data: Dataset, part: str) -> NoisyData:
-        given, index = (self.labels[part + name] for name in ("given", "index"))
-        if int(index.max()) >= len(data.train) or data.classes != self.classes:
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got another version of {data.name}.")
-        raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
-        clean, soft = (self.labels.get(part + name) for name in ("clean", "soft"))
-        return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
-
-    def _checked(self, task: Task) -> Task:
-        labels = self.config["source"].get("labels")
-        same = task.train.given.cpu().tolist() == self.given.tolist()
-        if not same or (labels is not None and task.source.get("labels", labels) != labels):
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got other rows or labels.")
-        known_files(self.folder)  # so that images are not read for that
-        if digest(task.train.x) != self.config["inputs"]:
-            raise NotARun(f"Expected the data that {self.folder} was trained on, got other inputs.")
-        return task
-
     def result(self, accelerator: str = "cpu") -> Result:
         """The run as of its last checkpoint, on that device: models, loss and strategies with their state."""
         recorded = self.config["precision"]
         precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
         fabric = make_fabric(precision, accelerator=accelerator, devices=1)
-        task, method, settings = self.task, self.method, self.settings
+        task = self.task
+        method = self.method
+        settings = self.settings
         try:
             return reopen(task, method, settings, seed=self.seed, fabric=fabric, folder=self.folder)
         except (RuntimeError, KeyError, TypeError) as error:  # weights of other shapes, an incomplete state
@@ -255,15 +240,16 @@ class RunFolder:
 
         Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
-        models = (self._result if which == "last" else self.result()).models
-        if which != "last":
-            path = self.folder / f"{which}.safetensors"
-            if not path.is_file():
-                raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
-            tensors = _read(path)
-            for m, model in enumerate(models):
-                prefix = f"models.{m}."
-                model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        if which == "last":
+            return [model.eval() for model in self._result.models]
+        models = self.result().models
+        path = self.folder / f"{which}.safetensors"
+        if not path.is_file():
+            raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
+        tensors = _read(path)
+        for m, model in enumerate(models):
+            prefix = f"models.{m}."
+            model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         return [model.eval() for model in models]
 
     def inputs(self, part: Part) -> Inputs:
@@ -280,6 +266,42 @@ class RunFolder:
 
 
 Runs = Mapping[str, RunFolder]
+
+
+def _labelled_part(run: RunFolder, data: Dataset, part: str) -> NoisyData:
+    """Return the rows of a part of the data, with the labels in the folder of the run."""
+    given = run.labels[f"{part}given"]
+    index = run.labels[f"{part}index"]
+    if int(index.max()) >= len(data.train) or data.classes != run.classes:
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got another version of {data.name}.")
+    raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
+    clean = run.labels.get(f"{part}clean")
+    soft = run.labels.get(f"{part}soft")
+    return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
+
+
+def _same_data(run: RunFolder, task: Task) -> Task:
+    """Return the task, refused unless it has the labels and inputs of the run."""
+    labels = run.config["source"].get("labels")
+    same = task.train.given.cpu().tolist() == run.given.tolist()
+    if not same or (labels is not None and task.source.get("labels", labels) != labels):
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got other rows or labels.")
+    known_files(run.folder)  # so that images are not read for that
+    if digest(task.train.x) != run.config["inputs"]:
+        raise NotARun(f"Expected the data that {run.folder} was trained on, got other inputs.")
+    return task
+
+
+def _few(epochs: Sequence[int]) -> str:
+    if len(epochs) < 6:
+        return ", ".join(map(str, epochs))
+    return f"{', '.join(map(str, epochs[:3]))}, …, {epochs[-1]}"
+
+
+def is_of_sweep(run: RunFolder) -> bool:
+    """Return whether a run is of a sweep, whose folder has its result."""
+    folder = run.folder.absolute()
+    return (folder.parent.parent / f"{folder.name}.json").is_file()
 
 
 def open_run(
@@ -308,9 +330,14 @@ def open_run(
     path = Path(folder)
     file = path / "run.json"
     if not file.is_file():
-        problem = "no such folder" if not path.exists() else "no run.json in it" if path.is_dir() else "a file"
-        of_runs = f"Its runs are {path / 'runs'}/*." if (path / "runs").is_dir() else ""
-        remedy = of_runs or "`noiseproof train --out FOLDER` writes one."
+        problem = "no such folder"
+        remedy = "`noiseproof train --out FOLDER` writes one."
+        if path.is_dir():
+            problem = "no run.json in it"
+        elif path.exists():
+            problem = "a file"
+        if (path / "runs").is_dir():
+            remedy = f"Its runs are {path / 'runs'}/*."
         raise NotARun(f"Expected the folder of a run, got {path}: {problem}. {remedy}")
     _check(path, file.name)
     try:
@@ -330,7 +357,7 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
     Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method, noise and seed.
     """
     runs = [open_run(folder, **options) for folder in folders]
-    if all(run.of_bench for run in runs):
+    if all(map(is_of_sweep, runs)):
         runs.sort(key=lambda run: (run.dataset, run.name, run.noise, run.seed))
     return dict(zip(told_apart([run.name for run in runs], runs), runs, strict=True))
 
@@ -351,7 +378,9 @@ def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
 
 def _method(text: str) -> Method:
     loss, *parts = text.split(" × ")
-    head = parts.pop(0) if parts and parts[0].partition(":")[0] in HEADS else "linear"
+    head = "linear"
+    if parts and parts[0].partition(":")[0] in HEADS:
+        head = parts.pop(0)
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))
 
 
@@ -400,7 +429,9 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
     rows = []
     for name, run in runs.items():
         row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
-        row |= {"wrong labels": "unknown" if run.rate is None else f"{run.rate:.1%}"}
+        row |= {"wrong labels": "unknown"}
+        if run.rate is not None:
+            row |= {"wrong labels": f"{run.rate:.1%}"}
         row |= {"model": str(run.config.get("model", "")), "epochs": int(run.rows["epoch"].max()), "seed": run.seed}
         columns = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
         last = run.rows.iloc[-1]
@@ -411,4 +442,6 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
 def page_title(runs: Runs) -> str:
     """The title of a page about these runs."""
     datasets = " and ".join(dict.fromkeys(run.dataset for run in runs.values()))
-    return f"{next(iter(runs))} on {datasets}" if len(runs) == 1 else f"{len(runs)} runs on {datasets}"
+    if len(runs) == 1:
+        return f"{next(iter(runs))} on {datasets}"
+    return f"{len(runs)} runs on {datasets}"

@@ -10,7 +10,7 @@ from noiseproof.core.plugins import MODULES
 from noiseproof.core.tablefiles import check_column, read_header, table_kind
 
 ROLES = ("label", "text", "id", "group", "time")
-CONSENSUS = ("majority", "dawid-skene", "glad", "mace", "pooled")
+CONSENSUS = ("majority", "dawid-skene", "pooled")
 BESIDE = ("labels", "pred_probs", "embeddings")  # which may be files of their own
 
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from noiseproof.analysis import Figure
     from noiseproof.audit.report import LabelReport
 
-FEW, MANY = 5, 10  # worst labels in the text, and in the page
+FEW = 5  # worst labels in the text
+MANY = 10  # worst labels in the page
 MAX_CLASSES = 20  # in the page
-SNIPPET, THUMBNAIL, MAX_CELLS = 120, 64, 8  # characters of a row, pixels of a picture, columns of a table
+SNIPPET = 120  # characters of a row
+THUMBNAIL = 64  # pixels of a picture
+MAX_CELLS = 8  # columns of a table
 NEXT = 'report.table() has every row, report.figure("quality") draws them, report.review() opens the review page.'
 BINS = 40  # of the histogram of qualities
 MOST_CLASSES = 30  # that are readable side by side
@@ -60,7 +63,8 @@ def as_html(report: LabelReport) -> str:
 
 
 def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
-    data, labels = report.data, report.label_issues
+    data = report.data
+    labels = report.label_issues
     rows = report.order
     rows = rows[labels.is_issue[rows]][:most]
     has_ids = data.ids is not None
@@ -76,7 +80,8 @@ def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
 
 
 def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
-    source, sets = report.data.source.config.get("data"), report.data.sets
+    source = report.data.source.config.get("data")
+    sets = report.data.sets
     count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
     called = f"{counted(summary['issues'], 'label' if sets is None else 'row')} called wrong"
     name = f" of {Path(source).name}" if source else ""
@@ -102,8 +107,10 @@ def quality(report: LabelReport) -> Figure:
     from noiseproof.analysis import Figure, Layer
     from noiseproof.analysis.figures import histogram
 
-    rows, labels = report.order, report.label_issues
-    values, is_issue = labels.quality[rows], labels.is_issue[rows]
+    rows = report.order
+    labels = report.label_issues
+    values = labels.quality[rows]
+    is_issue = labels.is_issue[rows]
     bars = histogram(
         values, {"called wrong": is_issue, "others": ~is_issue}, np.linspace(0, 1, BINS + 1), "quality"
     )  # fmt: skip
@@ -125,12 +132,15 @@ def confusions(report: LabelReport) -> Figure:
 
     from noiseproof.analysis import Figure, Layer
 
-    data, labels, K = report.data, report.label_issues, len(report.data.classes)
+    data = report.data
+    labels = report.label_issues
+    K = len(report.data.classes)
     rows = np.flatnonzero(labels.is_issue & (data.row >= 0))
     counts = np.bincount(data.given[rows] * K + labels.suggested[rows], minlength=K * K).reshape(K, K)
     by_class = counts.sum(0) + counts.sum(1)
     shown = np.sort(np.argsort(-by_class, kind="stable")[:MOST_CLASSES])
-    given, suggested = np.repeat(shown, len(shown)), np.tile(shown, len(shown))
+    given = np.repeat(shown, len(shown))
+    suggested = np.tile(shown, len(shown))
     names = [data.classes[k] for k in shown.tolist()]
     cells = pd.DataFrame({
         "given": pd.Categorical([data.classes[k] for k in given.tolist()], names),

@@ -95,7 +95,7 @@ def read_rows(
         annotations: the same with a line for each label, a table or its file with the columns ``row`` (the id, or the
             number of the row from 0), ``annotator`` and ``label``; without ``label`` and ``labels``, their
             ``consensus`` is audited.
-        consensus: how these labels are made: ``majority``, ``dawid-skene``, ``glad``, ``mace`` or ``pooled``.
+        consensus: how these labels are made: ``majority``, ``dawid-skene`` or ``pooled``.
         labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file; of several
             labels a row a matrix (N, K) of zeros and ones, whose columns ``classes`` names, or a list of lists.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a

@@ -317,18 +317,21 @@ class LabelReport:
         return labels.voted, labels.judge.annotators
 
     def figure(self, name: str) -> Any:
-        """A Plotly figure: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or ``classes``."""
-        from noiseproof.analysis import to_plotly
+        """Return a matplotlib figure, which a notebook shows.
+
+        Args:
+            name: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or ``classes``.
+        """
+        import matplotlib.pyplot  # noqa: F401  # notebooks show figures once it is imported
+
+        from noiseproof.analysis import to_matplotlib
 
         if name not in FIGURES:
             raise ValueError(f"Expected a figure of {', '.join(FIGURES)}, got {name!r}.")
-        try:
-            from plotly.graph_objects import Figure
-        except ModuleNotFoundError as error:
-            raise ImportError("Expected plotly for figures, it is not installed. Run `pip install plotly`.") from error
         drawn = FIGURES[name](self)
-        title = {"text": drawn.title, "subtitle": {"text": drawn.reading}}
-        return Figure(to_plotly(drawn)).update_layout(title=title, margin={"t": 90})
+        canvas = to_matplotlib(drawn)
+        canvas.suptitle(drawn.title)
+        return canvas
 
     def review(self, folder: PathLike = "audit", **options: Any) -> Any:
         """Open the review page of this audit, in a notebook inline; see `noiseproof.review.session.open_review`."""

@@ -92,7 +92,10 @@ def compare_methods(
         memory = _memory(runs[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
     errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
-    return Ranking(places, [f"{copies}."] * bool(copies) + _notes(places, len(data.test), errors), recommend(places))
+    notes = _notes(places, len(data.test), errors)
+    if copies:
+        notes.insert(0, f"{copies}.")
+    return Ranking(places, notes, recommend(places))
 
 
 def _mean_seconds(results: Sequence[Json]) -> float | None:
@@ -140,7 +143,8 @@ def split_table(
     """
     import pandas as pd
 
-    kind, text = ("text" if "text" in options else "table"), options.get("text")
+    kind = "text" if "text" in options else "table"
+    text = options.get("text")
     whole = get_dataset(kind, table=table, label=label, **options)  # errors name rows of the original table
     columns = whole.encoder if isinstance(whole.encoder, Columns) else None
     left_out: list[str] = []
@@ -156,13 +160,15 @@ def split_table(
             words = pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
             if words.any() and not words[~chosen].any():
                 chosen &= mixed.index != words.idxmax()
-        train, held = mixed[~chosen].sort_index(), mixed[chosen].sort_index()
+        train = mixed[~chosen].sort_index()
+        held = mixed[chosen].sort_index()
         if held.empty:
             raise ValueError(f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}.")
         if columns is not None:  # in a part, row numbers have gaps and words may be few enough
             used = {label, *columns.numeric, *columns.categories}
             out = [c for c in mixed if c not in used]
-            train, held = train.drop(columns=out), held.drop(columns=out)
+            train = train.drop(columns=out)
+            held = held.drop(columns=out)
             left_out = [note for note in whole.notes if note.startswith(tuple(f"Column {c!r} " for c in out))]
         held_out.append(
             f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong, too: accuracy is "

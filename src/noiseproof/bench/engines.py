@@ -30,9 +30,9 @@ from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
 from noiseproof.bench.results import (
     Json,
-    Lock,
     holder,
     is_complete,
+    lock_run,
     make_result,
     measure,
     once,
@@ -45,7 +45,7 @@ from noiseproof.bench.results import (
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.cluster import fixed_threads, ray_session
-from noiseproof.core.files import check_place, describe_holder
+from noiseproof.core.files import Lock, check_place, describe_holder
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
 from noiseproof.data import get_dataset
@@ -68,7 +68,7 @@ Fit = Callable[..., Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """How and where to run, for every process that does."""
 
     results_dir: str
@@ -152,7 +152,7 @@ def run_all(
         check(todo, data_dir)
     for key in failed:
         _remove_failed(key, folder)
-    plan = Plan(
+    plan = SweepPlan(
         str(folder), engine, threads, accelerator, at_once, str(data_root(data_dir).absolute()), os.getcwd(),
         " ".join(sys.argv), {} if engine == "local" else _modules(todo), [place or os.getcwd() for place in sys.path],
     )  # fmt: skip
@@ -240,7 +240,7 @@ def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
     return files
 
 
-def _set_up_worker(plan: Json) -> Plan:
+def _set_up_worker(plan: Json) -> SweepPlan:
     """Prepare a worker's process: folder, path and plug-ins of the driver."""
     if os.path.isdir(plan["working_dir"]):
         os.chdir(plan["working_dir"])
@@ -250,11 +250,11 @@ def _set_up_worker(plan: Json) -> Plan:
             importlib.import_module(name)
         except ImportError:  # the driver imported it by its path
             import_module(name, file)
-    return Plan(**plan)
+    return SweepPlan(**plan)
 
 
 def _remove_failed(key: str, folder: Path) -> None:
-    lock = Lock(folder, key)
+    lock = lock_run(folder, key)
     if lock.held and (read_result(folder, key) or {}).get("status") == "failed":  # another driver may have repeated it
         shutil.rmtree(folder / "runs" / key, ignore_errors=True)
         result_path(folder, key).unlink(missing_ok=True)
@@ -267,10 +267,11 @@ Announce = Callable[[Experiment, Json], None]
 
 
 def _run_here(
-    todo: Sequence[Experiment], plan: Plan, announce: Announce, fit: Fit = fit_many, wait: bool = True
+    todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, fit: Fit = fit_many, wait: bool = True
 ) -> None:
     """Train what no other process trains; then wait for the others, and take over from those that die."""
-    folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
+    folder = plan.folder
+    load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
     alone_on_gpu = plan.engine == "local" and fabrics("32").device.type == "cuda"
     at_once = plan.at_once or (None if alone_on_gpu else 1)  # None: as many as its memory holds
@@ -330,7 +331,7 @@ def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[Claim]:
     for experiment in list(experiments):
         if is_complete(folder, experiment):
             continue
-        lock = Lock(folder, experiment.key)
+        lock = lock_run(folder, experiment.key)
         if lock.held and not is_complete(folder, experiment):  # written in the meantime
             yield experiment, lock
         else:
@@ -369,7 +370,8 @@ def _train(
                 lock.release()
                 raise
             started.append((experiment, lock, task))
-            out, samples = folder / "runs" / experiment.key, run.records_samples
+            out = folder / "runs" / experiment.key
+            samples = run.records_samples
             yield Job(task, run.method, run.settings, run.seed, out, samples)
 
     def finished(number: int, outcome: Outcome) -> None:
@@ -422,12 +424,13 @@ work(order)
 """
 
 
-def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
+def _run_in_processes(todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, workers: int) -> None:
     """Keep ``workers`` processes alive until every run has a result."""
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = plan.provenance()
-    every, deaths = frozenset(waiting), Counter[str]()
+    every = frozenset(waiting)
+    deaths = Counter[str]()
     team: list[_Worker] = []
     with stop_on_signals() as stop:
         try:
@@ -466,7 +469,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
 class _Worker:
     """A process that trains until nothing is left, or until its driver stops or dies."""
 
-    def __init__(self, plan: Plan, runs: Sequence[tuple[Json, str]], number: int) -> None:
+    def __init__(self, plan: SweepPlan, runs: Sequence[tuple[Json, str]], number: int) -> None:
         self.plan = plan
         threads = str(plan.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -554,7 +557,7 @@ def _give_up(experiment: Experiment | None, folder: Path, reason: str, made_by: 
 
 def _run_on_ray(
     todo: Sequence[Experiment],
-    plan: Plan,
+    plan: SweepPlan,
     announce: Announce,
     workers: int,
     address: str | None,
@@ -607,7 +610,8 @@ def _check_room(resources: Mapping[str, float], threads: int, gpus: float, addre
 
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver trains it."""
-    local_plan, run = _set_up_worker(plan), Experiment.from_dict(experiment, key)
+    local_plan = _set_up_worker(plan)
+    run = Experiment.from_dict(experiment, key)
     _run_here([run], local_plan, lambda *_: None, wait=False)
     return read_result(local_plan.folder, key) if is_complete(local_plan.folder, run) else None
 

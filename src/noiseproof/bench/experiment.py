@@ -50,7 +50,8 @@ class BadExperiment(ValueError):
 
     def __init__(self, message: str, experiment: Experiment | None = None, field: str = "") -> None:
         super().__init__(message)
-        self.experiment, self.field = experiment, field
+        self.experiment = experiment
+        self.field = field
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,8 @@ def _as_one(value: Any) -> Any:
 def _first(split: Split, n: int) -> Split:
     if n > len(split):
         raise ValueError(f"Expected at most {len(split)} `rows`, got {n}.")
-    clean, raw = split.clean, split.raw
+    clean = split.clean
+    raw = split.raw
     return Split(
         take(split.x, torch.arange(n)),
         split.y[:n],
@@ -318,7 +320,8 @@ def with_data(
 
 def datasets_here(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> list[str]:
     """Names of the datasets whose experiments find all their files, also those of noise and of other images."""
-    load, found = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir)), dict[str, bool]()
+    load = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir))
+    found = dict[str, bool]()
     tasks = {replace(experiment.without_method, seed=0) for experiment in experiments}
     for task in sorted(tasks, key=repr):
         if found.setdefault(name := _name(task), True):
@@ -595,7 +598,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
         raise _BadValue(f'{message} Leave `foreign` out, or take noise = "open-set:rate=…".', "foreign", None)
     for chosen in product(*grid.values()):
         point = dict(zip(grid, chosen, strict=True))
-        base, paper = Settings(), point.pop("protocol", None)
+        base = Settings()
+        paper = point.pop("protocol", None)
         if paper is not None:
             try:
                 base = protocol(paper, point["dataset"].partition(":")[0])

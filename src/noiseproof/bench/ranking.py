@@ -57,7 +57,8 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     lengths = sorted({len(values) for values in accuracies.values()})
     if len(lengths) != 1 or not lengths[0]:
         raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
-    places, rounding = [], 0.0 if rows is None else 1 / (rows * math.sqrt(12))
+    places = []
+    rounding = 0.0 if rows is None else 1 / (rows * math.sqrt(12))
     for method, values in accuracies.items():
         done = [value for value in values if not math.isnan(value)]
         mean = fmean(done) if done else None
@@ -75,7 +76,9 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
 def _margin(values: Sequence[float], least: float) -> float | None:
     from scipy.special import stdtrit  # installed with scikit-learn
 
-    return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least)
 
 
 def _error(values: Sequence[float], least: float) -> float:
@@ -85,19 +88,25 @@ def _error(values: Sequence[float], least: float) -> float:
 
 def _paired_t(d: Sequence[float], least: float) -> float:
     """The mean difference over seeds in standard errors."""
-    mean, error = abs(fmean(d)), _error(d, least)
-    return mean / error if error >= SAME else math.inf if mean >= SAME else 0.0
+    mean = abs(fmean(d))
+    error = _error(d, least)
+    if error >= SAME:
+        return mean / error
+    return math.inf if mean >= SAME else 0.0
 
 
 def _p_value(t: float, seeds: int) -> float:
     from scipy.special import stdtr
 
-    return 2.0 ** (1 - seeds) if math.isinf(t) else 2 * float(stdtr(seeds - 1, -t))
+    if math.isinf(t):
+        return 2.0 ** (1 - seeds)
+    return 2 * float(stdtr(seeds - 1, -t))
 
 
 def _holm(tests: Mapping[str, float]) -> dict[str, float]:
     """p-values by Holm's rule: the smallest times their number, the next times one less, none below the one before."""
-    adjusted, least = {}, 0.0
+    adjusted = {}
+    least = 0.0
     for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
         adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
     return adjusted
@@ -111,7 +120,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     (0.886, 1.0)
     """
     z = 1.959963984540054
-    middle, shrink = share + z * z / (2 * n), 1 + z * z / n
+    middle = share + z * z / (2 * n)
+    shrink = 1 + z * z / n
     half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
     return max(0.0, (middle - half) / shrink), min(1.0, (middle + half) / shrink)
 
@@ -132,27 +142,32 @@ def recommend(places: Sequence[Place]) -> str:
     above = [place for place in others if (place.mean or 0) > best.mean + SAME]  # they have failed runs
     level = [place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME]
     names = " and ".join([f"{best.method}{_failures(best)}", *(place.method for place in level)])
-    group = " of those that never failed" * bool(above)
-    lead = f"{names} {'are level' if level else 'is ahead'} with {best.mean:.3f}{group}"
+    verb = "are level" if level else "is ahead"
+    group = " of those that never failed" if above else ""
+    lead = f"{names} {verb} with {best.mean:.3f}{group}"
     below = [place for place in others if place not in above]
     if any(place.p is not None for place in below):
         return _tested(best, below, level, lead, group)
-    too_few = "without two seeds in common nobody can tell better from luckier"
-    reason = f"{_names(above)} did better in the runs that did not fail" if above else too_few
+    reason = "without two seeds in common nobody can tell better from luckier"
+    if above:
+        reason = f"{_names(above)} did better in the runs that did not fail"
     return f"Nothing is settled: {lead}, but {reason}."
 
 
 def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str) -> str:
     """The recommendation where there are tests against the best."""
-    tested, untested = [p for p in below if p.p is not None], [p for p in below if p.p is None]
+    tested = [p for p in below if p.p is not None]
+    untested = [p for p in below if p.p is None]
     seeds = min(place.shared for place in tested)
-    except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
-    if rivals := [place for place in tested if (place.p or 0.0) >= LEVEL]:
+    except_for = f"; too few seeds to judge {_names(untested)}" if untested else ""
+    rivals = [place for place in tested if (place.p or 0.0) >= LEVEL]
+    if rivals:
         near = [place for place in rivals if (place.t or 0.0) < CLEAR]
         but = _undecided(seeds, near, [place for place in rivals if place not in near], level)
         return f"No clear winner: {lead}{but}{_quickest([best, *near])}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
-    group = group or (f" of {_names(tested)}" if untested else " of all others")
+    if not group:
+        group = f" of {_names(tested)}" if untested else " of all others"
     return (
         f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more than chance "
         f"explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
@@ -161,14 +176,22 @@ def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: s
 
 def _undecided(seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]) -> str:
     """From which methods the best cannot be told, and from which only because seeds are few."""
-    it, others = "them" if level else "it", [place for place in near if place not in level]
-    reasons = [f"are too few to tell {it} from {_names(far)} (run more)"] * bool(far)
-    reasons += [f"cannot tell {it} from {_names(others)}"] * bool(others)
-    return f", but {seeds} seeds {' and '.join(reasons)}" * bool(reasons)
+    it = "them" if level else "it"
+    others = [place for place in near if place not in level]
+    reasons = []
+    if far:
+        reasons.append(f"are too few to tell {it} from {_names(far)} (run more)")
+    if others:
+        reasons.append(f"cannot tell {it} from {_names(others)}")
+    if not reasons:
+        return ""
+    return f", but {seeds} seeds {' and '.join(reasons)}"
 
 
 def _failures(place: Place) -> str:
-    return f" (though {place.failed} of its runs failed)" * (place.failed > 0)
+    if not place.failed:
+        return ""
+    return f" (though {place.failed} of its runs failed)"
 
 
 def _quickest(tied: Sequence[Place]) -> str:
@@ -176,7 +199,9 @@ def _quickest(tied: Sequence[Place]) -> str:
     timed = {place: place.seconds for place in tied if place.seconds is not None}
     limit = 1.1 * min(timed.values(), default=0.0)
     quick = [place for place, seconds in timed.items() if seconds <= limit]
-    return f"; the quickest of these: {_names(quick)}" * (0 < len(quick) < len(timed))
+    if not 0 < len(quick) < len(timed):
+        return ""
+    return f"; the quickest of these: {_names(quick)}"
 
 
 def _names(places: Sequence[Place]) -> str:
@@ -229,15 +254,20 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     accuracies = [_accuracies(runs, results, metric) for runs in entries]
     started = {str(i): values for i, values in enumerate(accuracies) if values}
     seeds = sorted(set.intersection(*map(set, started.values()))) if started else []
-    ranked = rank({i: [values[seed] for seed in seeds] for i, values in started.items()}) if seeds else []
+    ranked = []
+    if seeds:
+        ranked = rank({i: [values[seed] for seed in seeds] for i, values in started.items()})
     places = {int(place.method): place for place in ranked}
     order = [*places, *(i for i in range(len(entries)) if i not in places)]
     listed = [_entry(entries[i], places.get(i), accuracies[i], seeds) for i in order]
     named = [entry.place for entry in listed[: len(places)]]
     if not named:
         return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
+    recommendation = recommend(named)
     missing = ", ".join(dict.fromkeys(entry.run.method for entry in listed[len(places) :]))
-    return Group(listed, recommend(named) + f" Not compared, since not run yet: {missing}." * bool(missing), metric)
+    if missing:
+        recommendation += f" Not compared, since not run yet: {missing}."
+    return Group(listed, recommendation, metric)
 
 
 def _entry(
@@ -246,10 +276,13 @@ def _entry(
     accuracies: Mapping[tuple[int, int], float],
     seeds: Iterable[tuple[int, int]],
 ) -> Entry:
-    finite = [accuracies[seed] for seed in seeds if not math.isnan(accuracies[seed])] if place else []
+    finite = []
+    if place is not None:
+        finite = [accuracies[seed] for seed in seeds if not math.isnan(accuracies[seed])]
+    std = stdev(finite) if len(finite) > 1 else None
     named = replace(place or Place(""), method=runs[0].method)
     values = [{"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()]
-    return Entry(runs[0], named, stdev(finite) if len(finite) > 1 else None, len(runs), values)
+    return Entry(runs[0], named, std, len(runs), values)
 
 
 def _metric(done: Iterable[Json]) -> str:

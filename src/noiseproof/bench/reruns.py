@@ -22,7 +22,7 @@ from noiseproof.bench.tables import (
     ACCURACIES,
     OF_THE_MACHINE,
     Cell,
-    Comparison,
+    CellComparison,
     PaperTable,
     list_tables,
     load_table,
@@ -60,7 +60,7 @@ def load_reruns(paper: str) -> Reruns:
     return Reruns(content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"])
 
 
-def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Comparison]:
+def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellComparison]:
     """Each cell with its rerun, in ``precision`` or in that with most seeds; without values where there is none.
 
     >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
@@ -78,7 +78,8 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
     [5, 6]
     """
-    reruns, precisions = load_reruns(table.paper), (precision,) if precision else PRECISIONS
+    reruns = load_reruns(table.paper)
+    precisions = (precision,) if precision else PRECISIONS
 
     def done(cell: Cell) -> set[int]:
         metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric  # hours of another machine are not missed
@@ -113,11 +114,11 @@ def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json
     return [row for row in rows if cell.metric not in ACCURACIES or row.get("epoch", "last") == cell.epoch]
 
 
-def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:
+def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> CellComparison:
     if cell.unavailable:
-        return Comparison(cell)
+        return CellComparison(cell)
     found = _rows_of(cell, reruns, precisions)
-    empty = Comparison(cell, wanted=table.runs)
+    empty = CellComparison(cell, wanted=table.runs)
     if not found:
         return empty
     row = max(found, key=lambda row: len(row["seeds"]))  # the first of equals
@@ -136,7 +137,7 @@ def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
     return None
 
 
-def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:
+def explain(table: PaperTable, reruns: Sequence[CellComparison]) -> list[str]:
     """Lines on the cells with |z| > 2: what experiments on them found, and for which there is none."""
     outside = [one.cell for one in reruns if one.z is not None and abs(one.z) > 2]
     found = {id(cell): find_diagnosis(table, cell) for cell in outside}
@@ -149,7 +150,7 @@ def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:
     return [*findings, *([f"|z| > 2 without an experiment on why: {cells}."] if cells else [])]
 
 
-def largest_differences(count: int) -> list[tuple[PaperTable, Comparison]]:
+def largest_differences(count: int) -> list[tuple[PaperTable, CellComparison]]:
     """The reruns with the largest |z| of all tables, each with its table.
 
     >>> [(table.id, one.cell.row, round(one.z)) for table, one in largest_differences(2)]
@@ -176,7 +177,7 @@ class Counts:
         return Counts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-def count_cells(table: PaperTable, reruns: Sequence[Comparison] | None = None) -> Counts:
+def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = None) -> Counts:
     """Counts of the cells of ``table``, from ``reruns`` where they are known already.
 
     >>> count_cells(load_table("ln-table1").only("mnist"))

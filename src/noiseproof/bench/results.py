@@ -48,16 +48,18 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-class Lock(files.Lock):
-    """The right to train one experiment."""
+def lock_run(folder: Path, key: str) -> files.Lock:
+    """Take the right to train one experiment; ``held`` is False if another process has it."""
+    return files.Lock(_lock_path(folder, key))
 
-    def __init__(self, folder: Path, key: str) -> None:
-        super().__init__(folder / "locks" / key)
+
+def _lock_path(folder: Path, key: str) -> Path:
+    return folder / "locks" / key
 
 
 def holder(folder: Path, key: str) -> Json | None:
     """The process and machine that train an experiment now; None if none does."""
-    return files.holder(folder / "locks" / key)
+    return files.holder(_lock_path(folder, key))
 
 
 def result_path(folder: Path, key: str) -> Path:
@@ -123,7 +125,8 @@ def read_results(folder: str | Path, damaged: Callable[[ValueError], None] | Non
 
     A damaged one is left out and told to ``damaged``; without it, it is refused.
     """
-    folder, results = files.check_place(folder, folder=True), dict[str, Json]()
+    folder = files.check_place(folder, folder=True)
+    results = dict[str, Json]()
     for name in sorted(path.name for path in folder.glob("*.json") if _NAME.fullmatch(path.name)):
         try:
             if (result := read_result(folder, name[:16])) is not None:
@@ -156,7 +159,8 @@ def write_result(folder: Path, result: Json) -> None:
     text = json.dumps({**result, "checksum": _checksum(result)}, indent=1, ensure_ascii=False)
     write_text(result_path(folder, result["key"]), text + "\n")
     if result["status"] == "done":
-        run, experiment = folder / "runs" / result["key"], result["experiment"]
+        run = folder / "runs" / result["key"]
+        experiment = result["experiment"]
         if not experiment.get("samples"):
             shutil.rmtree(run / "samples", ignore_errors=True)
         if not experiment.get("weights"):
@@ -250,7 +254,8 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
     Each run appears once, in its first spelling.
     """
-    folder, states = files.check_place(folder, folder=True), dict[Experiment, str]()
+    folder = files.check_place(folder, folder=True)
+    states = dict[Experiment, str]()
     for experiment in once(experiments):
         if is_complete(folder, experiment):
             states[experiment] = str((read_result(folder, experiment.key) or {})["status"])

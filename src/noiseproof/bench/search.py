@@ -358,7 +358,8 @@ def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
 
 
 def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:
-    fit, report = engine.get("fit", fit_many), engine.get("progress")
+    fit = engine.get("fit", fit_many)
+    report = engine.get("progress")
     reported = set(trial.study.trials[trial.number].intermediate_values)  # before it was interrupted
 
     def watch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:

@@ -96,7 +96,8 @@ class Cell:
     @property
     def names(self) -> set[str]:
         """Names by which it can be selected."""
-        dataset, method = self.fields["dataset"], self.fields["method"]
+        dataset = self.fields["dataset"]
+        method = self.fields["method"]
         parts = (dataset, dataset.partition(":")[0], method, method.partition(" & ")[0])
         return {name.casefold() for name in (self.block, self.row, self.column, *parts) if name}
 
@@ -145,7 +146,8 @@ class PaperTable:
         """
 
         def change(cell: Cell) -> Cell:
-            settings, usual = {**cell.settings, "epochs": epochs}, None if cell.epochs == epochs else cell.epochs
+            settings = {**cell.settings, "epochs": epochs}
+            usual = None if cell.epochs == epochs else cell.epochs
             return replace(cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus))
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
@@ -242,7 +244,7 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CellComparison:
     """A cell and the runs that repeat it."""
 
     cell: Cell
@@ -271,14 +273,14 @@ class Comparison:
 
 def compare_cells(
     table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
-) -> list[Comparison]:
+) -> list[CellComparison]:
     """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges.
 
     They are those in ``precision``, or in that with most seeds.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
 
-    def best(cell: Cell) -> Comparison:
+    def best(cell: Cell) -> CellComparison:
         each = (_compare_cell(cell, table, results, chosen, p) for p in ([precision] if precision else PRECISIONS))
         return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
@@ -287,14 +289,14 @@ def compare_cells(
 
 def _compare_cell(
     cell: Cell, table: PaperTable, results: Mapping[str, Json], seeds: Sequence[int], precision: str
-) -> Comparison:
+) -> CellComparison:
     if cell.unavailable:
-        return Comparison(cell)
+        return CellComparison(cell)
     keys = [replace(cell.experiment(seed), precision=precision).key for seed in seeds]
     existing = [results[key] for key in keys if key in results]
     done = [result for result in existing if result["status"] == "done"]
     base = _compare_cell(cell.minus, table, results, seeds, precision) if cell.minus else None
-    empty = Comparison(
+    empty = CellComparison(
         cell,
         wanted=len(seeds),
         failed=len(existing) - len(done) + (base.failed if base else 0),
@@ -326,39 +328,47 @@ def measured(result: Json, cell: Cell) -> float | None:
         return float(result["seconds"]) / 3600
     if cell.metric == "memory":
         return float(result["peak_memory"]) / 2**30
-    if cell.metric in MEASURES:
-        name, unit = ("alpha", ALPHA_UNIT) if cell.metric == "α_t" else (cell.metric, 1.0)
-        value = (result.get("measured") or {}).get(name)
+    unit = 1.0
+    if cell.metric == "α_t":
+        value = (result.get("measured") or {}).get("alpha")
+        unit = ALPHA_UNIT
+    elif cell.metric in MEASURES:
+        value = (result.get("measured") or {}).get(cell.metric)
     else:
-        value, unit = (result[cell.epoch] or {}).get(cell.metric), 100.0
+        value = (result[cell.epoch] or {}).get(cell.metric)
+        unit = 100.0
     return None if value is None else unit * value
 
 
 def summarise(
-    empty: Comparison, measured: Iterable[float | None], table: PaperTable, base: Comparison | None
-) -> Comparison:
-    """``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
+    empty: CellComparison, measured: Iterable[float | None], table: PaperTable, base: CellComparison | None
+) -> CellComparison:
+    """Return ``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
     values = tuple(value for value in measured if value is not None)
-    subtracted = base.mean if base else 0.0
-    if not values or subtracted is None:
+    if not values:
         return empty
     mean, spread = _summary(values, table.statistic)
-    judged = base is None and empty.cell.metric not in OF_THE_MACHINE and empty.cell.usual_epochs is None
-    return replace(
-        empty,
-        values=values,
-        seeds=min(len(values), base.seeds) if base else len(values),
-        mean=mean - subtracted,
-        spread=spread,
-        z=z_score(values, empty.cell.published, table.statistic, table.runs) if judged else None,
-    )
+    cell = empty.cell
+    if base is not None:
+        if base.mean is None:
+            return empty
+        seeds = min(len(values), base.seeds)
+        return replace(empty, values=values, seeds=seeds, mean=mean - base.mean, spread=spread)
+    z = None
+    if cell.metric not in OF_THE_MACHINE and cell.usual_epochs is None:
+        z = z_score(values, cell.published, table.statistic, table.runs)
+    return replace(empty, values=values, seeds=len(values), mean=mean, spread=spread, z=z)
 
 
 def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, float | None]:
     if statistic == "best":
         return max(values), None
-    deviation = stdev(values) if len(values) > 1 else None
-    return fmean(values), deviation if statistic != "sem" or deviation is None else deviation / math.sqrt(len(values))
+    if len(values) == 1:
+        return fmean(values), None
+    spread = stdev(values)
+    if statistic == "sem":
+        spread /= math.sqrt(len(values))
+    return fmean(values), spread
 
 
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
@@ -375,10 +385,15 @@ def z_score(values: Sequence[float], published: Published, statistic: Statistic,
     """
     if not values or published.spread is None or statistic not in ("std", "sem"):
         return None
-    theirs = published.spread**2 / (runs if statistic == "std" else 1)
-    scatter = stdev(values) ** 2 if len(values) > 1 else theirs * runs
-    error = math.sqrt(scatter / len(values) + theirs)
-    return (fmean(values) - published.mean) / (error or 10**-published.digits / math.sqrt(12))
+    theirs = published.spread**2  # squared standard error of their mean
+    if statistic == "std":
+        theirs /= runs
+    variance = theirs * runs
+    if len(values) > 1:
+        variance = stdev(values) ** 2
+    error = math.sqrt(variance / len(values) + theirs)
+    rounding = 10**-published.digits / math.sqrt(12)
+    return (fmean(values) - published.mean) / (error or rounding)
 
 
 # Output
@@ -390,8 +405,8 @@ Rows = list[tuple[str, ...]]
 
 
 def lines(
-    yours: Sequence[Comparison],
-    reruns: Sequence[Comparison],
+    yours: Sequence[CellComparison],
+    reruns: Sequence[CellComparison],
     escape: Callable[[str], str] = str,
     bold: Callable[[str], str] = str,
 ) -> tuple[tuple[str, ...], Rows]:
@@ -400,40 +415,56 @@ def lines(
     ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
     """
     any_yours = any(one.values or one.failed for one in yours)
-    columns = (*CELL, *RERUN, *(YOURS if any_yours else ()))
+    columns: tuple[str, ...] = (*CELL, *RERUN)
+    if any_yours:
+        columns += YOURS
     rows: Rows = []
     for own, rerun in zip(yours, reruns, strict=True):
         cell = own.cell
-        texts = [cell.block, cell.row, cell.column, str(cell.published), *_rerun_texts(rerun)]
-        row = [escape(text) for text in (texts + _your_texts(own) if any_yours else texts)]
-        row[CELL.index("published")] = (bold if cell.published.bold else str)(row[CELL.index("published")])
-        rows.append(tuple(row))
-    first = 0 if any(row[0] for row in rows) else 1
-    return columns[first:], [row[first:] for row in rows]
+        published = escape(str(cell.published))
+        if cell.published.bold:
+            published = bold(published)
+        rest = _rerun_texts(rerun)
+        if any_yours:
+            rest += _your_texts(own)
+        rows.append((escape(cell.block), escape(cell.row), escape(cell.column), published, *map(escape, rest)))
+    if any(row[0] for row in rows):
+        return columns, rows
+    return columns[1:], [row[1:] for row in rows]
 
 
-def _rerun_texts(one: Comparison) -> list[str]:
+def _rerun_texts(one: CellComparison) -> list[str]:
+    if one.cell.unavailable and one.mean is None:
+        return ["cannot run", "", "", ""]
     if one.mean is None:
-        return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
+        return ["not rerun", "", "", ""]
     first, *others = one.commits
-    return [*_texts(one), first + f" +{len(others)}" * bool(others)]
+    more = f" +{len(others)}" if others else ""
+    return [*_texts(one), first + more]
 
 
-def _your_texts(one: Comparison) -> list[str]:
+def _your_texts(one: CellComparison) -> list[str]:
     if one.cell.unavailable:
         return ["", "", "", ""]
-    mean, *rest = _texts(one) if one.mean is not None else ("not run", "", f"0/{one.wanted}")
-    seconds = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
-    return [mean + f", {one.failed} failed" * (one.failed > 0), *rest, seconds]
+    mean, z, seeds = _texts(one)
+    if one.failed:
+        mean += f", {one.failed} failed"
+    minutes = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
+    return [mean, z, seeds, minutes]
 
 
-def _texts(one: Comparison) -> tuple[str, str, str]:
-    mean = _number(one.mean or 0.0, one.spread, one.cell.published.digits)
-    return mean, "" if one.z is None else f"{one.z:+.2f}", f"{one.seeds}/{one.wanted}"
+def _texts(one: CellComparison) -> tuple[str, str, str]:
+    if one.mean is None:
+        return "not run", "", f"0/{one.wanted}"
+    mean = _number(one.mean, one.spread, one.cell.published.digits)
+    z = "" if one.z is None else f"{one.z:+.2f}"
+    return mean, z, f"{one.seeds}/{one.wanted}"
 
 
 def _number(value: float, spread: float | None, digits: int) -> str:
-    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    if spread is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
 def heading(table: PaperTable) -> str:
@@ -441,25 +472,32 @@ def heading(table: PaperTable) -> str:
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
-def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison]) -> list[str]:
+def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]) -> list[str]:
     """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
-    done, cannot = [one for one in reruns if one.mean is not None], reasons.total()
+    done = [one for one in reruns if one.mean is not None]
+    cannot = reasons.total()
     ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
-    counts = (
-        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them "
-        f"with the paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} "
-        f"cannot run. You ran {len(ran)}" + f", precision {' and '.join(sorted(set(ran)))}" * bool(ran) + "."
-    )
-    texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
-    texts += [*_sessions(done), *_epochs_note(yours)]
+    complete = sum(one.seeds >= table.runs for one in done)
+    within = sum(z <= 2 for z in judged)
+    precision = f", precision {' and '.join(sorted(set(ran)))}" if ran else ""
+    texts = [
+        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's {table.runs} seeds; "
+        f"{within} of {len(judged)} within |z| ≤ 2; {cannot} cannot run. You ran {len(ran)}{precision}."
+    ]
+    texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
+    texts += _sessions(done)
+    texts += _epochs_note(yours)
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
-    return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
+    texts.append(MEANING[table.statistic].format(runs=table.runs))
+    if table.note:
+        texts.append(table.note)
+    return texts
 
 
-def _sessions(done: Sequence[Comparison]) -> list[str]:
+def _sessions(done: Sequence[CellComparison]) -> list[str]:
     """Hardware, precision and commits of the reruns, a line for each machine."""
     commits: dict[str, dict[str, None]] = {}
     for one in done:
@@ -469,14 +507,14 @@ def _sessions(done: Sequence[Comparison]) -> list[str]:
     return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
 
 
-def _epochs_note(yours: Sequence[Comparison]) -> list[str]:
+def _epochs_note(yours: Sequence[CellComparison]) -> list[str]:
     changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
     usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
     epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}  # one number at most: that of ``with_epochs``
     return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
 
 
-def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison], format: str) -> str:
+def render(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison], format: str) -> str:
     """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
@@ -490,7 +528,8 @@ def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comp
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
     escape, bold, assemble = FORMATS[format]
     columns, rows = lines(yours, reruns, escape, bold)
-    title, below = escape(heading(table)), [escape(note) for note in notes(table, yours, reruns)]
+    title = escape(heading(table))
+    below = [escape(note) for note in notes(table, yours, reruns)]
     sides = ["left" if column in CELL[:3] else "right" for column in columns]
     return assemble(title, columns, sides, rows, below)
 

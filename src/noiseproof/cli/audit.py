@@ -68,8 +68,8 @@ Annotations = Annotated[
 ConsensusOption = Annotated[
     str,
     option(
-        "The label of several annotators where there is none: majority, dawid-skene, glad, mace or pooled.",
-        autocompletion=names(more=("majority", "dawid-skene", "glad", "mace", "pooled")),
+        "The label of several annotators where there is none: majority, dawid-skene or pooled.",
+        autocompletion=names(more=("majority", "dawid-skene", "pooled")),
     ),
 ]
 NoHeader = Annotated[

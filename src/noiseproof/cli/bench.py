@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from noiseproof.bench import Experiment
     from noiseproof.bench.ranking import Group, Place
     from noiseproof.bench.search import SearchResult
-    from noiseproof.bench.tables import Comparison, PaperTable
+    from noiseproof.bench.tables import CellComparison, PaperTable
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
@@ -440,9 +440,9 @@ def _need_table(**options: object) -> None:
 
 def _show_worst(count: int, format: str, as_json: bool) -> None:
     from noiseproof.bench.reruns import find_diagnosis, largest_differences
-    from noiseproof.bench.tables import Comparison, lines
+    from noiseproof.bench.tables import CellComparison, lines
 
-    found = [(table, Comparison(rerun.cell), rerun) for table, rerun in largest_differences(count)]
+    found = [(table, CellComparison(rerun.cell), rerun) for table, rerun in largest_differences(count)]
     if as_json or format == "csv":
         return (show_json if as_json else show_csv)([_record(*one, flat=not as_json) for one in found])
     columns, rows = lines([own for _, own, _ in found], [rerun for *_, rerun in found])
@@ -452,7 +452,7 @@ def _show_worst(count: int, format: str, as_json: bool) -> None:
     return show(head, rows) if format == "text" else _export(format, "The largest differences", head, rows, left=4)
 
 
-def _record(table: PaperTable, own: Comparison, rerun: Comparison, flat: bool) -> dict[str, Any]:
+def _record(table: PaperTable, own: CellComparison, rerun: CellComparison, flat: bool) -> dict[str, Any]:
     """A cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
     from noiseproof.bench.reruns import find_diagnosis
 

@@ -363,7 +363,7 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
         for side, last in ends.items():
             t = axis.reach(last, side * 0.1 * (2**k - 1))
             if gap(t) * gap(0.0) <= 0:
-                return at(find_root(gap, last, t, tolerance=1e-12 * abs(target)))
+                return at(find_root(gap, last, t))
             if math.isfinite(gap(t)):
                 ends[side] = t
     low, high = sorted(ends.values(), key=at)

@@ -49,9 +49,11 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
     def gap(epsilon: float) -> float:
         return margin.average(lambda delta: torch.sigmoid(delta + epsilon)) - C
 
-    # Between the biases that bring the largest and the smallest margin there is to C.
-    low, high = (math.log(C / (1 - C)) - float(delta) for delta in margin.points[[-1, 0]])
-    return find_root(gap, low, high, tolerance=1e-14 * C)
+    # It lies between the biases that bring the largest and the smallest margin to C. One more on
+    # either side keeps the signs different where all margins are nearly the same.
+    smallest, largest = margin.points[[0, -1]].tolist()
+    log_odds = math.log(C / (1 - C))
+    return find_root(gap, log_odds - largest - 1, log_odds - smallest + 1)
 
 
 def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
@@ -101,23 +103,11 @@ def check_sigma(value: object) -> float:
     return max(sigma, 1e-9)  # below, logits are equal to the last digit of every average
 
 
-def find_root(f: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
-    """Root of ``f`` between two points where its signs differ: false position, Illinois' variant."""
-    f_low = f(low)
-    f_high = f(high)
-    for _ in range(200):
-        if abs(f_high) <= tolerance or f_low == f_high or abs(high - low) <= 1e-15 * abs(high + low):
-            break
-        x = high - f_high * (high - low) / (f_high - f_low)
-        f_x = f(x)
-        if f_x * f_high < 0:
-            low = high
-            f_low = f_high
-        else:
-            f_low /= 2  # the same end again: pull the line towards the other
-        high = x
-        f_high = f_x
-    return high
+def find_root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root of ``f`` between two points where its signs differ."""
+    from scipy.optimize import brentq  # its import takes half a second
+
+    return float(brentq(f, low, high, xtol=1e-14))
 
 
 class Distribution(NamedTuple):

@@ -36,7 +36,8 @@ def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -
     """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal width."""
     y, p = check_predictions(labels, pred_probs)
     bins = check_count("bins", bins, 1)
-    confidence, hit = np.clip(p.max(1), 0, 1), p.argmax(1) == y
+    confidence = np.clip(p.max(1), 0, 1)
+    hit = p.argmax(1) == y
     edges = np.linspace(0, 1, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     samples = np.bincount(place, minlength=bins)
@@ -109,7 +110,8 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
 
     ``annotations`` are (N, A), −1 where an annotator did not label a row.
     """
-    votes, p = np.asarray(annotations), np.asarray(pred_probs, dtype=np.float64)
+    votes = np.asarray(annotations)
+    p = np.asarray(pred_probs, dtype=np.float64)
     if votes.ndim != 2 or votes.shape[:1] != p.shape[:1]:
         raise ValueError(
             f"Expected annotations (N, A) of the rows of pred_probs (N, K), got {votes.shape} and {p.shape}."

@@ -56,7 +56,9 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accur
     _check_columns(runs, [*by, metric])
     groups = runs.groupby(list(by), sort=True)[metric]
     table = groups.agg(mean="mean", std="std", runs="count").reset_index()
-    table["low"], table["high"] = table["mean"] - table["std"].fillna(0), table["mean"] + table["std"].fillna(0)
+    spread = table["std"].fillna(0)
+    table["low"] = table["mean"] - spread
+    table["high"] = table["mean"] + spread
     return table
 
 
@@ -108,24 +110,33 @@ def _curves(tables: Sequence[tuple[RunFolder, pd.DataFrame]]) -> pd.DataFrame:
 )
 def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs. 5, 8)."""
-    by, words = list(trials.by), trials.metric.replace("_", " ")
+    by = list(trials.by)
+    words = trials.metric.replace("_", " ")
     if len(by) not in (1, 2):
         raise ValueError(f"Expected one or two hyperparameters, got {by}.")
-    several = "method" if "method" in trials.results and trials.results["method"].nunique() > 1 else None
-    table = sensitivity(trials.results, [several, *by] if several else by, trials.metric)
+    several = None
+    if "method" in trials.results and trials.results["method"].nunique() > 1:
+        several = "method"
+    columns = [several, *by] if several else by
+    table = sensitivity(trials.results, columns, trials.metric)
+    panel = None
     if len(by) == 1:
         layer = Layer("line", by[0], "mean", color=several, low="low", high="high")
-        y_label, paper = words, "SLN paper, Fig. 6"
+        y_label = words
+        paper = "SLN paper, Fig. 6"
     else:
         table = table.astype(dict.fromkeys(by, str))  # the values tried, not a scale
-        layer, y_label, paper = Layer("heat", by[0], by[1], z="mean", label=words), by[1], "LN paper, Figs. 5, 8"
+        layer = Layer("heat", by[0], by[1], z="mean", label=words)
+        y_label = by[1]
+        panel = several
+        paper = "LN paper, Figs. 5, 8"
     return table, {
         "name": "sensitivity-" + "-".join(by),
         "title": f"Sensitivity to {' and '.join(by)}",
         "reading": f"Mean {words} over seeds: where it changes little around the best value, little tuning is needed.",
         "paper": paper,
         "layers": (layer,),
-        "panel": several if len(by) == 2 else None,
+        "panel": panel,
         "x_label": by[0],
         "y_label": y_label,
     }
@@ -145,7 +156,8 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
     given = [str(name) for name in names] or [str(method) for method in methods]
     differ = {at: values for at, values in columns.items() if _differs(values, given)}
     named: dict[str, list[Any]] = {}
-    specs, keys = [_given(name) for name in given], {key for _, key in differ}
+    specs = [_given(name) for name in given]
+    keys = {key for _, key in differ}
     others = dict.fromkeys(key for spec in specs for key in spec if key not in keys)
     for (part, key), values in differ.items():
         key = _source(values, specs, others) or key

@@ -49,9 +49,10 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
         h = PCA(50, svd_solver="full").fit_transform(h)
     if not h.std(0).any():  # a model that has learned nothing may map all rows to the same features
         return np.zeros((len(h), 2))
-    positions: Array = TSNE(
-        2, perplexity=min(perplexity, (len(h) - 1) / 3), init="pca" if h.shape[1] > 1 else "random", random_state=seed
-    ).fit_transform(h)
+    start = "pca" if h.shape[1] > 1 else "random"
+    largest = (len(h) - 1) / 3  # that t-SNE takes
+    embedding = TSNE(2, perplexity=min(perplexity, largest), init=start, random_state=seed)
+    positions: Array = embedding.fit_transform(h)
     return positions
 
 
@@ -68,12 +69,17 @@ def feature_map(
     chosen = shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
     features = penultimate_features(result.models[0], result.run.fetch(x, chosen, result.run.normalise))  # type: ignore[arg-type]
     positions = tsne(features.cpu(), perplexity=perplexity, seed=seed)
-    given, clean = (None if column is None else column[chosen.numpy()] for column in part_labels(run, part))
-    assert given is not None
-    label = np.full(len(given), "unknown", object) if clean is None else np.where(given == clean, RIGHT, WRONG)
-    columns = {"x": positions[:, 0], "y": positions[:, 1], "row": chosen.numpy()}
-    given_class, true_class = _named(given, run.classes), _named(given if clean is None else clean, run.classes)
-    return pd.DataFrame(columns | {"given": given_class, "label": label, "class": true_class})
+    index = chosen.numpy()
+    given, clean = part_labels(run, part)
+    given = given[index]
+    columns: dict[str, Any] = {"x": positions[:, 0], "y": positions[:, 1], "row": index}
+    columns["given"] = _named(given, run.classes)
+    if clean is None:
+        columns |= {"label": "unknown", "class": columns["given"]}
+    else:
+        clean = clean[index]
+        columns |= {"label": np.where(given == clean, RIGHT, WRONG), "class": _named(clean, run.classes)}
+    return pd.DataFrame(columns)
 
 
 def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:
@@ -109,7 +115,8 @@ def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15)
     """A grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides: (resolution², 2)."""
     x = np.asarray(points, dtype=np.float64)
     check_count("resolution", resolution, 2)
-    low, high = x.min(0), x.max(0)
+    low = x.min(0)
+    high = x.max(0)
     margin = border * np.maximum(high - low, 1e-9)
     first, second = np.linspace(low - margin, high + margin, resolution).T
     return np.stack(np.meshgrid(first, second, indexing="ij"), -1).reshape(-1, 2)
@@ -126,10 +133,12 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
         raise ValueError(
             f"Expected two classes of points in the plane, got {run.num_classes} classes of {run.dataset}."
         )
-    state, grid = run.result().run, plane_grid(points.cpu(), resolution=resolution)
+    state = run.result().run
+    grid = plane_grid(points.cpu(), resolution=resolution)
     p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
     background = pd.DataFrame({"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)})
-    x, given = points.cpu().double().numpy(), data.given.cpu().numpy()
+    x = points.cpu().double().numpy()
+    given = data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()
     at = {"x1": x[:, 0], "x2": x[:, 1], "given": _named(given, run.classes)}
     return pd.concat([background, pd.DataFrame(at | {"label": np.where(right, RIGHT, WRONG)})], ignore_index=True)

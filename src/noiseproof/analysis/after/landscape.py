@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from noiseproof.analysis.before.label_noise import total_noise, weight_noise
 from noiseproof.analysis.figures import READABLE, Figure, Layer, Needs, Subjects, each, figure, first_seeds, stack
-from noiseproof.analysis.runs import NotARun, RunFolder, Runs
+from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.messages import Progress
 from noiseproof.core.output import Output
@@ -38,7 +38,8 @@ RADIUS = 0.25  # of the sharpness of a minimum
 CUT = 10.0  # of losses in figures, as in the contours of Li et al.'s code: far out they grow without bound
 FILE = "landscape.csv"  # in the folder of a run
 PASSES = 640  # backward passes for a run: rows times classes
-LABELS, LOGITS = "noise on labels (SLN), σ_y = 1", "noise on the gradient in logits, σ_f = 1"
+LABELS = "noise on labels (SLN), σ_y = 1"
+LOGITS = "noise on the gradient in logits, σ_f = 1"
 
 
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
@@ -93,7 +94,8 @@ class Landscape:
         """Mean second derivative along both directions at the model: central differences over one step of the grid."""
         middle = len(self.points) // 2
         step = float(self.points[middle + 1])
-        row, column = self.losses[middle], self.losses[:, middle]
+        row = self.losses[middle]
+        column = self.losses[:, middle]
         around = row[middle - 1] + row[middle + 1] + column[middle - 1] + column[middle + 1]
         return float(around - 4 * self.centre) / (2 * step**2)
 
@@ -153,7 +155,8 @@ def landscape(
         )
     device = next(iter(weights.values())).device
     size = BATCH.get(device.type, 2048) if batch_size is None else check_count("batch_size", batch_size, 1)
-    x, y = x.to(device), y.to(device)
+    x = x.to(device)
+    y = y.to(device)
     if device.type == "cuda" and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     batches = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
@@ -200,9 +203,11 @@ def run_landscape(
     if loss not in ("ce", "own"):
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
     result = run.result(accelerator)
-    state, run_loss = result.run, result.run.loss
+    state = result.run
+    run_loss = result.run.loss
     chosen = shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)].sort().values
-    x, y = state.fetch(run.inputs("train"), chosen, state.normalise), run.labels["given"][chosen]
+    x = state.fetch(run.inputs("train"), chosen, state.normalise)
+    y = run.labels["given"][chosen]
 
     def criterion(out: Output, target: Tensor) -> Tensor:
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
@@ -281,15 +286,20 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
     result = run.result()
     if isinstance(result.run.loss, LN):
         raise NotARun(f"Expected a run whose logits are log-odds in {run.folder}, got `{result.run.loss}`.")
-    data, model = result.run.data, result.models[0].eval().requires_grad_(True)
-    count = min(len(data), max(8, PASSES // data.num_classes) if rows is None else rows)
+    data = result.run.data
+    model = result.models[0].eval().requires_grad_(True)
+    if rows is None:
+        rows = max(8, PASSES // data.num_classes)
+    count = min(len(data), rows)
     index = torch.linspace(0, len(data) - 1, count).round().long()
     table = []
     raw: Tensor = next(read_batches(data.x, [index]))
     for row, x in zip(index.tolist(), result.run.prepare(raw, result.run.normalise), strict=True):
         with torch.no_grad():
             confidence = float(result.run.loss.scores(model(x[None])).softmax(1).max())
-        label = "unknown" if run.is_flipped is None else "wrong" if run.is_flipped[row] else "right"
+        label = "unknown"
+        if run.is_flipped is not None:
+            label = WRONG if run.is_flipped[row] else RIGHT
         for kind, on in ((LABELS, "labels"), (LOGITS, "logits")):
             deviation = total_noise(weight_noise(model, x, on=on))  # type: ignore[arg-type]
             table.append({"row": row, "kind": kind, "confidence": confidence, "label": label, "deviation": deviation})

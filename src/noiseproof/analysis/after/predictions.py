@@ -53,7 +53,8 @@ class Predictions:
 
 def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
     """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and probabilities."""
-    y, p = np.asarray(labels), np.asarray(pred_probs, dtype=np.float64)
+    y = np.asarray(labels)
+    p = np.asarray(pred_probs, dtype=np.float64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(p):
         raise ValueError(
             f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
@@ -92,21 +93,33 @@ def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
 def predict(
     run: RunFolder, part: Part = "train", *, rows: int | None = None, seed: int = 0, accelerator: str = "auto"
 ) -> Predictions:
-    """Predictions of a run's final models for a part of its data, not augmented.
+    """Return predictions of a run's final models for a part of its data, not augmented.
 
     ``rows`` limits them to that many rows, drawn with ``seed``.
     """
     given, clean = part_labels(run, part)
     result = run.result(accelerator)
-    corrected = corrected_labels(result.strategies, run.task.train.labels.cpu()) if part == "train" else None
-    annotations = _annotations(run) if part == "train" else None
+    corrected = None
+    annotations = None
+    if part == "train":
+        corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
+        annotations = _annotations(run)
     chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
     p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
-    clean, corrected, annotations = (
-        None if column is None else column[index] for column in (clean, corrected, annotations)
+
+    def chosen_rows(column: Array | None) -> Array | None:
+        return None if column is None else column[index]
+
+    return Predictions(
+        labels=given[index],
+        pred_probs=p,
+        clean=chosen_rows(clean),
+        corrected=chosen_rows(corrected),
+        classes=run.classes,
+        rows=index,
+        annotations=chosen_rows(annotations),
     )
-    return Predictions(given[index], p, clean, corrected, run.classes, index, annotations)
 
 
 def training_predictions(runs: Runs) -> Subjects[Predictions]:
@@ -123,11 +136,16 @@ def heldout_predictions(runs: Runs) -> Subjects[Predictions]:
 
 
 def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
-    """Given and, if they are known, clean labels of a part of a run's data."""
+    """Return the given and, if they are known, the clean labels of a part of a run's data."""
     run.inputs(part)  # refuses a part without rows
     data = getattr(run.task, part)
-    given, clean = (data.y, data.y) if part == "test" else (data.given, data.clean)
-    return given.cpu().numpy(), None if clean is None else clean.cpu().numpy()
+    if part == "test":
+        labels = data.y.cpu().numpy()
+        return labels, labels
+    given = data.given.cpu().numpy()
+    if data.clean is None:
+        return given, None
+    return given, data.clean.cpu().numpy()
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
@@ -141,12 +159,27 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
             labels: Array = strategy.table.mean(1).argmax(1).cpu().numpy()
             return labels
         if isinstance(strategy, LabelCorrection) and strategy.kept is not None and strategy.predicted is not None:
-            kept, predicted = strategy.kept.double().cpu().numpy()[:, None], strategy.predicted.cpu().numpy()
-            tables = [table for table in (predicted, y) if table.ndim == 2]
-            K = tables[0].shape[1] if tables else max(int(predicted.max()), int(y.max())) + 1
-            onto, label = (table if table.ndim == 2 else np.eye(K)[table] for table in (predicted, y))
-            return np.asarray((kept * label + (1 - kept) * onto).argmax(1))
+            kept = strategy.kept.double().cpu().numpy()[:, None]
+            predicted = strategy.predicted.cpu().numpy()
+            K = _num_classes(predicted, y)
+            mixed = kept * _distributions(y, K) + (1 - kept) * _distributions(predicted, K)
+            return np.asarray(mixed.argmax(1))
     return None
+
+
+def _num_classes(*labels: Array) -> int:
+    """Return the number of columns of distributions (N, K) among ``labels``, else that of the classes in use."""
+    columns = [one.shape[1] for one in labels if one.ndim == 2]
+    if columns:
+        return int(columns[0])
+    return max(int(one.max()) for one in labels) + 1
+
+
+def _distributions(labels: Array, K: int) -> Array:
+    """Return classes (N,) as distributions (N, K)."""
+    if labels.ndim == 2:
+        return labels
+    return np.eye(K)[labels]
 
 
 def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
@@ -165,7 +198,8 @@ def _annotations(run: RunFolder) -> Array | None:
         return None
     parts = [run.labels[name] for name in ("index", "validation.index") if name in run.labels]
     truths = [run.labels[name] for name in ("clean", "validation.clean") if name in run.labels]
-    rows, truth = torch.cat(parts), torch.cat(truths)
+    rows = torch.cat(parts)
+    truth = torch.cat(truths)
     if not torch.equal(rows.sort().values, torch.arange(50_000)) or bool((truth < 0).any()):
         return None  # not exactly all images
     try:
@@ -198,7 +232,8 @@ def dissection(
     y, prediction, loss, truth = _same_rows(labels=labels, predicted=predicted, losses=losses, clean=clean)
     size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
     order = np.argsort(loss, kind="stable")
-    right_label, right_prediction = (y == truth)[order], (prediction == truth)[order]
+    right_label = (y == truth)[order]
+    right_prediction = (prediction == truth)[order]
     interval = np.arange(len(y)) // size
     last = int(interval[-1])
     middle = np.minimum(np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2)
@@ -267,7 +302,8 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
 
     Rows of no class (−1) are left out.
     """
-    (y, truth), K = _same_rows(labels=labels, clean=clean), len(classes)
+    y, truth = _same_rows(labels=labels, clean=clean)
+    K = len(classes)
     _check_classes("labels", y, K)
     _check_classes("clean labels", truth, K, lowest=-1)
     known = truth >= 0
@@ -301,11 +337,15 @@ def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     for name, p in runs.items():
         if p.clean is None:
             continue
-        kind, final = ("predicted", p.pred_probs.argmax(1)) if p.corrected is None else ("corrected", p.corrected)
-        columns = {f"{kind}, {name}": final}
+        columns: dict[str, Array] = {}
         if not any(np.array_equal(p.labels, other) for other in shown):  # most runs share their labels
-            columns = {f"given to {name}" if shown else "given": p.labels} | columns
+            title = f"given to {name}" if shown else "given"
+            columns[title] = p.labels
             shown.append(p.labels)
+        if p.corrected is None:
+            columns[f"predicted, {name}"] = p.pred_probs.argmax(1)
+        else:
+            columns[f"corrected, {name}"] = p.corrected
         for title, labels in columns.items():
             right = np.mean(labels == p.clean)
             tables[f"{title} ({right:.1%} right)"] = confusion(labels, p.clean, p.names)
@@ -313,7 +353,7 @@ def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 
 
 def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
-    """A row for each row of a part, at the last checkpoint, not augmented; averages over models where there are two.
+    """Return a table of the rows of a part at the last checkpoint, not augmented, with averages over two models.
 
     ``row`` is the number in the dataset, ``given_label`` and ``clean_label`` (if known) are names of classes, then
     ``predicted_label``, its probability ``confidence``, the ``margin`` Δ of the given label, and of some methods:
@@ -325,7 +365,8 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
     """
     given, clean = part_labels(run, part)
     result = run.result()
-    loss, y = result.run.loss, torch.from_numpy(given).to(result.run.device)
+    loss = result.run.loss
+    y = torch.from_numpy(given).to(result.run.device)
 
     def compute(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, K + 3)
         columns = [log_probs(loss, outs).double().exp()]
@@ -333,24 +374,32 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
         taus = [out.attention.sigmoid() for out in outs if out.attention is not None]
         variances = [variance.mean(1) for out in outs if (variance := loss.variance(out)) is not None]
         for values in (margins, taus, variances):
-            mean = torch.stack(values).double().mean(0) if values else torch.full_like(columns[0][:, 0], torch.nan)
+            mean = torch.full_like(columns[0][:, 0], torch.nan)
+            if values:
+                mean = torch.stack(values).double().mean(0)
             columns.append(mean[:, None])
         return torch.cat(columns, 1)
 
     values = per_row(result.run, compute, run.inputs(part)).cpu().numpy()
-    p, (margins, trust, variance) = values[:, :-3], values[:, -3:].T
+    p = values[:, :-3]
+    margins, trust, variance = values[:, -3:].T
     names = np.array(run.classes, dtype=object)
-    index = run.labels.get({"train": "index", "validation": "validation.index"}.get(part, ""))
-    table = {"row": np.arange(len(given)) if index is None else index.numpy(), "given_label": names[given]}
+    rows = {"train": run.labels.get("index"), "validation": run.labels.get("validation.index")}.get(part)
+    table = {"row": np.arange(len(given)), "given_label": names[given]}
+    if rows is not None:
+        table["row"] = rows.numpy()
     if clean is not None and part != "test":
         table["clean_label"] = np.where(clean >= 0, names[clean], "")  # none of the classes (open-set noise)
     predicted = p.argmax(1)
     known = np.append(names, "")[np.minimum(predicted, len(names))]  # LN's dummy class has no name
     table |= {"predicted_label": known, "confidence": p.max(1), "margin": margins}
-    table |= {name: column for name, column in (("trust", trust), ("variance", variance)) if np.isfinite(column).any()}
+    for name, column in (("trust", trust), ("variance", variance)):
+        if np.isfinite(column).any():
+            table[name] = column
     if part == "train":
         corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
-        table |= {} if corrected is None else {"target_label": names[corrected]}
+        if corrected is not None:
+            table["target_label"] = names[corrected]
         targets = next((s.table.mean(1).cpu() for s in result.strategies if isinstance(s, EstimatedTargets)), None)
         if targets is not None:
             table |= {f"target_{name}": column for name, column in zip(names, targets.numpy().T, strict=True)}

@@ -114,13 +114,18 @@ def forecast(
 def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
     """The forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
     judged = verdict(loss, weights)
-    total, way = weights.of(loss), weights.way
-    start, behind, learnt = total(0.0), total(-FALL), total(way)
+    total = weights.of(loss)
+    way = weights.way
+    start = total(0.0)
+    behind = total(-FALL)
+    learnt = total(way)
     terms = []
     pairs = list(zip(terms_of(given), terms_of(loss), strict=True))
     for (factor, named), (scale, term) in pairs if len(pairs) > 1 else ():
         weight = weights.of(term)
-        at_start, at_behind, at_zero = weight(0.0), weight(-FALL), weight(way)
+        at_start = weight(0.0)
+        at_behind = weight(-FALL)
+        at_zero = weight(way)
         largest = largest_weight(term, weight, way)
         over_largest = ratio(at_start, largest), ratio(at_behind, largest)
         shares = [

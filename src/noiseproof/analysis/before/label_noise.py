@@ -33,7 +33,8 @@ def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
     """
     variance = check_number("sigma", sigma, "[0, inf)") ** 2
     K = probs.shape[-1]
-    rows, columns = probs[..., :, None], probs[..., None, :]
+    rows = probs[..., :, None]
+    columns = probs[..., None, :]
     return variance * (K * rows * columns - rows - columns + torch.eye(K, dtype=probs.dtype, device=probs.device))
 
 

@@ -56,7 +56,8 @@ def simplex_density(
     ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose corners are the
     classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the area of (p_1, p_2).
     """
-    mean, c = torch.tensor(loc, dtype=torch.float64), torch.tensor(root, dtype=torch.float64)
+    mean = torch.tensor(loc, dtype=torch.float64)
+    c = torch.tensor(root, dtype=torch.float64)
     if mean.shape != (2,) or c.shape != (2,):
         raise ValueError(f"Expected `loc` and `root` of two numbers each, got {tuple(loc)} and {tuple(root)}.")
     distribution = LogisticNormal(mean, root=c, lam=lam)
@@ -69,7 +70,8 @@ def simplex_density(
     flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
     logits = {"space": "logits", "x": z1.flatten(), "y": z2.flatten(), "density": flat.flatten()}
     x, y = torch.meshgrid(torch.linspace(0, 1, points), torch.linspace(0, 1, points), indexing="ij")
-    x, y = x.double(), y.double() * math.sqrt(0.75)
+    x = x.double()
+    y = y.double() * math.sqrt(0.75)
     p3 = y / math.sqrt(0.75)
     p2 = x - p3 / 2
     p = torch.stack([1 - p2 - p3, p2, p3], -1)

@@ -83,7 +83,8 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
     for loss in start.of_logits:
         check_of_logits(as_loss(loss), start.num_classes)
     if over and (len(start.losses) != 1 or len(over) != 2):
-        losses, names = ", ".join(map(str, start.losses)), ", ".join(over)
+        losses = ", ".join(map(str, start.losses))
+        names = ", ".join(over)
         raise ValueError(f"Expected one loss and two of its parameters for a map, got {losses} and {names}.")
     made = [maker(start) for maker in figure_makers() if maker.subject is starting_losses]
     maps = [error_map_figure(start.losses[0], start.num_classes, (over[0], over[1]), sigma=start.sigma)] if over else []
@@ -100,7 +101,8 @@ def mean_weight(
 
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
     """
-    at, start = margins.double(), expected_margin(num_classes, sigma=sigma)
+    at = margins.double()
+    start = expected_margin(num_classes, sigma=sigma)
     total = torch.zeros_like(at)
     for scale, term in terms_of(as_loss(loss)):
         if term.kind == "margin":
@@ -144,7 +146,8 @@ def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
     axes=("margin Δ of the label", "weight over its maximum; density"),
 )
 def weights_figure(start: Start) -> pd.DataFrame | None:
-    losses, K = start.of_logits, start.num_classes
+    losses = start.of_logits
+    K = start.num_classes
     if not start.losses:
         raise Needs("a run whose loss is a function of logits alone, or `ln`")
     if not losses:

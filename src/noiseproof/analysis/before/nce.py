@@ -52,7 +52,8 @@ def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
     log_p = F.log_softmax(z, 1)
     total = -log_p.sum(1)
     label = labels[:, None]
-    gamma, epsilon = 1 / total, -K * log_p.gather(1, label)[:, 0] / total
+    gamma = 1 / total
+    epsilon = -K * log_p.gather(1, label)[:, 0] / total
     miss = torch.sigmoid(-margin(z, labels))  # 1 − p_y, whose digits 1 − p would lose
     p = log_p.exp()
     of_ce = p.scatter(1, label, -miss[:, None])

@@ -54,10 +54,12 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
     >>> robustness("mae", 10).symmetric, robustness("ce", 10).symmetric
     (True, False)
     """
-    loss, K = as_loss(loss), check_count("num_classes", num_classes, 2, "A classifier has at least two classes.")
+    loss = as_loss(loss)
+    K = check_count("num_classes", num_classes, 2, "A classifier has at least two classes.")
     check_of_logits(loss, K)
     sums = _sums_over_labels(loss, K)
-    total, spread = float(sums.mean()), float(sums.max() - sums.min())
+    total = float(sums.mean())
+    spread = float(sums.max() - sums.min())
     largest = _largest_ratio(loss) if loss.kind == "margin" else None
     ratio = None if transition is None else _noise_ratio(transition, K)
     holds = None if largest is None or ratio is None else ratio < 1 and ratio <= largest * (1 + 1e-9)
@@ -66,7 +68,8 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
 
 def _sums_over_labels(loss: Loss, num_classes: int, draws: int = 16) -> Tensor:
     """Σ_y L(z, y) for random logits of several sizes."""
-    generator, labels = torch.Generator().manual_seed(0), torch.arange(num_classes)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(num_classes)
     sums = []
     for size in (0.1, 1.0, 5.0, 20.0):
         for z in size * torch.randn(draws, num_classes, generator=generator, dtype=torch.float64):

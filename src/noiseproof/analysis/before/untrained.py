@@ -88,7 +88,8 @@ class _StepRecorder(Strategy):
     observes = True
 
     def __init__(self, steps: int, epochs: int) -> None:
-        self.steps, self.epochs = steps, epochs
+        self.steps = steps
+        self.epochs = epochs
         self.metrics: list[Tensor] = []  # margin, accuracy, weight of each step
         self.predicted: list[Tensor] = []
 
@@ -101,7 +102,8 @@ class _StepRecorder(Strategy):
         return rows[: (self.steps - run.step) * run.batch_size]
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        scores, given = run.loss.scores(outs[0]).detach(), batch.given
+        scores = run.loss.scores(outs[0]).detach()
+        given = batch.given
         predicted = scores.argmax(1)
         of_step = [margin(scores, given), (predicted == given).to(scores.dtype), pull(run.loss, outs[0], given)]
         self.metrics.append(torch.stack([value.mean() for value in of_step]))

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from noiseproof.analysis.figures import Layer, each, figure, first_seeds, histogram, stack
-from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, NotARun, RunFolder, Runs
+from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, NotARun, RunFolder, Runs, is_of_sweep
 from noiseproof.core.checks import check_count
 from noiseproof.core.output import Output
 from noiseproof.losses.gaussian import LN
@@ -61,9 +61,11 @@ def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bi
 
 
 def _recorded_by(*runs: RunFolder, method: str = "") -> str:
-    if all(run.of_bench for run in runs):
-        return "`samples = true` in the file of the sweep" + f", with the method `{method}`" * bool(method)
-    return "noiseproof train --samples" + f" --method {method}" * bool(method)
+    if all(map(is_of_sweep, runs)):
+        of_method = f", with the method `{method}`" if method else ""
+        return f"`samples = true` in the file of the sweep{of_method}"
+    option = f" --method {method}" if method else ""
+    return f"noiseproof train --samples{option}"
 
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
@@ -109,7 +111,9 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
     """
     rates = run.rows.set_index("epoch")["lr"]
     right = np.full(len(run.given), True) if run.is_flipped is None else ~run.is_flipped
-    sums, counts, rows = np.zeros(2), np.zeros(2), []
+    sums = np.zeros(2)
+    counts = np.zeros(2)
+    rows = []
     for epoch in run.sample_epochs:
         samples = run.samples(epoch)
         pull = samples["pull"].astype(np.float64) * samples["weight"]
@@ -117,10 +121,13 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
         sums_now = np.array([pull[group].sum() for group in groups])
         counts_now = np.array([group.sum() for group in groups], dtype=np.float64)
         lr = float(rates[epoch])
-        sums, counts = sums + lr * sums_now, counts + lr * counts_now
+        sums = sums + lr * sums_now
+        counts = counts + lr * counts_now
         with np.errstate(invalid="ignore", divide="ignore"):
-            (mean_right, mean_wrong), snr = sums_now / counts_now, np.divide(*(sums / counts))
-            alpha, mean = sums.sum() / counts.sum(), sums_now.sum() / counts_now.sum()
+            mean_right, mean_wrong = sums_now / counts_now
+            snr = np.divide(*(sums / counts))
+            alpha = sums.sum() / counts.sum()
+            mean = sums_now.sum() / counts_now.sum()
         row = {"epoch": epoch, "lr": lr, "alpha": alpha, "snr": snr, "mean": mean}
         rows.append(row | {"mean_right": mean_right, "mean_wrong": mean_wrong})
     if not rows:

@@ -111,7 +111,8 @@ def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not len(table):
         raise Needs(TESTED)
     calls = {name: _strategies(group[0]).get(CORRECTION) for name, group in seeds_of(runs).items()}
-    first, last = min(int(call["start"]) + 1 for call in calls.values() if call), int(table["epoch"].max())
+    first = min(int(call["start"]) + 1 for call in calls.values() if call)
+    last = int(table["epoch"].max())
     if last < first:
         raise Needs(f"a run that reaches epoch {first}, where its correction begins")
     table = table[table["epoch"] >= first - max(1, (last - first) // 2)]

@@ -29,14 +29,25 @@ def save(figures: Sequence[Figure | MissingFigure], path: str | Path, **page: An
         return [_write(path, make_page(figures, **page).encode())]
     drawn = [figure for figure in figures if isinstance(figure, Figure)]
     if not drawn:
-        needs = "; ".join(f"{one.name} needs {one.needs}" for one in figures if isinstance(one, MissingFigure))
-        raise ValueError(f"Expected a figure that has its data, got none{': ' + needs if needs else ''}.")
+        message = "Expected a figure that has its data, got none"
+        lacking = [f"{one.name} needs {one.needs}" for one in figures if isinstance(one, MissingFigure)]
+        if lacking:
+            message += f": {'; '.join(lacking)}"
+        raise ValueError(f"{message}.")
     styles = palette(drawn)
     if ending == ".pdf":
         return [_write(path, _pdf(drawn, styles))]
-    paths = [path.with_name(f"{path.stem}-{figure.name}{path.suffix}") for figure in drawn]
-    contents = (to_csv(safe_table(one.data)).encode() if ending == ".csv" else _png(one, styles) for one in drawn)
-    return [_write(*file) for file in zip([path] if len(drawn) == 1 else paths, contents, strict=True)]
+    written = []
+    for figure in drawn:
+        place = path
+        if len(drawn) > 1:
+            place = path.with_name(f"{path.stem}-{figure.name}{path.suffix}")
+        if ending == ".csv":
+            content = to_csv(safe_table(figure.data)).encode()
+        else:
+            content = _png(figure, styles)
+        written.append(_write(place, content))
+    return written
 
 
 def _png(figure: Figure, styles: Styles) -> bytes:

@@ -18,21 +18,12 @@ FEW = 15  # points up to which a line has markers
 CELLS = 150  # up to which a grid shows its numbers
 
 
-class Color(NamedTuple):
-    """A colour for light and one for dark backgrounds."""
-
-    light: str
-    dark: str
-
-
-# The first six differ (CIELAB distance over 14) for red- and green-blind readers; contrast is 3:1 or more.
+# The first six differ (CIELAB distance over 14) for red- and green-blind readers; contrast with white is 3:1 or more.
 COLORS = (
-    Color("#0072b2", "#4ba3e3"), Color("#d55e00", "#f0803c"), Color("#009e73", "#2fc79a"),
-    Color("#aa3377", "#e08ac4"), Color("#333333", "#e8e8e8"), Color("#9d72ff", "#f2cf4e"),
-    Color("#3f97d6", "#9ad6f7"), Color("#b8860b", "#d9a648"), Color("#5a8f00", "#a6d854"),
-    Color("#d6568f", "#f4a6bf"), Color("#8a6d5a", "#c2a892"), Color("#5b3fc4", "#b79cff"),
+    "#0072b2", "#d55e00", "#009e73", "#aa3377", "#333333", "#9d72ff",
+    "#3f97d6", "#b8860b", "#5a8f00", "#d6568f", "#8a6d5a", "#5b3fc4",
 )  # fmt: skip
-GREY = Color("#7b848c", "#8f98a0")  # of reference lines, and of distributions behind other marks
+GREY = "#7b848c"  # of reference lines, and of distributions behind other marks
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 DASHES = 5  # number of line styles and of markers
 
@@ -49,12 +40,12 @@ def blend(at: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in zip(*ends, strict=True))
 
 
-# Of numbers (epochs, λ), without the end of the scale that is invisible on the background.
-SCALE = tuple(Color(blend(0.75 * step / 15), blend(0.3 + 0.7 * step / 15)) for step in range(16))
+# Of numbers (epochs, λ), without the end of the scale that is invisible on white.
+SCALE = tuple(blend(0.75 * step / 15) for step in range(16))
 
 
 class Style(NamedTuple):
-    color: Color
+    color: str
     dash: int  # line style and marker, for values that share a colour
 
 
@@ -68,19 +59,18 @@ class Series:
     layer: Layer
     rows: pd.DataFrame
     panel: int
-    keys: tuple[tuple[str, str], ...]  # (column, value) pairs that switch it off; ("", label) for a layer
-    name: str
-    color: Color
+    keys: dict[str, str]  # its value in each column that forms series, and its label under ""
+    color: str
     dash: int
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """A line of a legend."""
 
     column: str
     value: str
-    color: Color | None  # None: a line style in any colour
+    color: str | None  # None: a line style in any colour
     dash: int
     line: bool
 
@@ -110,7 +100,8 @@ def values(column: pd.Series[Any]) -> list[Any]:
 def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
     """A colour for every value of every colour column, the same in all figures."""
     columns: dict[str, dict[Any, None]] = {}
-    names, behind = set(), set()
+    names = set()
+    behind = set()
     for figure in figures:
         for column in dict.fromkeys(layer.color for layer in figure.layers if layer.kind not in GRIDS and layer.color):
             columns.setdefault(column, {}).update(dict.fromkeys(values(figure.data[column])))
@@ -164,32 +155,35 @@ def series(figure: Figure, styles: Styles | None = None) -> list[Series]:
     return [one for layer, color in layers for one in _layer_series(figure, layer, color, styles)]
 
 
-def _layer_series(figure: Figure, layer: Layer, plain: Color, styles: Styles) -> Iterator[Series]:
+def _layer_series(figure: Figure, layer: Layer, plain: str, styles: Styles) -> Iterator[Series]:
     data = figure.data.reset_index(drop=True)
-    panel, dash, color = figure.panel, layer.dash, None if layer.kind in GRIDS else layer.color
-    panels, dashes = ([text(value) for value in values(data[column])] if column else [] for column in (panel, dash))
-    columns = list(dict.fromkeys(column for column in (panel, color, dash) if column is not None))
+    color = layer.color
+    if layer.kind in GRIDS:
+        color = None
+    columns = [column for column in dict.fromkeys((figure.panel, color, layer.dash)) if column]
+    panels = _places(data, figure.panel)
+    dashes = _places(data, layer.dash)
     for rows in _groups(data, columns):
         if rows[layer.z or layer.y].isna().all():
             continue
-        keys = {column: text(rows[column].iloc[0]) for column in columns} | _shared_keys(rows, styles)
-        names = [keys[column] for column in dict.fromkeys((color, dash)) if column]
-        style = styles[color, keys[color]] if color else Style(plain, 0)
-        yield Series(
-            layer=layer,
-            rows=rows,
-            panel=panels.index(keys[panel]) if panel else 0,
-            keys=(*keys.items(), *([("", layer.label)] if layer.label and not names else [])),
-            name=", ".join(names) or layer.label or "",
-            color=style.color,
-            dash=(dashes.index(keys[dash]) if dash else style.dash) % DASHES,
-        )
+        keys = {column: text(rows[column].iloc[0]) for column in columns}
+        style = Style(plain, 0)
+        if color:
+            style = styles[color, keys[color]]
+        dash = style.dash
+        if layer.dash:
+            dash = dashes[keys[layer.dash]]
+        panel = panels[keys[figure.panel]] if figure.panel else 0
+        if layer.label and not color and not layer.dash:
+            keys[""] = layer.label
+        yield Series(layer, rows, panel, keys, style.color, dash % DASHES)
 
 
-def _shared_keys(rows: pd.DataFrame, styles: Styles) -> dict[str, str]:
-    """The value that all these rows share in each column that colours this or another figure of a page."""
-    columns = [column for column in dict.fromkeys(column for column, _ in styles) if column in rows]
-    return {column: text(rows[column].iloc[0]) for column in columns if rows[column].nunique(dropna=False) == 1}
+def _places(data: pd.DataFrame, column: str | None) -> dict[str, int]:
+    """Return the place of each value of a column, in the order of ``values``."""
+    if not column:
+        return {}
+    return {text(value): place for place, value in enumerate(values(data[column]))}
 
 
 def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
@@ -201,25 +195,29 @@ def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
     return sorted(groups, key=lambda rows: [ranks[column][rows[column].iloc[0]] for column in columns])
 
 
-def legend(figure: Figure, styles: Styles | None = None) -> list[Entry]:
-    """Colours first, then line styles, then layers; empty if there is only one mark."""
-    entries: dict[tuple[str, str], Entry] = {}
-    grids = 0
+def legend(figure: Figure, styles: Styles | None = None) -> list[LegendEntry]:
+    """Return colours first, then line styles, then layers; nothing if there is only one mark."""
+    entries: dict[tuple[str, str], LegendEntry] = {}
+    has_grid = False
     for one in series(figure, styles):
         if one.layer.kind in GRIDS:
-            grids = 1
+            has_grid = True
             continue
-        line, keys, color, dash = one.layer.kind == "line", dict(one.keys), one.layer.color, one.layer.dash
+        line = one.layer.kind == "line"
+        color = one.layer.color
+        dash = one.layer.dash
         if color:
             style = one.dash if dash in (None, color) else 0
-            entries.setdefault((color, keys[color]), Entry(color, keys[color], one.color, style, line))
+            value = one.keys[color]
+            entries.setdefault((color, value), LegendEntry(color, value, one.color, style, line))
         if dash and dash != color:
-            entry = Entry(dash, keys[dash], None if color else one.color, one.dash, line)
-            entries.setdefault((dash, keys[dash]), entry)
-        if "" in keys:
-            entries.setdefault(("", keys[""]), Entry("", keys[""], one.color, one.dash, line))
+            value = one.keys[dash]
+            entries.setdefault((dash, value), LegendEntry(dash, value, None if color else one.color, one.dash, line))
+        if "" in one.keys:
+            label = one.keys[""]
+            entries.setdefault(("", label), LegendEntry("", label, one.color, one.dash, line))
     ordered = sorted(entries.values(), key=lambda entry: (not entry.column, entry.color is None))
-    return ordered if len(ordered) + grids > 1 else []
+    return ordered if len(ordered) + has_grid > 1 else []
 
 
 def axis_names(marks: Sequence[Series], along: str) -> list[str]:
@@ -234,7 +232,8 @@ def grid(one: Series) -> tuple[list[Any], list[Any], list[list[float]]]:
     """The x, the y and the values of a grid; missing values are NaN."""
     assert one.layer.z is not None
     rows = one.rows.dropna(subset=[one.layer.z])
-    xs, ys = values(rows[one.layer.x]), values(rows[one.layer.y])
+    xs = values(rows[one.layer.x])
+    ys = values(rows[one.layer.y])
     places = [{value: n for n, value in enumerate(along)} for along in (xs, ys)]
     z = [[math.nan] * len(xs) for _ in ys]
     for x, y, value in zip(rows[one.layer.x], rows[one.layer.y], rows[one.layer.z], strict=True):
@@ -247,7 +246,8 @@ def z_range(marks: Sequence[Series]) -> tuple[float, float] | None:
     spans = [(one.rows[one.layer.z].min(), one.rows[one.layer.z].max()) for one in marks if one.layer.z]
     if not spans:
         return None
-    low, high = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
+    low = float(min(low for low, _ in spans))
+    high = float(max(high for _, high in spans))
     return low, high if high > low else low + 1.0
 
 

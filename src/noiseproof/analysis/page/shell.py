@@ -23,17 +23,16 @@ def environment(*packages: str) -> Environment:
     )
 
 
-def render(template: str, *packages: str, scripts: tuple[str, ...], later: tuple[str, ...] = (), **context: Any) -> str:
-    """A page made of a template that extends ``shell.html.j2``.
+def render(template: str, *packages: str, scripts: tuple[str, ...], **context: Any) -> str:
+    """Return a page made of a template that extends ``shell.html.j2``.
 
-    Only ``scripts``, which are templates, and the texts ``later`` that they insert may run: markup in the data has no
-    effect, and the page makes no requests.
+    Only ``scripts``, which are templates, may run: markup in the data has no effect, and the page makes no requests.
     """
     from markupsafe import Markup
 
     sources = environment(*packages)
     texts = [sources.get_template(name).render() for name in ("shell.js", *scripts)]
-    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (*texts, *later)]
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in texts]
     policy = (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"

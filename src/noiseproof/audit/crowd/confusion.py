@@ -1,6 +1,6 @@
 """Labels of several annotators, combined with the predictions.
 
-With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a says l of a row of class k,
+With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a labels a row of class k as l,
 
     P(true k | x, labels) ∝ q_k(x)·Π_a P_a(l_a | k)            (Dawid and Skene 1979).
 
@@ -9,7 +9,7 @@ With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a 
 * P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator whose accuracy is
   that of a, r_a, and whose errors are those of the whole crowd; r_a itself starts with ``OVERALL`` labels of the
   crowd's accuracy. Both were chosen on simulated crowds (``benchmarks/crowd.py --dev``).
-* Two or three votes a row hardly tell a rare class from the errors of others: with n votes a row on average, f starts
+* Two or three votes per row hardly distinguish a rare class from errors: with n votes per row on average, f starts
   with ``OF_VOTES``/(n − 1) times as many rows as there are, with the shares of the votes.
 * Draws of P_a and f (``draw_annotators``) say how far they are known; their settings were chosen on simulated crowds
   (``benchmarks/annotator_intervals.py --dev``).
@@ -31,20 +31,24 @@ from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
 from noiseproof.core.messages import Brief
 from noiseproof.data.votes import Votes
 
-ROUNDS, CONVERGED = 50, 1e-4  # of EM, and the change of probabilities that ends it
-OVERALL, PER_CLASS = 4.0, 5.0
+ROUNDS = 50  # of EM, at most
+CONVERGED = 1e-4  # the change of probabilities that ends EM
+OVERALL = 4.0
+PER_CLASS = 5.0
 OF_CROWD = 10.0  # labels that each class of the crowd's own confusion starts with
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
-OF_VOTES = 3.0  # chosen on simulated crowds with 2, 3 and 5 votes a row
+OF_VOTES = 3.0  # chosen on simulated crowds with 2, 3 and 5 votes per row
 OWN_ROWS = 50  # of a crowd that is fitted by itself; smaller ones are fitted with the largest
-BURN_IN, DRAWS, EVERY = 50, 25, 8  # sweeps before the first draw, draws, and sweeps from one to the next
+BURN_IN = 50  # sweeps before the first draw
+DRAWS = 25
+EVERY = 8  # sweeps from one draw to the next
 DRAWN_OF_VOTES = 0.3  # times OF_VOTES for draws: shares of the votes are shares of the classes blurred by errors
 LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Annotators(Brief):
-    """A annotators and the predictions beside them, as they were fitted."""
+    """The fitted confusions of A annotators, and how far the predictions count."""
 
     confusion: Tensor  # (A, K, K) float64: P_a(l | k), a row for each true class
     accuracy: Tensor  # (A,) float64: r
@@ -78,10 +82,10 @@ class VotedRows:
 
     @property
     def error_pattern(self) -> Tensor:
-        """What annotators may be expected to confuse, (K, K): as the given labels do, else all classes alike."""
-        return torch.ones(self.num_classes, self.num_classes, dtype=torch.float64) if self.transition is None else (
-            self.transition
-        )  # fmt: skip
+        """Return what annotators are expected to confuse, (K, K): as the given labels do, else all classes alike."""
+        if self.transition is None:
+            return torch.ones(self.num_classes, self.num_classes, dtype=torch.float64)
+        return self.transition
 
     @cached_property
     def row(self) -> Tensor:
@@ -98,7 +102,8 @@ class VotedRows:
     @cached_property
     def crowds(self) -> tuple[Tensor, Tensor]:
         """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is in no other."""
-        N, A = len(self.votes), len(self.votes.names)
+        N = len(self.votes)
+        A = len(self.votes.names)
         ones = np.ones(len(self.votes.row), dtype=bool)
         links = coo_array((ones, (self.votes.row, N + self.votes.annotator)), (N + A, N + A))
         part = connected_components(links, directed=False)[1]
@@ -120,7 +125,8 @@ class VotedRows:
     @cached_property
     def blocks(self) -> list[tuple[slice, slice]]:
         """Slices of rows, small enough to copy, and of their votes."""
-        first, N = self.votes.first, len(self.votes)
+        first = self.votes.first
+        N = len(self.votes)
         step = max(1, int(BLOCK / self.num_classes / max(1.0, len(self.row) / max(N, 1))))
         ends = [(i, min(i + step, N)) for i in range(0, N, step)]
         return [(slice(i, j), slice(int(first[i]), int(first[j]))) for i, j in ends]
@@ -128,14 +134,23 @@ class VotedRows:
     def log_prior(self, rows: slice, beta: float, frequency: Tensor) -> Tensor:
         """log q up to a constant, (n, K)."""
         base = frequency.clamp(min=SMALL).log()
-        base = base.expand(len(range(len(self.votes))[rows]), -1) if base.ndim == 1 else base[self.crowds[0][rows]]
+        if base.ndim == 1:  # the same in all crowds
+            count = len(range(len(self.votes))[rows])
+            base = base.expand(count, -1)
+        else:
+            base = base[self.crowds[0][rows]]
         if self.probs is None:
             return base.clone()
         p = (self.probs[rows].double() + FLOOR * min(1, 10 / self.num_classes)).log_()
         return max(0.0, 1 - beta) * base + beta * p
 
     def posterior(self, fitted: Annotators) -> Blocks:
-        """P(true k | x, labels) of each row, in blocks."""
+        """Yield P(true k | x, labels) of each row, in blocks."""
+        for rows, _, truth in self.posterior_and_votes(fitted):
+            yield rows, truth
+
+    def posterior_and_votes(self, fitted: Annotators) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Yield the rows and the votes of each block, with P(true k | x, labels) of its rows, (n, K)."""
         log_confusion = fitted.confusion.log()
         by_given = None if self.transition is None else self.transition.T.clamp(min=1e-9).log()
         for rows, votes in self.blocks:
@@ -144,7 +159,7 @@ class VotedRows:
             log_q.index_add_(0, self.row[votes] - rows.start, likelihood)
             if by_given is not None and self.given is not None:
                 log_q += by_given[self.given[rows]] * self.adds_given[rows, None]
-            yield rows, log_q.softmax(1)
+            yield rows, votes, log_q.softmax(1)
 
     def add_counts(self, truth: Tensor, votes: slice, first_row: int, counts: Tensor) -> None:
         """Add the expected votes of a block to ``counts``, (A, K given, K true)."""
@@ -162,7 +177,8 @@ class _Counts:
     truth: Tensor = field(init=False)  # (C, K): rows of each crowd
 
     def __post_init__(self) -> None:
-        A, K = len(self.rows.votes.names), self.rows.num_classes
+        A = len(self.rows.votes.names)
+        K = self.rows.num_classes
         self.votes = torch.zeros(A, K, K, dtype=torch.float64)
         self.truth = torch.ones_like(self.rows.vote_shares)
 
@@ -172,11 +188,13 @@ class _Counts:
 
     def annotators(self, beta: float, random: np.random.Generator | None = None) -> Annotators:
         """The estimates, or with ``random`` a draw from the distribution whose mean they are."""
-        rows, counts = self.rows, self.votes.transpose(1, 2)
-        # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes
-        # them.
+        rows = self.rows
+        counts = self.votes.transpose(1, 2)
+        # With one vote per row, errors of the annotator and of the predictions cannot be distinguished: counts do not
+        # change the confusions.
         few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
-        confusion, accuracy = torch.empty_like(self.votes), torch.empty(len(self.votes), dtype=torch.float64)
+        confusion = torch.empty_like(self.votes)
+        accuracy = torch.empty(len(self.votes), dtype=torch.float64)
         for crowd in range(len(self.truth)):
             members = rows.crowds[1] == crowd
             confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few, random)
@@ -192,17 +210,18 @@ def fit_annotators(rows: VotedRows) -> Annotators:
     fitted = Annotators(confusion, right[:, 0], 1.0, rows.vote_shares)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
-        counts, fit_of_beta = _Counts(rows), torch.zeros(len(BETAS), dtype=torch.float64)
-        for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+        counts = _Counts(rows)
+        fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
+        for block, votes, truth in rows.posterior_and_votes(fitted):
             counts.add(truth, block, votes)
             if rows.probs is not None:
-                some = slice(block.start, block.stop, every)
-                fit_of_beta += torch.stack([
-                    (truth[::every] * rows.log_prior(some, beta, fitted.frequency).log_softmax(1)).sum()
-                    for beta in BETAS
-                ])  # fmt: skip
+                sample = slice(block.start, block.stop, every)
+                for place, beta in enumerate(BETAS):
+                    log_prior = rows.log_prior(sample, beta, fitted.frequency).log_softmax(1)
+                    fit_of_beta[place] += (truth[::every] * log_prior).sum()
         beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
-        before, fitted = fitted, counts.annotators(beta)
+        before = fitted
+        fitted = counts.annotators(beta)
         if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
             break
     return fitted
@@ -213,7 +232,7 @@ def draw_annotators(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Itera
     random = np.random.default_rng(seed)
     for sweep in range(BURN_IN + DRAWS * EVERY):
         counts = _Counts(rows)
-        for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+        for block, votes, truth in rows.posterior_and_votes(fitted):
             below = truth.cumsum(1)[:, :-1] < torch.from_numpy(random.random((len(truth), 1)))
             drawn = torch.nn.functional.one_hot(below.sum(1), rows.num_classes).double()
             counts.add(drawn, block, votes)
@@ -227,11 +246,13 @@ def _estimate(
 ) -> tuple[Tensor, Tensor]:
     """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start with."""
     K = counts.shape[-1]
-    labels, hits = counts.sum((1, 2)), counts.diagonal(dim1=1, dim2=2).sum(1)
+    labels = counts.sum((1, 2))
+    hits = counts.diagonal(dim1=1, dim2=2).sum(1)
     mean = ((hits.sum() + 1) / (labels.sum() + 1.25)).clamp(0.02, 0.999)  # a prior of 80 %
     of_two = torch.stack([hits + OVERALL * mean, labels - hits + OVERALL * (1 - mean)], 1)
     accuracy = _mean(of_two, random)[:, 0].clamp(0.02, 0.999)
-    crowd, start = counts.sum(0), OF_CROWD * few  # (K, K)
+    crowd = counts.sum(0)  # (K, K)
+    start = OF_CROWD * few
     crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (crowd.sum(1, keepdim=True) + start)
     # r_a moves the log odds of a right label in all classes alike
     odds = torch.logit(crowd.diagonal().clamp(0.001, 0.999)) + (torch.logit(accuracy) - torch.logit(mean))[:, None]

@@ -25,10 +25,11 @@ LEVEL = 0.95
 MAX_CANDIDATES = 20  # annotators that rows are given to: the best by the lower end of their interval
 FEW = 5  # labels below which nothing is advised
 CONCENTRATED = 0.5  # share of the errors that one confusion must have to be named as the remedy
-CHANCE, TRAIN, BETTER, USUAL, UNKNOWN = (
-    "no better than chance: do not rely on these labels", "worse than the others: retrain",
-    "better than the others: give difficult rows", "as the others", "too few labels to tell",
-)  # fmt: skip
+CHANCE = "no better than chance: do not rely on these labels"
+TRAIN = "worse than the others: retrain"
+BETTER = "better than the others: give difficult rows"
+USUAL = "as the others"
+UNKNOWN = "too few labels to tell"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,13 +53,15 @@ class AnnotatorQuality(Brief):
 
     def others(self) -> NDArray[np.float64]:
         """The accuracy of all other annotators together, (A,), NaN where there are none."""
-        right, total = self.accuracy * self.labels, self.labels.astype(np.float64)
+        right = self.accuracy * self.labels
+        total = self.labels.astype(np.float64)
         left = total.sum() - total
         return np.asarray(np.where(left > 0, (right.sum() - right) / np.maximum(left, 1), np.nan))
 
     def advice(self, classes: Sequence[str]) -> list[str]:
         """One sentence for each annotator, by the interval of their accuracy against chance and against the others."""
-        advised, others = [], self.others()
+        advised = []
+        others = self.others()
         true, label, count = self.most_confused()
         errors = self.labels * (1 - self.accuracy)
         for a in range(len(self.names)):
@@ -67,8 +70,10 @@ class AnnotatorQuality(Brief):
             elif self.low[a] <= self.chance[a]:
                 advised.append(CHANCE if self.high[a] < others[a] else UNKNOWN)
             elif self.high[a] < others[a]:
-                about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
-                advised.append(TRAIN + about * bool(count[a] >= CONCENTRATED * errors[a]))
+                about = ""
+                if count[a] >= CONCENTRATED * errors[a]:
+                    about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
+                advised.append(TRAIN + about)
             else:
                 advised.append(BETTER if self.low[a] > others[a] else USUAL)
         return advised
@@ -76,9 +81,12 @@ class AnnotatorQuality(Brief):
     def headline(self, classes: Sequence[str]) -> str:
         """One line for the terminal."""
         counts = Counter(map(_short, self.advice(classes)))
-        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
         of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
-        return f"annotators: {len(self.names)}, {of_all:.1%} of their labels right{'; ' * bool(listed)}{listed}."
+        parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
+        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
+        if listed:
+            parts.append(listed)
+        return f"{'; '.join(parts)}."
 
     def table(self, classes: Sequence[str]) -> pd.DataFrame:
         """The rows of annotators.csv, from the worst annotator to the best by the upper end of the interval."""
@@ -87,12 +95,19 @@ class AnnotatorQuality(Brief):
         true, label, count = self.most_confused()
         is_known = count >= 0.5
         names = np.array([*classes, ""], dtype=object)
-        frame = pd.DataFrame({
-            "annotator": self.names, "labels": self.labels, "quality": self.accuracy.round(4),
-            "low": self.low.round(4), "high": self.high.round(4), "chance": self.chance.round(4),
-            "confuses": names[np.where(is_known, true, -1)], "with": names[np.where(is_known, label, -1)],
-            "confused": np.where(is_known, count, 0.0).round(1), "advice": self.advice(classes),
-        })  # fmt: skip
+        columns = {
+            "annotator": self.names,
+            "labels": self.labels,
+            "quality": self.accuracy.round(4),
+            "low": self.low.round(4),
+            "high": self.high.round(4),
+            "chance": self.chance.round(4),
+            "confuses": names[np.where(is_known, true, -1)],
+            "with": names[np.where(is_known, label, -1)],
+            "confused": np.where(is_known, count, 0.0).round(1),
+            "advice": self.advice(classes),
+        }
+        frame = pd.DataFrame(columns)
         return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(drop=True)
 
 
@@ -109,9 +124,11 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     counts by the certainty of its row without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an
     uncertain consensus are shared by all who voted.
     """
-    A, K = len(rows.votes.names), rows.num_classes
-    counts, truth_counts = torch.zeros(A, K, K, dtype=torch.float64), torch.zeros(A, K, dtype=torch.float64)
-    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+    A = len(rows.votes.names)
+    K = rows.num_classes
+    counts = torch.zeros(A, K, K, dtype=torch.float64)
+    truth_counts = torch.zeros(A, K, dtype=torch.float64)
+    for block, votes, truth in rows.posterior_and_votes(fitted):
         rows.add_counts(truth, votes, block.start, counts)
         truth_counts.index_add_(0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes))
     density = torch.stack([_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]).mean(0)
@@ -124,9 +141,14 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     total = labels.clamp(min=1).double()[:, None]
     chance = (given / total * truth_counts / total).sum(1)
     return AnnotatorQuality(
-        rows.votes.names, labels.numpy(), (density @ RATES).numpy(), low, high, chance.numpy(),
-        counts.transpose(1, 2).numpy(),
-    )  # fmt: skip
+        names=rows.votes.names,
+        labels=labels.numpy(),
+        accuracy=(density @ RATES).numpy(),
+        low=low,
+        high=high,
+        chance=chance.numpy(),
+        confusion=counts.transpose(1, 2).numpy(),
+    )
 
 
 def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
@@ -135,12 +157,14 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
     log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted at the next two of
     ``ODDS``, which is linear interpolation.
     """
-    A, K = len(rows.votes.names), rows.num_classes
+    A = len(rows.votes.names)
+    K = rows.num_classes
     errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
     errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
     weights = torch.zeros(A, len(ODDS), dtype=torch.float64)
-    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
-        annotator, label = rows.annotator[votes], rows.label[votes]
+    for block, votes, truth in rows.posterior_and_votes(fitted):
+        annotator = rows.annotator[votes]
+        label = rows.label[votes]
         without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
         right = without.gather(1, label[:, None])[:, 0]
         wrong = (without * errors[annotator, :, label]).sum(1)
@@ -184,7 +208,8 @@ def label_again(
     not labelled the row. With ``most``, nobody gets more rows than that; other rows than ``among`` (N,) are left out.
     """
     candidates = _candidates(quality)
-    gains, who = [], []
+    gains = []
+    who = []
     for block, truth in rows.posterior(fitted):
         taken = _taken(rows, block, candidates)
         bits = torch.stack([information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1)  # (n, C)
@@ -193,7 +218,8 @@ def label_again(
         order = bits.masked_fill(taken, -1.0).sort(1, descending=True)
         gains.append(order.values)
         who.append(candidates[order.indices])
-    gain, annotator = torch.cat(gains).numpy(), torch.cat(who).numpy()  # (N, C), the best first
+    gain = torch.cat(gains).numpy()  # (N, C), the best first
+    annotator = torch.cat(who).numpy()  # (N, C)
     if among is not None:
         gain[~among] = -1
     return _assign(gain, annotator, count, most)
@@ -209,7 +235,8 @@ def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
     votes = slice(int(first[block.start]), int(first[block.stop]))
     place = torch.full((len(rows.votes.names),), -1)
     place[candidates] = torch.arange(len(candidates))
-    at, row = place[rows.annotator[votes]], rows.row[votes] - block.start
+    at = place[rows.annotator[votes]]
+    row = rows.row[votes] - block.start
     taken = torch.zeros(block.stop - block.start, len(candidates), dtype=torch.bool)
     taken[row[at >= 0], at[at >= 0]] = True
     return taken
@@ -236,8 +263,9 @@ def _assign(
                 given[a] = given.get(a, 0) + 1
                 chosen.append((row, a, value))
                 break
-    columns = list(zip(*sorted(chosen, key=lambda one: -one[2]), strict=True)) or [(), (), ()]
+    chosen.sort(key=lambda one: -one[2])
     return {
-        "row": np.array(columns[0], np.int64), "annotator": np.array(columns[1], np.int64),
-        "gain": np.array(columns[2], np.float64),
-    }  # fmt: skip
+        "row": np.array([row for row, _, _ in chosen], np.int64),
+        "annotator": np.array([annotator for _, annotator, _ in chosen], np.int64),
+        "gain": np.array([gain for _, _, gain in chosen], np.float64),
+    }
