@@ -80,7 +80,7 @@ def test_every_command_of_the_pages_parses(page: Path) -> None:
 
 def test_the_help_does_not_wait_for_torch() -> None:
     code = "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
-    heavy = {"torch", "numpy", "pandas", "sklearn", "lightning_fabric", "matplotlib", "plotly", "jinja2", "fastapi"}
+    heavy = {"torch", "numpy", "pandas", "sklearn", "lightning_fabric", "matplotlib", "jinja2", "fastapi"}
     code += f"print('loaded:', *sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

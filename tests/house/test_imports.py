@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-OPTIONAL = ("pandas", "plotly", "matplotlib", "jinja2", "optuna", "ray", "tensorboardX", "pyarrow", "PIL", "timm")
+OPTIONAL = ("pandas", "matplotlib", "jinja2", "optuna", "ray", "tensorboardX", "pyarrow", "PIL", "timm")
 
 TRAIN = f"""
 import sys

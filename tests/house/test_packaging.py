@@ -148,7 +148,7 @@ def test_required_packages_are_the_chosen_few() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {name(r) for r in project["dependencies"]} == {
         "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "filelock", "xxhash", "pandas", "typer",
-        "rich", "jinja2", "plotly", "matplotlib", "packaging",
+        "rich", "jinja2", "matplotlib", "packaging",
     }  # fmt: skip
     extras = project["optional-dependencies"].values()
     assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}
