@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import filecmp
 import math
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.correction import Correction, voted_cells
 from noiseproof.audit.decisions import Decision, Standing
 from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.audit.evidence.trees import FittedClasses, check_classifier, select_rows
@@ -25,17 +26,13 @@ from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.issues import Fix
 from noiseproof.audit.issues.base import issue_types
-from noiseproof.audit.memory import label_cells, with_label_cells, without_columns
 from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
-from noiseproof.audit.records import rewrite
 from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES, Source
-from noiseproof.audit.sources.annotations import Cells, moved_cells, voted_cells, voted_outcomes
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.audit.sources.labels import merge_labels, row_outcomes
-from noiseproof.core.files import replacing
+from noiseproof.core.files import file_digest, replacing
 from noiseproof.core.plugins import load_object
-from noiseproof.core.tablefiles import safe_table
+from noiseproof.core.tablefiles import safe_table, table_kind
 from noiseproof.data import NoisyData, Split
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
@@ -79,18 +76,34 @@ def corrected(
     )
     if not yes:
         plan.check(audit.folder)
-    fixes = _joined(plan_fixes(audit, fix, reviewed.decisions))
-    source, becomes = _source(audit), {**fixes.becomes, **plan.becomes}
-    left_out = fixes.left_out.union(plan.excluded if excluded == "leave-out" else ())
-    if source.is_voted:
-        voted = voted_cells(audit, plan.changes, becomes, decided=plan.decided, votes=votes)
-        copy = source.labelled(audit, data, voted, left_out=left_out)
-    else:
-        copy = source.corrected(audit, data, plan.changes, becomes=becomes, left_out=left_out)
-    for column, rewrite_cell in fixes.cells.items():
-        cells = enumerate(label_cells(copy, column)[0])
-        copy = with_label_cells(copy, column, {row: new for row, cell in cells if (new := rewrite_cell(cell)) != cell})
-    return without_columns(copy, fixes.columns) if fixes.columns else copy
+    joined = _joined(plan_fixes(audit, fix, reviewed.decisions))
+    correction = _correction(
+        audit,
+        plan.changes,
+        {**joined.becomes, **plan.becomes},
+        joined.left_out.union(plan.excluded if excluded == "leave-out" else ()),
+        joined,
+        plan.decided,
+        votes,
+    )
+    return _source(audit).corrected(audit, data, correction)
+
+
+def _correction(
+    audit: Audit,
+    labels: Mapping[int, str],
+    becomes: Mapping[str, str],
+    left_out: frozenset[int],
+    fix: Fix,
+    decided: Collection[int],
+    votes: bool,
+) -> Correction:
+    """Return what becomes of the rows of an audit, by their numbers in it."""
+    consensus = None
+    if is_voted(audit):
+        consensus = voted_cells(audit, labels, becomes, decided=decided, votes=votes)
+        labels, becomes = {}, {}
+    return Correction(labels, becomes, left_out, consensus, fix.columns, fix.cells)
 
 
 def plan_fixes(audit: Audit, names: Sequence[str], decided: Mapping[int, Decision] | None = None) -> dict[str, Fix]:
@@ -184,49 +197,19 @@ def write_corrected(
         raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {len(left_out)}.")
     if votes and not source.is_voted:
         raise ValueError("Expected an audit of annotators alone for a column of votes, got one of labels.")
-    if source.is_voted:
-        cells = voted_cells(audit, changes, becomes, decided=decided, votes=votes)
-        write_labels = _consensus_writer(audit, source, cells, left_out)
-    else:
-        write_labels = _label_writer(audit, source, changes, becomes, left_out, link)
+    correction = _correction(audit, changes, becomes, left_out, fix, decided, votes)
+    place = source.find_rows(audit, correction.outcomes)
+    audit, correction = correction.moved(audit, place, source.labels if becomes else None)
+    correction = replace(correction, link=link)
 
     def write(path: Path) -> None:
-        if not fix.columns and not fix.cells:
-            return write_labels(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            part = Path(folder, path.name)
-            write_labels(part)
-            return rewrite(part, path, fix, columns=[audit.config["label"]], header=audit.config.get("header", True))
+        source.write(audit, correction, path)
 
     if not out.exists() and not out.is_symlink():
         write(out)
     elif out.is_symlink() or not same_ok or not _is_written(write, out):
         raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
     return out
-
-
-def _label_writer(
-    audit: Audit,
-    source: Source,
-    changes: Mapping[int, str],
-    becomes: Mapping[str, str],
-    left_out: Collection[int],
-    link: bool,
-) -> Callable[[Path], None]:
-    """Return what writes the data with other labels, where its rows are now."""
-    place = source.find_rows(audit, row_outcomes(changes, left_out))
-    audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
-    changes = merge_labels(audit, _moved(changes, place), becomes, source.labels if becomes else None)
-    changes = {row: label for row, label in changes.items() if row not in left_out}
-    return lambda path: source.write_corrected(audit, changes, path, link=link, left_out=left_out)
-
-
-def _consensus_writer(audit: Audit, source: Source, cells: Cells, left_out: Collection[int]) -> Callable[[Path], None]:
-    """Return what writes the data with the consensus of annotators, where its rows are now."""
-    place = source.find_rows(audit, voted_outcomes(cells, left_out))
-    rows = frozenset(place[list(left_out)].tolist())
-    return lambda path: source.write_labelled(audit, moved_cells(cells, place), path, left_out=rows)
 
 
 def _moved(by_row: Mapping[int, T], place: NDArray[np.int64]) -> dict[int, T]:
@@ -260,13 +243,16 @@ def _is_written(write: Callable[[Path], None], out: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, out.name)
         write(fresh)
-        existing, wanted = (
-            {path.relative_to(top): path for path in (top, *top.rglob("*")) if path.is_file()} for top in (out, fresh)
-        )
-        return existing.keys() == wanted.keys() and all(
-            path.is_symlink() == wanted[name].is_symlink() and filecmp.cmp(path, wanted[name], shallow=False)
-            for name, path in existing.items()
-        )
+        return _contents(out) == _contents(fresh)
+
+
+def _contents(path: Path) -> dict[str, Any]:
+    """Return the content of a file, or of each file in a folder, and whether that is a link."""
+    if table_kind(path) == ".xlsx":
+        with zipfile.ZipFile(path) as book:  # whose properties have the time
+            return {name: book.read(name) for name in book.namelist() if name != "docProps/core.xml"}
+    files = [one for one in (path, *path.rglob("*")) if one.is_file()]
+    return {str(one.relative_to(path)): (one.is_symlink(), file_digest(one)) for one in files}
 
 
 def default_out(audit: Audit) -> Path:

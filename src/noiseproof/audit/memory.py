@@ -1,22 +1,30 @@
-"""Data in memory: of other libraries as what the sources read, and back with corrected labels in the same kind."""
+"""Data in memory: of other libraries as what the sources read, and back with corrected labels."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import Subset
 
 from noiseproof.audit.files import as_words
-from noiseproof.audit.records import replaced, with_cells
-from noiseproof.audit.sets import list_cells, split_among
+from noiseproof.audit.labelcells import label_name, set_words, spell_labels
+from noiseproof.audit.records import replaced
+from noiseproof.audit.rows import Digests, digest_frame
+from noiseproof.audit.sets import as_sets, join_sets, with_sets
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
 from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
+
+if TYPE_CHECKING:
+    from noiseproof.audit.correction import Cells, Correction
+    from noiseproof.audit.csvfile import Changes
+    from noiseproof.audit.files import Audit
 
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
 TEXT, LABEL = "text", "label"  # columns of a table that is made from texts and labels
@@ -67,7 +75,7 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
     """Return a DataFrame; ``labels`` beside it become a column."""
     if given.labels is None or given.label is not None:
         return InMemory(frame, given.labels, given.label, text, given.classes)
-    labels = np.asarray(given.labels.detach().cpu() if isinstance(given.labels, Tensor) else given.labels)
+    labels = _as_array(given.labels)
     if labels.ndim != 1 or len(labels) != len(frame):
         raise ValueError(f"Expected `labels` of shape ({len(frame)},), one for each row, got {labels.shape}.")
     if hasattr(given.labels, "iloc") and hasattr(given.data, "iloc"):
@@ -145,65 +153,117 @@ def _from_dict(given: InMemory) -> InMemory:
 
 # Corrected copies
 
+SETS = ("matrix", "lists")  # kinds of several labels a row
+SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corrected as a whole
+
 
 def columns_of(data: Any) -> list[Any] | None:
     """Return the names of the columns of a table or of a dict, None for labels alone."""
     if isinstance(data, TorchDataset) or not (is_foreign_table(data) or hasattr(data, "columns")):
         return None
-    if library_of(data) in ("pyarrow", "datasets"):
-        return list(data.schema.names if library_of(data) == "pyarrow" else data.column_names)
-    if type(data).__name__ == "LazyFrame":
-        return list(data.collect_schema().names())
-    return list(data) if isinstance(data, dict) else list(as_frame(data).columns)
-
-
-def label_cells(data: Any, label: Any) -> tuple[list[Any], list[str]]:
-    """Return the labels in ``data`` as it stores them, and as the audit's words; ``label`` is their column, if any."""
-    if isinstance(data, TorchDataset):
-        labels = read_pairs(data, None, "crop", lazy=True)[1]
-        values = np.asarray(labels)
-        return list(values), as_words(values)
-    if label is None:
-        values = np.asarray(data.detach().cpu() if isinstance(data, Tensor) else data)
-        return list(values.ravel()), as_words(values.ravel())  # of dates, `tolist` would make numbers
     if isinstance(data, dict):
-        return label_cells(data[label], None)
-    frame = as_frame(data)
-    if library_of(data) == "datasets":
-        return list(data[label]), as_words(frame[label])
-    return frame[label].tolist(), as_words(frame[label])
+        return list(data)
+    return list(data.column_names) if library_of(data) == "datasets" else list(as_frame(data).columns)
 
 
-def with_label_cells(data: Any, label: Any, changes: Mapping[int, Any]) -> Any:
-    """Return a copy of ``data``, of the same kind and types, with other labels in some rows."""
+def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bool) -> Any:
+    """Return a table corrected in a copy: of pandas, polars or Hugging Face, or of another library its labels alone.
+
+    Rows that moved are found by their ``digests``.
+    """
     library = library_of(data)
-    if isinstance(data, TorchDataset):
-        return Relabelled(data, changes)
-    if label is None:
-        return _with_values(data, changes)
-    if isinstance(data, dict):
-        return {**data, label: _with_values(data[label], changes)}
-    if isinstance(data, list):
-        return [{**row, label: changes[i]} if i in changes else row for i, row in enumerate(data)]
-    if library == "datasets":
-        values = replaced(data[label], changes)
-        copy = data.remove_columns(label).add_column(label, values, feature=data.features[label])
-        return copy.select_columns(data.column_names)
-    if library == "pyarrow":
-        if type(data).__name__ == "Table":
-            return with_cells(data, label, changes)
-        table = type(data.schema.empty_table()).from_batches([data])
-        return with_cells(table, label, changes).combine_chunks().to_batches()[0]
-    if library == "polars":
-        frame = data.collect() if type(data).__name__ == "LazyFrame" else data
-        copy = frame.with_columns(_with_values(frame[label], changes))
-        return copy.lazy() if frame is not data else copy
-    copy = data.copy()
-    copy[label] = _with_values(data[label], changes)
-    return copy
+    if type(data).__name__ == "LazyFrame":
+        return corrected_table(audit, data.collect(), correction, digests).lazy()
+    is_whole = library in SAME_KIND
+    table = data if is_whole else as_frame(data)
+    frame = as_frame(table)
+    label = label_name(audit.config)
+    words = None
+    if correction.consensus is None:
+        sets = set_words(audit.config, lambda name: frame[name].tolist())
+        words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
+    audit, correction = correction.found_in(audit, digest_frame(frame) if digests else None, words)
+    class_names = list_class_names(table.features[label]) if library == "datasets" and label is not None else None
+    changes = correction.changes(audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names)
+    if is_whole:
+        return _changed(table, changes)
+    if changes.dropped or correction.rewritten:
+        raise ValueError(
+            f"Expected a DataFrame or a Hugging Face data set to change its columns, got a {type(data).__name__}."
+        )
+    if correction.consensus is not None:
+        return cell_table(correction.consensus)
+    copy = _changed(table, replace(changes, left_out=()))
+    columns = (audit.config.get("multi_label") or {}).get("columns")
+    return copy[columns] if columns else copy[label].tolist()
 
 
-def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
+def _stored_cells(table: Any, name: str) -> list[Any]:
+    if library_of(table) == "polars":
+        return list(table[name].to_list())
+    return list(table[name]) if library_of(table) == "datasets" else list(table[name].tolist())
+
+
+def _changed(table: Any, changes: Changes) -> Any:
+    """Return a copy of a table with ``changes``, of the same library and types."""
+    kept = [row for row in range(len(table)) if row not in changes.left_out]
+    added = {name: list(column) for name, column in changes.added.items()}
+    dropped = list(changes.dropped)
+    if library_of(table) == "datasets":
+        names = table.column_names
+        for name, cells in changes.cells.items():
+            values = replaced(table[name], cells)
+            table = table.remove_columns(name).add_column(name, values, feature=table.features[name])
+        table = table.select_columns(names)
+        for name, column in added.items():
+            table = table.add_column(name, column)
+        table = table.remove_columns(dropped)
+        return table.select(kept) if changes.left_out else table
+    if library_of(table) == "polars":
+        columns = [with_values(table[name], cells) for name, cells in changes.cells.items()]
+        series = type(table.to_series(0))
+        new = [series(name, column) for name, column in added.items()]
+        return table.with_columns(*columns, *new).drop(dropped)[kept]
+    copy = table.copy()
+    for name, cells in changes.cells.items():
+        copy[name] = with_values(table[name], cells)
+    for name, column in added.items():
+        copy[name] = as_column(column).set_axis(table.index)
+    copy = copy.drop(columns=dropped)
+    return copy.iloc[kept] if changes.left_out else copy
+
+
+def corrected_labels(
+    audit: Audit, labels: Any, correction: Correction, digest: Callable[[list[str]], Digests] | None = None
+) -> Any:
+    """Return a copy of labels without a table: an array, a tensor, a list, a Series, a matrix, or lists.
+
+    ``digest`` returns the digests of their inputs with their words, by which rows that moved are found.
+    """
+    multi = audit.config.get("multi_label") or {}
+    if multi.get("kind") in SETS:
+        words = [word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])]
+    else:
+        words = as_words(_as_array(labels).ravel())
+    audit, correction = correction.found_in(audit, digest and digest(words), words)
+    return with_labels(audit, labels, correction.labels)
+
+
+def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:
+    """Return a copy of labels, or of a matrix or lists of them, with ``new`` ones in some rows."""
+    multi = audit.config.get("multi_label") or {}
+    if multi.get("kind") in SETS:
+        return with_sets(labels, new, multi["separator"], multi["labels"])
+    cells = list(_as_array(labels).ravel())  # of dates, `tolist` would make numbers
+    spelling = spell_labels(audit, cells, new.values())
+    return with_values(labels, {row: spelling[name] for row, name in new.items()})
+
+
+def _as_array(labels: Any) -> Any:
+    return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+
+
+def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
     """Return a copy of labels in a list, an array, a tensor or a column, with other values in some rows."""
     if library_of(labels) == "polars":
         return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
@@ -227,78 +287,19 @@ def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
 def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
     import pandas as pd
 
-    cells, dtype = replaced(labels.tolist(), changes), labels.dtype
+    dtype = labels.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         new = sorted({*changes.values()} - {*dtype.categories})
         dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
-    return pd.Series(cells, labels.index, dtype, name=labels.name)
+    return pd.Series(replaced(labels.tolist(), changes), labels.index, dtype, name=labels.name)
 
 
-def hugging_face_cells(data: Any, label: str, words: Mapping[int, str], separator: str) -> dict[int, Any]:
-    """Lists of labels for a column of a Hugging Face data set, by row, as numbers where it has those of class names."""
-    names = list_class_names(data.features[label])
-    if names is None:
-        return list_cells(list(data[label]), words, separator)
-    place = f"the class names of {label!r}"
-    sets = split_among(words, separator, names, place, "Add them with `cast_column`")
-    return {row: [names.index(name) for name in each] for row, each in sets.items()}
+def cell_table(cells: Cells) -> Any:
+    """Return the consensus of annotators as a table of pandas, with the numbers of the rows."""
+    import pandas as pd
 
-
-def without_rows(data: Any, left_out: Collection[int]) -> Any:
-    """Return a table or a data set without some rows; labels alone stay whole, as their places mean inputs."""
-    is_table = is_foreign_table(data) or hasattr(data, "columns") or isinstance(data, TorchDataset)
-    if not left_out or not is_table:
-        return data
-    library = library_of(data)
-    if type(data).__name__ == "LazyFrame":
-        return without_rows(data.collect(), left_out).lazy()
-    count = len(next(iter(data.values()))) if isinstance(data, dict) else len(data)
-    rows = [row for row in range(count) if row not in left_out]
-    if isinstance(data, dict):
-        return {name: _rows_of(values, rows) for name, values in data.items()}
-    if library == "datasets":
-        return data.select(rows)
-    if isinstance(data, TorchDataset):
-        return Subset(data, rows)
-    if library == "pyarrow":
-        return data.take(rows)
-    return data.iloc[rows] if hasattr(data, "iloc") else _rows_of(data, rows)
-
-
-def without_columns(data: Any, names: Collection[str]) -> Any:
-    if isinstance(data, dict):
-        return {name: values for name, values in data.items() if name not in names}
-    if isinstance(data, list):
-        return [{name: value for name, value in row.items() if name not in names} for row in data]
-    library = library_of(data)
-    if library == "datasets":
-        return data.remove_columns(list(names))
-    if library == "pyarrow":
-        return data.drop_columns(list(names))
-    return data.drop(list(names)) if library == "polars" else data.drop(columns=list(names))
-
-
-def with_columns(data: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """Return a copy of a table with new columns, None for gaps."""
-    if isinstance(data, dict):
-        return {**data, **{name: list(cells) for name, cells in columns.items()}}
-    if isinstance(data, list):
-        return [{**row, **{name: cells[i] for name, cells in columns.items()}} for i, row in enumerate(data)]
-    library = library_of(data)
-    if library == "datasets":
-        for name, cells in columns.items():
-            data = data.add_column(name, list(cells))
-        return data
-    if library == "pyarrow":
-        for name, cells in columns.items():
-            data = data.append_column(name, [list(cells)])
-        return data
-    if library == "polars":
-        frame = data.collect() if type(data).__name__ == "LazyFrame" else data
-        series = type(frame.to_series(0)) if frame.width else None
-        copy = frame.with_columns(*(series(name, list(cells)) for name, cells in columns.items()))  # type: ignore[misc]
-        return copy.lazy() if frame is not data else copy
-    return data.assign(**{name: as_column(cells).set_axis(data.index) for name, cells in columns.items()})
+    count = len(next(iter(cells.values())))
+    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
 
 
 def as_column(cells: Sequence[Any]) -> Any:
@@ -308,27 +309,3 @@ def as_column(cells: Sequence[Any]) -> Any:
     has_gaps = any(cell is None for cell in cells)
     are_numbers = all(cell is None or isinstance(cell, int) for cell in cells)
     return pd.Series(list(cells), dtype="Int64" if has_gaps and are_numbers else None)
-
-
-def _rows_of(values: Any, rows: list[int]) -> Any:
-    if isinstance(values, (list, tuple)):
-        return type(values)(values[row] for row in rows)
-    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
-
-
-class Relabelled(TorchDataset[tuple[Any, Any]]):
-    """A torch ``Dataset`` of (x, y) with other labels in some rows."""
-
-    def __init__(self, dataset: Any, changes: Mapping[int, Any]) -> None:
-        self.dataset = dataset
-        self.changes = {row: value.item() if hasattr(value, "item") else value for row, value in changes.items()}
-        if hasattr(dataset, "classes"):
-            self.classes = dataset.classes
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, i: int) -> tuple[Any, Any]:
-        x, y = self.dataset[i]
-        new = self.changes.get(i % len(self.dataset), y)
-        return x, torch.as_tensor(new, dtype=y.dtype) if isinstance(y, Tensor) else new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from noiseproof.audit.files import ROWS, Audit, renewing_command, same_id
 from noiseproof.data.arrays import is_sparse
 
 if TYPE_CHECKING:
@@ -97,3 +98,60 @@ def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArr
     has_moved = np.zeros(size, bool)
     has_moved[old[place != np.arange(len(old))]] = True
     return place, (has_moved & (copies > 1))[old]
+
+
+def read_row_digests(audit: Audit) -> Digests:
+    """Return the digests of the rows as they were audited; refuse damaged ones."""
+    path = audit.folder / ROWS
+    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
+    if (digest := audit.config.get("rows_sha256")) is None:
+        raise ValueError(f"Expected an audit with digests of its rows in {audit.folder}, got an earlier one. {again}")
+    try:
+        digests: Digests = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
+    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != digest:
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
+    return digests
+
+
+def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    """Return where the audited rows are in data whose rows have the digests ``now``, (source_rows,).
+
+    Rows that changed, came or went are refused, and so are copies of a row that moved and have different ``outcomes``.
+    """
+    before = read_row_digests(audit)
+    place, has_copies = follow_rows(before, now)
+    lost = np.flatnonzero(place < 0)
+    where = audit.config["data"] or audit.config["labels"] or "memory"
+    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
+    if len(lost) or len(now) != len(before):
+        such = f", such as row {lost[0]}" if len(lost) else ""
+        raise ValueError(
+            f"Expected the {len(before)} rows that were audited in {where}, they or their order have changed since: "
+            f"{len(lost)} are gone or have other cells{such}, and there are {len(now)}. {again}"
+        )
+    outcome: dict[bytes, tuple[int, object]] = {}
+    for row in np.flatnonzero(has_copies).tolist():
+        first, other = outcome.setdefault(before[row].tobytes(), (row, outcomes.get(row)))
+        if other != outcomes.get(row):
+            raise ValueError(
+                f"Expected the rows of {where} in their order, or one decision for rows {first} and {row}: they are "
+                f"copies that have moved, and which is which cannot be told. Decide on both alike. {again}"
+            )
+    return place
+
+
+def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
+    """Refuse an issues.csv whose labels or ids are not those of the data in the same rows; None: it has none."""
+    class_of: dict[str, str] = {}
+    for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
+        word = given if labels is None else labels[row]
+        is_same = class_of.setdefault(word, given) == given and (ids is None or same_id(ids[row], id))
+        if not is_same:
+            found = word if ids is None else f"{word!r} with the id {ids[row]!r}"
+            raise ValueError(
+                f"Expected the rows of {audit.config['data'] or 'the data'} in {audit.folder / 'issues.csv'}, got "
+                f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "
+                f"another audit. Audit the data again: {renewing_command(audit.config)}"
+            )

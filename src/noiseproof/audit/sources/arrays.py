@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS, as_column, label_cells, with_label_cells
+from noiseproof.audit.memory import INPUTS, LABELS, cell_table, corrected_labels, with_labels
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words, with_sets
-from noiseproof.audit.sources.annotations import Cells, moved_cells, voted_labels, voted_outcomes
+from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words
+from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import encode_given, find_rows
+from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
@@ -35,7 +36,7 @@ from noiseproof.data.pictures import SMALLEST, encode_pictures
 from noiseproof.data.tables import FeatureTable, moments, shift_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
@@ -144,12 +145,6 @@ class ArraySource(Source):
         words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.words
         return self._digest(self.inputs, words) if has_inputs else digest_words(words)
 
-    def digests_in(self, data: Any) -> Digests | None:
-        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
-        if key is None:
-            return None
-        return self._digest(load_array(data[key], "inputs"), label_cells(data, self.config["labels_key"])[1])
-
     def _digest(self, inputs: Any, words: Sequence[str]) -> Digests:
         if inputs.shape[0] != len(words):
             raise ValueError(f"Expected a label for each row of the inputs, got {len(words)} for {inputs.shape[0]}.")
@@ -212,46 +207,30 @@ class ArraySource(Source):
     def can_leave_out(self) -> bool:
         return False
 
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
-        """Write the labels alone, of the same type and shape."""
-        if out.suffix != ".npy":
-            raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
-        labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
-        if self.multi_label.get("kind") == "matrix":
-            labels = with_sets(labels, changes, self.multi_label["separator"], self.multi_label["labels"])
-        else:
-            spelling = self.spelling(audit, list(labels.ravel()), changes.values())
-            labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
-        with replacing(out, overwrite=False) as part, open(part, "wb") as file:
-            np.save(file, labels)
-
-    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
-        """Write a table of the rows' numbers with the consensus."""
-        if out.suffix != ".csv":
-            raise ValueError(f"Expected a .csv file for the consensus on rows of arrays, got {out}.")
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows' numbers with it."""
+        wanted, what = (".csv", "consensus on rows of arrays") if self.is_voted else (".npy", "corrected labels")
+        if out.suffix != wanted:
+            raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
         with replacing(out, overwrite=False) as part:
-            cell_table(cells).to_csv(part, index=False, lineterminator="\n")
+            if correction.consensus is not None:
+                cell_table(correction.consensus).to_csv(part, index=False, lineterminator="\n")
+                return
+            labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
+            with open(part, "wb") as file:
+                np.save(file, with_labels(audit, labels, correction.labels))
 
-    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
-        """Return a table of the rows' numbers with the consensus; ``data`` are the inputs."""
-        inputs = load_array(data, "inputs")
-        place = find_rows(audit, self._digest(inputs, [""] * len(inputs)), voted_outcomes(cells))
-        return cell_table(moved_cells(cells, place))
-
-
-def cell_table(cells: Cells) -> pd.DataFrame:
-    import pandas as pd
-
-    count = len(next(iter(cells.values())))
-    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the rows' numbers."""
+        if correction.consensus is not None:
+            inputs = load_array(data, "inputs")
+            _, found = correction.found_in(audit, self._digest(inputs, [""] * len(inputs)), None)
+            return cell_table(found.consensus or {})
+        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
+        if key is None:
+            return super().corrected(audit, data, correction)
+        inputs = load_array(data[key], "inputs")
+        return corrected_labels(audit, data[self.config["labels_key"]], correction, partial(self._digest, inputs))
 
 
 class Members(Mapping[str, NDArray[Any]]):

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
@@ -172,29 +173,22 @@ class PictureSource(Source):
     def default_out(self) -> Path:
         return Path("corrected")
 
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Copy, or link, all files, each picture into the folder of its class; links out of the folder stay links."""
+        changes = correction.labels
         root = self.locate(audit.folder)
         if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
             raise ValueError(
                 f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
             )
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
-        for row in left_out:
+        for row in correction.left_out:
             del places[self.ids[row]]
         with writing_folder(out, beside=root) as part:
             for old, new in places.items():
                 (part / new).parent.mkdir(parents=True, exist_ok=True)
                 real = (root / old).resolve()
-                if link:
+                if correction.link:
                     (part / new).symlink_to((root / old).absolute())
                 elif real.is_relative_to(root.resolve()):
                     shutil.copy2(real, part / new)

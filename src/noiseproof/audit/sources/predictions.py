@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import Audit, same_labels
+from noiseproof.audit.memory import cell_table
 from noiseproof.audit.rows import Digests, digest_words
-from noiseproof.audit.sources.annotations import Cells, voted_labels
-from noiseproof.audit.sources.arrays import ArraySource, cell_table, load_array
+from noiseproof.audit.sources.annotations import voted_labels
+from noiseproof.audit.sources.arrays import ArraySource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
 MOST_CLASSES = 10  # whose probabilities the page shows
@@ -74,8 +73,10 @@ class PredictionSource(ArraySource):
             return np.arange(audit.config["source_rows"])
         return super().find_rows(audit, outcomes)
 
-    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
-        return cell_table(cells)
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        if correction.consensus is not None:
+            return cell_table(correction.consensus)
+        return super().corrected(audit, data, correction)
 
     def problem(self) -> str | None:
         return NO_ROW if self.predictions is None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,36 +12,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.correction import Correction
+from noiseproof.audit.csvfile import packing
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
-from noiseproof.audit.memory import columns_of, hugging_face_cells, with_label_cells, without_rows
+from noiseproof.audit.labelcells import set_words
+from noiseproof.audit.memory import columns_of, corrected_table
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
-from noiseproof.audit.records import LabelColumns, ListCells, MemoryRecords, Records, open_records, packing
-from noiseproof.audit.rows import Digests, digest_frame
+from noiseproof.audit.records import FrameRecords, Records, open_records
+from noiseproof.audit.rows import Digests
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import (
-    column_cells,
-    column_words,
-    empty_cells,
-    has_lists,
-    join_sets,
-    labels_in,
-    list_cells,
-    lists_as_sets,
-    spelled_lists,
-    yes_no,
-)
-from noiseproof.audit.sources.annotations import Cells, first_labels, named_cells, place_votes
+from noiseproof.audit.sets import empty_cells, has_lists, labels_in, lists_as_sets, spelled_lists, yes_no
+from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import encode_given, is_missing, moved_changes
+from noiseproof.audit.sources.labels import encode_given, is_missing
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import (
     ParquetColumns,
-    as_frame,
     check_table,
-    library_of,
     read_table,
     readable,
     reading_notes,
@@ -168,24 +158,26 @@ class TableSource(Source):
         return list(self.multi_label.get("columns") or ())
 
     @property
+    def _given_columns(self) -> list[Any]:
+        """The columns of the given labels: several that say yes or no, one, or none."""
+        label = self.config["label"]
+        return self.label_columns or ([] if label is None else [label])
+
+    @property
     def has_lists(self) -> bool:
         """Whether the cells of the label column are lists."""
         return self.multi_label.get("kind") == "cells"
 
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with one column of words in place of lists, or of several columns that say yes or no."""
-        if self.has_lists:
-            sets = lists_as_sets(frame[self.config["label"]].tolist())
-            spelled = np.array(join_sets(sets, self.multi_label["separator"]), dtype=object)
-            return frame.assign(**{self.config["label"]: spelled})
-        if not self.label_columns:
-            return frame
         if absent := [name for name in self.label_columns if name not in frame.columns]:
             raise ValueError(
                 f"Expected the label columns {preview(absent)}, there are {preview(list(frame.columns), 20)}."
             )
-        words = column_words({name: frame[name].tolist() for name in self.label_columns})
-        return frame.drop(columns=self.label_columns).assign(**{self.config["label"]: words})
+        words = set_words(self.config, lambda name: frame[name].tolist())
+        if words is None:
+            return frame
+        return frame.drop(columns=self.label_columns).assign(**{self.config["label"]: np.array(words, dtype=object)})
 
     def _empty_cells(self) -> list[str]:
         return empty_cells({name: self.as_given[name].tolist() for name in self.label_columns})
@@ -312,13 +304,9 @@ class TableSource(Source):
     def records(self) -> Records:
         if self.config.get("data") is None:
             is_made = self.label_columns or self.has_lists  # the label column, from others
-            records: Records = MemoryRecords(self.as_given if is_made else self._whole_frame())
-        else:
-            columns = [*(self.label_columns or [self.config["label"]]), self.config["text"], self.config["id"]]
-            records = open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
-        if self.has_lists:
-            return ListCells(records, self.config["label"], self.multi_label["separator"])
-        return LabelColumns(records, self.config["label"], self.label_columns) if self.label_columns else records
+            return FrameRecords(self.as_given if is_made else self._whole_frame())
+        columns = [*self._given_columns, self.config["text"], self.config["id"]]
+        return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
 
     def __len__(self) -> int:
         return len(self.records)
@@ -328,7 +316,10 @@ class TableSource(Source):
         label = self.config["label"]
         if label is None:
             return None
-        return self.records.column(label) if label in self.records.header else []
+        if not {*self._given_columns} <= {*self.records.header}:
+            return []
+        sets = set_words(self.config, self.records.values)
+        return self.records.column(label) if sets is None else [word or "" for word in sets]
 
     @cached_property
     def ids(self) -> list[str] | None:
@@ -340,9 +331,6 @@ class TableSource(Source):
     @cached_property
     def row_digests(self) -> Digests:
         return self.records.digests()
-
-    def digests_in(self, data: Any) -> Digests | None:
-        return None if columns_of(data) is None else digest_frame(as_frame(data))
 
     @property
     def is_voted(self) -> bool:
@@ -357,7 +345,8 @@ class TableSource(Source):
         if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
             return {"note": ANOTHER_ROW}
         cells = dict(zip(self.records.header, map(_shortened, self.records[row]), strict=False))
-        cells.pop(self.config["label"], None)
+        for name in self._given_columns:
+            cells.pop(name, None)
         text = cells.pop(self.config["text"], None)
         pixels = self.pixel_names
         fields = [[str(name), cell] for name, cell in cells.items() if name not in pixels]
@@ -372,7 +361,7 @@ class TableSource(Source):
     @property
     def _searched(self) -> list[int]:
         """Positions of the columns with something to search for."""
-        hidden = {self.config["label"], *self.pixel_names}
+        hidden = {*self._given_columns, *self.pixel_names}
         return [k for k, name in enumerate(self.records.header) if name not in hidden]
 
     @property
@@ -388,7 +377,10 @@ class TableSource(Source):
     def pixel_positions(self) -> list[int]:
         """Positions of the columns that are the pixels of a picture, if ``layout`` is one."""
         config, header = self.config, self.records.header
-        roles = {config[role] for role in ("label", "text", "id", "group", "time")} | {*config["annotators"]}
+        roles = {config[role] for role in ("text", "id", "group", "time")} | {
+            *config["annotators"],
+            *self._given_columns,
+        }
         return pixel_columns(["" if name in roles else str(name) for name in header])
 
     @cached_property
@@ -463,84 +455,33 @@ class TableSource(Source):
             self.config["data"] is None or table_kind(self.config["data"]) != ".xlsx"
         )  # other cells may refer to rows
 
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
-        """Write the table with all but the changed cells as it was: bytes of text, parts of Excel, types of Arrow."""
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+        """Write the table; bytes of text and types of Arrow stay as they were."""
         self._check_kind(audit, out)
-        label = self._check_columns(self.records.header)
-        assert label is not None  # else the consensus is written
-        spelling = self.spelling(audit, self.records.values(label), changes.values())
-        cells = {row: spelling[name] for row, name in changes.items()}
+        changes = correction.changes(audit, self.records.header, self.records.values)
         with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
-            self.records.replace(label, cells, file, left_out)
-
-    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
-        self._check_kind(audit, out)
-        with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
-            self.records.add(named_cells(cells, self.records.header), file, left_out)
+            self.records.write(changes, file)
 
     def _check_kind(self, audit: Audit, out: Path) -> None:
         kind = table_kind(self.locate(audit.folder))
         if table_kind(out) != kind:
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
 
-    def corrected(
-        self,
-        audit: Audit,
-        data: Any,
-        changes: Mapping[int, str],
-        *,
-        becomes: Mapping[str, str] | None = None,
-        left_out: Collection[int] = (),
-    ) -> Any:
-        if self.has_lists:
-            return self._corrected_lists(audit, data, changes, becomes or {}, left_out)
-        if not self.label_columns:
-            return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
-        columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
-        words, digests = column_words(columns), digest_frame(as_frame(data))
-        _, moved, gone = moved_changes(audit, digests, words, changes, becomes or {}, left_out)
-        for name, cells in column_cells(moved, columns).items():
-            data = with_label_cells(data, name, cells) if cells else data
-        return without_rows(data, gone)
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        columns = columns_of(data)
+        if columns is None:
+            return super().corrected(audit, data, correction)
+        self._check_columns(columns)
+        return corrected_table(audit, data, correction, digests=True)
 
-    def _corrected_lists(
-        self, audit: Audit, data: Any, changes: Mapping[int, str], becomes: Mapping[str, str], left_out: Collection[int]
-    ) -> Any:
-        """Return a copy of a table in memory with other lists in the label column."""
-        if (label := self.label_in(columns_of(data))) is None:
-            raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
-        frame, separator = as_frame(data), self.multi_label["separator"]
-        words = [word or "" for word in join_sets(lists_as_sets(frame[label].tolist()), separator)]
-        _, moved, gone = moved_changes(audit, digest_frame(frame), words, changes, becomes, left_out)
-        if library_of(data) == "datasets":
-            cells = hugging_face_cells(data, label, moved, separator)
-        else:
-            cells = list_cells(frame[label].tolist(), moved, separator)
-            if library_of(data) in ("polars", "pyarrow"):  # whose lists are arrays in a DataFrame
-                cells = {row: list(np.asarray(cell).tolist()) for row, cell in cells.items()}
-        return without_rows(with_label_cells(data, label, cells), gone)
-
-    def label_in(self, columns: Sequence[Any] | None) -> Any:
-        return None if columns is None else self._check_columns(columns)
-
-    def _check_columns(self, columns: Iterable[Any]) -> str | None:
-        """Return the column of the labels, if there is one; refuse a table without it, or without that of the ids."""
-        label: str | None = self.config["label"]
+    def _check_columns(self, columns: Iterable[Any]) -> None:
+        """Refuse a table without the columns of the labels, or of the ids."""
         header = list(columns)
-        for column in (label, self.config["id"]):
+        for column in (*self._given_columns, self.config["id"]):
             if column is not None and column not in header:
                 raise ValueError(
                     f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
                 )
-        return label
 
 
 def _shortened(cell: str) -> str:
