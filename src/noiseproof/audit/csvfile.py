@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import mmap
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class TextRecords:
         # Commas and line ends are single bytes in all encodings but UTF-16 and UTF-32, which are read as UTF-8.
         self.is_wide = self.format.encoding.startswith(("utf-16", "utf-32"))
         self.encoding = "utf-8" if self.is_wide else self.format.encoding
+        self.cell = re.compile(rb'(?:"([^"]*(?:""[^"]*)*)"?)?([^%s]*)' % re.escape(self.comma))
         self.data: bytes | mmap.mmap
         with open_bytes(path) as file:
             if self.is_wide:
@@ -123,8 +125,8 @@ class TextRecords:
         new = changes.of_row(row)
         if not (new or changes.added or changes.dropped):
             return record
-        spans = _split(record, self.comma)
-        cells = [record[begin:end] for begin, end in spans]
+        matches = self._matches(record)
+        cells = [match[0] for match in matches]
         for name, cell in new.items():
             k = self.header.index(name)
             cells[k] = self._as_cell(cell, is_quoted=cells[k].startswith(b'"'))
@@ -134,7 +136,7 @@ class TextRecords:
             cells += [b""] * (width - len(cells))  # a record may be shorter than the header
             cells[width:width] = map(self._as_cell, more)  # or longer: what no column has stays at the end
         dropped = {self.header.index(name) for name in changes.dropped}
-        return self.comma.join(cell for k, cell in enumerate(cells) if k not in dropped) + record[spans[-1][1] :]
+        return self.comma.join(cell for k, cell in enumerate(cells) if k not in dropped) + record[matches[-1].end() :]
 
     def _as_cell(self, value: Any, is_quoted: bool = False) -> bytes:
         try:
@@ -154,8 +156,20 @@ class TextRecords:
         out.write(part)
 
     def _cells(self, span: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        record = self.data[int(span[0]) : int(span[1])]
-        return [_plain(record[begin:end]).decode(self.encoding) for begin, end in _split(record, self.comma)]
+        matches = self._matches(self.data[int(span[0]) : int(span[1])])
+        return [((m[1] or b"").replace(b'""', b'"') + m[2]).decode(self.encoding) for m in matches]
+
+    def _matches(self, record: bytes) -> list[re.Match[bytes]]:
+        """Return each cell of a record: what it has in quotes, and after them."""
+        size = len(record.rstrip(b"\r\n"))
+        matches = []
+        at = 0
+        while at <= size:
+            match = self.cell.match(record, at, size)
+            assert match is not None  # of nothing, too
+            matches.append(match)
+            at = match.end() + 1
+        return matches
 
     def _walk(self) -> Iterator[tuple[tuple[int, int], list[str]]]:
         """Yield begin, end and cells of the header and of every record, read as latin-1: one character is one byte."""
@@ -188,33 +202,3 @@ def packing(path: Path, name: str) -> Iterator[BinaryIO]:
             return
         with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
             yield packed  # type: ignore[misc]  # it writes like any file
-
-
-def _split(record: bytes, comma: bytes) -> list[tuple[int, int]]:
-    """Return where each cell of a record begins and ends."""
-    size = len(record.rstrip(b"\r\n"))
-    spans = []
-    begin = 0
-    while True:
-        end = record.find(comma, _closing_quote(record, begin), size)
-        spans.append((begin, size if end < 0 else end))
-        if end < 0:
-            return spans
-        begin = end + 1
-
-
-def _closing_quote(record: bytes, begin: int) -> int:
-    """Return where the quote that opens the cell at ``begin`` is closed, ``begin`` if the cell has none."""
-    if record[begin : begin + 1] != b'"':
-        return begin
-    at = record.find(b'"', begin + 1)
-    while at >= 0 and record[at + 1 : at + 2] == b'"':  # a doubled quote is a character
-        at = record.find(b'"', at + 2)
-    return len(record) if at < 0 else at
-
-
-def _plain(cell: bytes) -> bytes:
-    if not cell.startswith(b'"'):
-        return cell
-    at = _closing_quote(cell, 0)
-    return cell[1:at].replace(b'""', b'"') + cell[at + 1 :]

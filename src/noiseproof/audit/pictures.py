@@ -62,6 +62,42 @@ def find_layout(sample: NDArray[Any], *, named: bool = False) -> Layout | None:
     return Layout(shape, min(0.0, float(numbers.min())), float(numbers.max()))
 
 
+@dataclass(frozen=True)
+class PixelColumns:
+    """Columns of a table that are the pixels of a picture."""
+
+    positions: list[int]
+    layout: Layout
+
+    def picture(self, cells: Sequence[str], side: int) -> tuple[bytes, str] | None:
+        """Return the picture of a row and its media type; None if one of its pixels is not a number."""
+        from PIL import Image
+
+        try:
+            numbers = _pixels(cells, self.positions)
+        except (ValueError, IndexError):
+            return None
+        return encode_picture(Image.fromarray(self.layout.pixels(np.array(numbers))), side)
+
+
+def _pixels(cells: Sequence[str], positions: Sequence[int]) -> list[float]:
+    return [float(cells[k]) for k in positions]
+
+
+def find_pixels(names: Sequence[str], rows: Any) -> PixelColumns | None:
+    """Return the columns that are the pixels of a picture by their names and by some of the rows; None for none."""
+    positions = pixel_columns(names)
+    if not positions or not len(rows):
+        return None
+    sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(int)).tolist()
+    try:
+        numbers = np.array([_pixels(rows[row], positions) for row in sample], np.float64)
+    except (ValueError, IndexError):
+        return None
+    layout = find_layout(numbers, named="pix" in names[positions[0]].lower())
+    return None if layout is None else PixelColumns(positions, layout)
+
+
 def pixel_columns(names: Sequence[str]) -> list[int]:
     """Return the positions of the columns that may be the pixels of a picture, in their order; none if there is none.
 

@@ -25,7 +25,7 @@ from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words
 from noiseproof.audit.sources.annotations import voted_labels
-from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
+from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source, note_features
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
@@ -347,7 +347,7 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
         notes = [*notes, note]
     if inputs.dtype is torch.uint8:
         x, description = _picture_features(inputs, finite, data.source, request or Request())
-        notes = [*notes, data.source.note_features(description)] if description["weights"] is not None else notes
+        notes = [*notes, note_features(data.source, description)] if description["weights"] is not None else notes
     else:
         if data.source.config["features"] is not None:
             raise ValueError(f"Expected pictures (N, C, H, W) for `features`, got `{name}` of shape {array.shape}.")

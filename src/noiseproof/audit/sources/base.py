@@ -210,20 +210,6 @@ class Source(ShownRows):
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
 
-    def note_features(self, description: Mapping[str, Any]) -> str:
-        """Keep in ``config`` how features were computed, and return a note on it."""
-        weights = description["weights"]
-        self.config |= {"features": description["name"], "weights": weights}
-        sentence = f"The {self.feature_kind} were audited by the features {description['name']}"
-        if weights is not None:
-            return (
-                f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
-                f"SHA-256 {weights['sha256'][:16]}…)."
-            )
-        extra = {"texts": "text", "pictures": "vision"}[self.feature_kind or "texts"]
-        more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
-        return f"{sentence}. Pretrained ones see more: {more}."
-
     @abstractmethod
     def accepts(self, request: Request) -> bool:
         """Return whether this is the kind of the requested data."""
@@ -287,10 +273,6 @@ class Source(ShownRows):
     @abstractmethod
     def default_out(self) -> Path:
         """Return where a corrected copy goes by default, in the current folder: the original may be read-only."""
-
-    @property
-    def has_pictures(self) -> bool:
-        return self.is_pictures
 
     def file(self, id: str) -> Path | None:
         """Return the file of a row, if each has its own."""
@@ -366,19 +348,30 @@ class Source(ShownRows):
         path = Path(self.config["data"])
         if not path.exists():
             return f"{path} no longer exists: only the results of the audit can be shown."
-        if len(self) != self.config["source_rows"] or not self.is_unchanged:
+        has_labels = self.labels is None or same_labels(self.config, self.labels)
+        digest = None if self.has_ids else self.config.get("rows_sha256")  # ids are compared row by row
+        has_rows = digest is None or digest_all(self.row_digests) == digest
+        if len(self) != self.config["source_rows"] or not has_labels or not has_rows:
             return (
                 f"The data has changed since the audit: the rows of {path} are not those that were audited, or in "
                 "another order. Only the results of the audit are shown. Audit the data again."
             )
         return None
 
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether labels, and rows without ids, are those that were audited; ids are compared row by row."""
-        digest = None if self.has_ids else self.config.get("rows_sha256")
-        is_same = self.labels is None or same_labels(self.config, self.labels)
-        return is_same and (digest is None or digest_all(self.row_digests) == digest)
+
+def note_features(source: Source, description: Mapping[str, Any]) -> str:
+    """Keep in the config how features were computed, and return a note on it."""
+    weights = description["weights"]
+    source.config |= {"features": description["name"], "weights": weights}
+    sentence = f"The {source.feature_kind} were audited by the features {description['name']}"
+    if weights is not None:
+        return (
+            f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
+            f"SHA-256 {weights['sha256'][:16]}…)."
+        )
+    extra = {"texts": "text", "pictures": "vision"}[source.feature_kind or "texts"]
+    more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
+    return f"{sentence}. Pretrained ones see more: {more}."
 
 
 SOURCES: Registry[Source] = Registry("audit source", returns=Source)

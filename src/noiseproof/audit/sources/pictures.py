@@ -17,7 +17,16 @@ from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
-from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, OtherRows, Request, Source
+from noiseproof.audit.sources.base import (
+    ANOTHER_ROW,
+    SOURCES,
+    AuditData,
+    Content,
+    OtherRows,
+    Request,
+    Source,
+    note_features,
+)
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
@@ -80,7 +89,7 @@ class PictureSource(Source):
             )  # fmt: skip
             x = np.zeros((len(files), features.shape[1]), np.float32)
             x[readable] = features
-            notes.append(self.note_features(description))
+            notes.append(note_features(self, description))
         self.config["labels_sha256"] = labels_digest(labels)
         number = {name: k for k, name in enumerate(classes)}
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
@@ -140,6 +149,10 @@ class PictureSource(Source):
                 "Audit a copy of the folder with files in place of links (cp -rL) to see it."
             }
         return {"has_image": True}
+
+    @property
+    def has_pictures(self) -> bool:
+        return True
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         path = self._real_path(row) if self.ids[row] == id else None
