@@ -25,18 +25,13 @@ from typer.testing import CliRunner
 
 from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import read_rows
-from noiseproof.audit.apply import (
-    Retraining,
-    corrected,
-    hold_out,
-    plan_retraining,
-    read_again,
-    write_corrected,
-)
+from noiseproof.audit.apply import corrected, write_corrected
 from noiseproof.audit.csvfile import Changes, TextRecords
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.inputs import read_again
 from noiseproof.audit.plan import corrections
+from noiseproof.audit.retrain import Retraining, hold_out, plan_retraining
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
 from noiseproof.core.files import Lock

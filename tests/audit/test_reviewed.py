@@ -15,8 +15,8 @@ from handmade_audit import write_audit, write_row_digests
 from PIL import Image
 from typer.testing import CliRunner
 
-from noiseproof.audit import corrected, read_audit
-from noiseproof.audit.apply import plan_retraining, write_corrected
+from noiseproof.audit import corrected, plan_retraining, read_audit
+from noiseproof.audit.apply import write_corrected
 from noiseproof.audit.decisions import NO_ROW, Decision, to_bytes
 from noiseproof.audit.plan import plan_corrections, read_reviewed
 from noiseproof.cli import app

@@ -81,34 +81,28 @@ def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ())
     spelling = audit.spellings(cells)
     written = list(spelling.values())
     numbers = read_labels(written)
-    is_number = numbers.dtype.kind == "i"
-    by_name = list(map(str, numbers)) == list(spelling)  # numbers that are names
-    for k, name in enumerate(audit.classes):
-        if name in spelling:
-            continue
-        is_position = is_number and audit.config.get("classes_named") and not (by_name and name.isdecimal())
-        word = str(k) if is_position else name
+    are_numbers = numbers.dtype.kind == "i"
+    are_names = list(map(str, numbers)) == list(spelling)
+
+    def spell(name: str) -> Any:
+        is_new = name not in audit.classes
+        is_name = are_names and (is_new or name.isdecimal())
+        is_position = are_numbers and not is_name and (is_new or audit.config.get("classes_named"))
+        word = str(audit.classes.index(name)) if is_position and not is_new else name
         if isinstance(written[0], bytes):
-            spelling[name] = word.encode()
-        else:
-            spelling[name] = int(word) if is_number and not isinstance(written[0], str) else word
-    for name in {*names} - {*spelling}:
-        spelling[name] = _spell_new(name, written[0], has_positions=bool(is_number and not by_name))
-    return spelling
+            return word.encode()
+        if not is_new:
+            return int(word) if are_numbers and not isinstance(written[0], str) else word
+        if isinstance(written[0], str) and not is_position:
+            return name
+        if name.isdecimal() and not is_position:
+            return int(name)
+        raise ValueError(
+            f"Expected a whole number as the name of a new class, as the labels in the data are numbers, got {name!r}. "
+            "Undo the decisions for it, or save the labels as words and audit them."
+        )
 
-
-def _spell_new(name: str, cell: Any, *, has_positions: bool) -> Any:
-    """Return a new class as the source would spell it, whose labels are like ``cell``."""
-    if isinstance(cell, bytes):
-        return name.encode()
-    if isinstance(cell, str) and not has_positions:
-        return name
-    if not has_positions and name.isdecimal():
-        return int(name)
-    raise ValueError(
-        f"Expected a whole number as the name of a new class, as the labels in the data are numbers, got {name!r}. "
-        "Undo the decisions for it, or save the labels as words and audit them."
-    )
+    return {name: spell(name) for name in (*audit.classes, *names) if name not in spelling} | spelling
 
 
 def merge_labels(

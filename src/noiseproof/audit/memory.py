@@ -74,7 +74,7 @@ def _are_texts(data: Any) -> bool:
 def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
     """Return a DataFrame; ``labels`` beside it become a column."""
     if given.labels is None or given.label is not None:
-        return InMemory(frame, given.labels, given.label, text, given.classes)
+        return replace(given, data=frame, text=text)
     labels = _as_array(given.labels)
     if labels.ndim != 1 or len(labels) != len(frame):
         raise ValueError(f"Expected `labels` of shape ({len(frame)},), one for each row, got {labels.shape}.")
@@ -84,7 +84,7 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
     if name in frame.columns:
         raise ValueError(f"Expected `labels` beside columns with other names, got {name!r} in both. Use `label`.")
     column = labels if hasattr(given.labels, "iloc") or isinstance(given.labels, Tensor) else given.labels
-    return InMemory(frame.assign(**{str(name): column}), None, str(name), text, given.classes)
+    return replace(given, data=frame.assign(**{str(name): column}), labels=None, label=str(name), text=text)
 
 
 def check_order(table: Any, rows: Any, name: str) -> None:
@@ -106,7 +106,7 @@ def _from_torch(given: InMemory) -> InMemory:
     classes = given.classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
     x, labels = read_pairs(given.data, _picture_side(given), "squash")
     if isinstance(x, list):
-        return _table(InMemory(None, labels, None, None, classes), as_frame({TEXT: x}), TEXT)
+        return _table(InMemory(None, labels, classes=classes), as_frame({TEXT: x}), TEXT)
     return InMemory(x, labels, classes=classes)
 
 
@@ -240,13 +240,17 @@ def corrected_labels(
 
     ``digest`` returns the digests of their inputs with their words, by which rows that moved are found.
     """
-    multi = audit.config.get("multi_label") or {}
-    if multi.get("kind") in SETS:
-        words = [word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])]
-    else:
-        words = as_words(_as_array(labels).ravel())
+    words = label_words(audit.config, labels)
     audit, correction = correction.found_in(audit, digest and digest(words), words)
     return with_labels(audit, labels, correction.labels)
+
+
+def label_words(config: Mapping[str, Any], labels: Any) -> list[str]:
+    """Return labels as the audit's words, empty where there is none; of a matrix or lists, the word of each set."""
+    multi = config.get("multi_label") or {}
+    if multi.get("kind") in SETS:
+        return [word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])]
+    return as_words(_as_array(labels).ravel())
 
 
 def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:

@@ -164,13 +164,24 @@ class ExcelRecords(FileRecords):
                         f"Expected values in the labels of {self.path}, got a formula in {cell.coordinate}. Paste "
                         "them as values."
                     )
-                cell.value = value
+                _set_cell(cell, value)
         names = [next(read_sheet(self.path))[0]] if self.has_header else []
         for k, (name, column) in enumerate(changes.added.items(), len(self.header) + 1):
             words = [name, *column] if self.has_header else column
             for number, value in zip([*names, *self.numbers], words, strict=True):
-                sheet.cell(number, k).value = value
+                _set_cell(sheet.cell(number, k), value)
         book.save(out)
+
+
+def _set_cell(cell: Any, value: Any) -> None:
+    try:
+        cell.value = value
+    except Exception as error:  # of openpyxl, which has no common one
+        raise ValueError(
+            f"Expected words and numbers that Excel can hold, got {value!r}. Undo the decision."
+        ) from error
+    if cell.data_type == "f":
+        cell.data_type = "s"  # a word that begins with = is not a formula
 
 
 def open_records(path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> Records:

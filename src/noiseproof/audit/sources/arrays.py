@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,24 +19,30 @@ from torch import Tensor
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS, cell_table, corrected_labels, with_labels
+from noiseproof.audit.memory import INPUTS, LABELS, cell_table, corrected_labels, label_words, with_labels
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words
+from noiseproof.audit.sets import are_lists, is_matrix, sets_as_words
 from noiseproof.audit.sources.annotations import voted_labels
-from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source, note_features
+from noiseproof.audit.sources.base import (
+    SOURCES,
+    AuditData,
+    Columns,
+    Content,
+    Request,
+    Source,
+    note_features,
+    picture_features,
+)
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
-from noiseproof.data.pictures import SMALLEST, encode_pictures
+from noiseproof.data.pictures import SMALLEST
 from noiseproof.data.tables import FeatureTable, moments, shift_of
-
-if TYPE_CHECKING:
-    pass
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
@@ -44,8 +50,83 @@ MOST_COLUMNS = 100  # of an array for decision trees
 WIDEST = 1000  # columns of an array of which the page shows those that separate classes
 
 
+class LabelSource(Source):
+    """Labels in an array, whose rows belong to other arrays by their place."""
+
+    def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        self.words = as_words(labels)
+        if self.multi_label and labels.ndim == 1:  # an empty word is no label, and what is absent is not labelled
+            gaps = import_module("pandas").isna(labels)
+            words = [None if gap else word or NO_LABEL for word, gap in zip(self.words, gaps, strict=True)]
+            labels = np.array(words, dtype=object)
+        given, names = encode_given(labels, classes, "labels")
+        self.config["labels_sha256"] = labels_digest(self.words)
+        data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
+        return data.without([("no label", given < 0)])
+
+    def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:
+        """Return a matrix or lists inside a file, a dict or a data set as words, the request without their names."""
+        if self.multi_label or (not is_matrix(labels) and not are_lists(labels)):
+            return labels, request
+        labels, multi = sets_as_words(labels, request.classes)
+        self.config |= {"multi_label": multi, "classes_named": False}
+        return labels, replace(request, classes=None)
+
+    @property
+    def labels_entry(self) -> str:
+        in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
+        return "data" if in_data else "labels"
+
+    def open_labels(self, path: Path) -> NDArray[Any]:
+        """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled objects."""
+        arrays = open_arrays(path, "labels")
+        return arrays[self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)]
+
+    @cached_property
+    def labels(self) -> list[str] | None:
+        path = Path(self.config.get(self.labels_entry) or "")
+        if self.is_voted or not path.is_file():
+            return None
+        return label_words(self.config, self.open_labels(path))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The labels, which were just read, or are in a file."""
+        return self.labels or []
+
+    @cached_property
+    def row_digests(self) -> Digests:
+        return digest_words(self.words)
+
+    def default_out(self) -> Path:
+        return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
+
+    @property
+    def can_leave_out(self) -> bool:
+        return False
+
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows' numbers with it."""
+        wanted, what = (".csv", "consensus on rows of arrays") if self.is_voted else (".npy", "corrected labels")
+        if out.suffix != wanted:
+            raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
+        with replacing(out, overwrite=False) as part:
+            if correction.consensus is not None:
+                cell_table(correction.consensus).to_csv(part, index=False, lineterminator="\n")
+                return
+            labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
+            with open(part, "wb") as file:
+                np.save(file, with_labels(audit, labels, correction.labels))
+
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        if correction.consensus is not None:
+            return cell_table(correction.consensus)
+        return super().corrected(audit, data, correction)
+
+
 @SOURCES.register_class("arrays")
-class ArraySource(Source):
+class ArraySource(LabelSource):
     """An array of inputs, (N, …), and one of labels, (N,)."""
 
     files = "arrays (.npy, .npz)"
@@ -81,28 +162,6 @@ class ArraySource(Source):
             self.inputs = arrays[key]  # to show them
         return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
 
-    def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
-        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        self.words = as_words(labels)
-        if self.multi_label and labels.ndim == 1:  # an empty word is no label, and what is absent is not labelled
-            gaps = import_module("pandas").isna(labels)
-            words = [None if gap else word or NO_LABEL for word, gap in zip(self.words, gaps, strict=True)]
-            labels = np.array(words, dtype=object)
-        given, names = encode_given(labels, classes, "labels")
-        self.config["labels_sha256"] = labels_digest(self.words)
-        data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
-        return data.without([("no label", given < 0)])
-
-    def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:
-        """Return a matrix or lists inside a file, a dict or a data set as words, the request without their names."""
-        if self.multi_label or (not is_matrix(labels) and not are_lists(labels)):
-            return labels, request
-        labels, multi = sets_as_words(labels, request.classes)
-        self.config |= {"multi_label": multi, "classes_named": False}
-        return labels, replace(request, classes=None)
-
-    # Showing
-
     @cached_property
     def inputs(self) -> NDArray[Any]:
         path = Path(self.config["data"])
@@ -112,32 +171,6 @@ class ArraySource(Source):
             return array
         arrays = open_arrays(path, "inputs")
         return arrays[next(name for name in ("", *INPUTS) if name in arrays)]
-
-    @property
-    def labels_entry(self) -> str:
-        in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
-        return "data" if in_data else "labels"
-
-    def open_labels(self, path: Path) -> NDArray[Any]:
-        """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled objects."""
-        arrays = open_arrays(path, "labels")
-        return arrays[self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)]
-
-    @cached_property
-    def labels(self) -> list[str] | None:
-        path = Path(self.config.get(self.labels_entry) or "")
-        if self.is_voted or not path.is_file():
-            return None
-        labels = self.open_labels(path)
-        if self.multi_label.get("kind") != "matrix":
-            return as_words(labels.ravel())
-        words = join_sets(as_sets(labels, self.multi_label["labels"]), self.multi_label["separator"])
-        return [word or "" for word in words]
-
-    @cached_property
-    def words(self) -> list[str]:
-        """The labels, which were just read, or are in a file."""
-        return self.labels or []
 
     @cached_property
     def row_digests(self) -> Digests:
@@ -197,28 +230,6 @@ class ArraySource(Source):
             return {}
         values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
-
-    # Correcting
-
-    def default_out(self) -> Path:
-        return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
-
-    @property
-    def can_leave_out(self) -> bool:
-        return False
-
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
-        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows' numbers with it."""
-        wanted, what = (".csv", "consensus on rows of arrays") if self.is_voted else (".npy", "corrected labels")
-        if out.suffix != wanted:
-            raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
-        with replacing(out, overwrite=False) as part:
-            if correction.consensus is not None:
-                cell_table(correction.consensus).to_csv(part, index=False, lineterminator="\n")
-                return
-            labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
-            with open(part, "wb") as file:
-                np.save(file, with_labels(audit, labels, correction.labels))
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
         """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the rows' numbers."""
@@ -346,7 +357,8 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
             note = f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as (N, C, H, W)."
         notes = [*notes, note]
     if inputs.dtype is torch.uint8:
-        x, description = _picture_features(inputs, finite, data.source, request or Request())
+        pictures = inputs if finite.all() else inputs[torch.from_numpy(finite)]
+        x, description = picture_features(data.source, pictures, finite, request or Request())
         notes = [*notes, note_features(data.source, description)] if description["weights"] is not None else notes
     else:
         if data.source.config["features"] is not None:
@@ -369,19 +381,6 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     if dense.shape[1] == width:
         return dense, []
     return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
-
-
-def _picture_features(
-    pictures: Tensor, finite: NDArray[np.bool_], source: Source, request: Request
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of bytes (N, C, H, W), zeros for rows that are not finite, and their description."""
-    features, description = encode_pictures(
-        pictures if finite.all() else pictures[torch.from_numpy(finite)], source.config["features"] or "auto",
-        seed=request.seed, progress=request.progress, cache=request.cache,
-    )  # fmt: skip
-    x = np.zeros((len(pictures), features.shape[1]), np.float32)
-    x[finite] = features
-    return x, description
 
 
 def _tree_table(

@@ -23,6 +23,7 @@ from noiseproof.core.registry import Registry
 from noiseproof.data.arrays import read_pairs
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import library_of
+from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 from noiseproof.data.votes import Votes
@@ -357,6 +358,19 @@ class Source(ShownRows):
                 "another order. Only the results of the audit are shown. Audit the data again."
             )
         return None
+
+
+def picture_features(
+    source: Source, pictures: Any, usable: NDArray[np.bool_], request: Request
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return features (N, F) of pictures, zeros where they are not ``usable``, and their description."""
+    features, description = encode_pictures(
+        pictures, source.config["features"] or "auto", seed=request.seed, progress=request.progress,
+        cache=request.cache,
+    )  # fmt: skip
+    x = np.zeros((len(usable), features.shape[1]), np.float32)
+    x[usable] = features
+    return x, description
 
 
 def note_features(source: Source, description: Mapping[str, Any]) -> str:

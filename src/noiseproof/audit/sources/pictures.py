@@ -26,13 +26,14 @@ from noiseproof.audit.sources.base import (
     Request,
     Source,
     note_features,
+    picture_features,
 )
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
-from noiseproof.data.pictures import THUMBNAIL, Pictures, encode_pictures, picture_extractor
+from noiseproof.data.pictures import THUMBNAIL, Pictures, picture_extractor
 
 
 @SOURCES.register_class("folder")
@@ -83,12 +84,8 @@ class PictureSource(Source):
             raise ValueError(f"Expected readable pictures in {request.path}, got none among {len(files)}.")
         x = None
         if request.needs_features:
-            features, description = encode_pictures(
-                files.subset(torch.from_numpy(np.flatnonzero(readable))), self.config["features"] or "auto",
-                seed=request.seed, progress=request.progress, cache=request.cache,
-            )  # fmt: skip
-            x = np.zeros((len(files), features.shape[1]), np.float32)
-            x[readable] = features
+            pictures = files.subset(torch.from_numpy(np.flatnonzero(readable)))
+            x, description = picture_features(self, pictures, readable, request)
             notes.append(note_features(self, description))
         self.config["labels_sha256"] = labels_digest(labels)
         number = {name: k for k, name in enumerate(classes)}

@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import cell_table
-from noiseproof.audit.rows import Digests, digest_words
 from noiseproof.audit.sources.annotations import voted_labels
-from noiseproof.audit.sources.arrays import ArraySource, load_array
-from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
+from noiseproof.audit.sources.arrays import LabelSource, load_array
+from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
 from noiseproof.audit.sources.labels import column_names
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
@@ -25,7 +22,7 @@ MOST_CLASSES = 10  # whose probabilities the page shows
 
 
 @SOURCES.register_class("predictions")
-class PredictionSource(ArraySource):
+class PredictionSource(LabelSource):
     """An array of labels, (N,), beside predictions or embeddings."""
 
     files = ""
@@ -64,19 +61,10 @@ class PredictionSource(ArraySource):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return array if array.shape == (len(self.labels), len(classes)) and not self.multi_label else None
 
-    @cached_property
-    def row_digests(self) -> Digests:
-        return digest_words(self.words)
-
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
         if self.is_voted:  # nothing but the predictions has rows
             return np.arange(audit.config["source_rows"])
         return super().find_rows(audit, outcomes)
-
-    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
-        if correction.consensus is not None:
-            return cell_table(correction.consensus)
-        return super().corrected(audit, data, correction)
 
     def problem(self) -> str | None:
         return NO_ROW if self.predictions is None else None
@@ -87,6 +75,9 @@ class PredictionSource(ArraySource):
                 "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."
             )
 
+    def __len__(self) -> int:
+        return len(self.words)
+
     def show(self, row: int, id: str) -> Content:
         """Return the most likely classes; whoever is asked blind does not see them."""
         if self.predictions is None:
@@ -94,13 +85,3 @@ class PredictionSource(ArraySource):
         probs, classes = np.asarray(self.predictions[row], np.float64), self.config["classes"]
         likely = np.argsort(-probs, kind="stable")[:MOST_CLASSES].tolist()
         return {"predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely], "note": NO_ROW}
-
-    @property
-    def has_pictures(self) -> bool:
-        return False
-
-    def picture(self, row: int, id: str, side: int) -> None:
-        return None
-
-    def columns(self, given: NDArray[np.int64]) -> Columns:
-        return {}

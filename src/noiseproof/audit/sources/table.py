@@ -127,7 +127,7 @@ class TableSource(TableReader):
 
     def columns(self, given: NDArray[np.int64]) -> Columns:
         if self.config["data"] is not None:
-            self.frame = self._with_label(self._read_table(Path(self.config["data"])).reset_index(drop=True))
+            self.frame = self._with_label(self._read_table(Path(self.config["data"])))
         try:
             fitted = fit_columns(
                 self.frame, self._feature_columns(), "impute", requested=False, labels=given, wide=True

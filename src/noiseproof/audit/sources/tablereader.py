@@ -110,7 +110,7 @@ class TableReader(Source):
                 check_table(columns, str(request.path), self._verbatim[0], self.config["text"])
                 if self.config["label"] is None or not columns.is_nested(self.config["label"]):
                     return columns
-        self.as_given = self._read_table(request.data).reset_index(drop=True)
+        self.as_given = self._read_table(request.data)
         self._note_lists(self.as_given, request)
         return self._with_label(self.as_given)
 
@@ -125,7 +125,8 @@ class TableReader(Source):
         self.config["multi_label"] = {**spelled_lists(names, self.config["multi_label"], repr(label)), "kind": "cells"}
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
-        return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
+        frame = read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
+        return frame.reset_index(drop=True)
 
     @property
     def label_columns(self) -> list[str]:
@@ -137,11 +138,6 @@ class TableReader(Source):
         """The columns of the given labels: several that say yes or no, one, or none."""
         label = self.config["label"]
         return self.label_columns or ([] if label is None else [label])
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether the cells of the label column are lists."""
-        return self.multi_label.get("kind") == "cells"
 
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with one column of words in place of lists, or of several columns that say yes or no."""
@@ -201,12 +197,11 @@ class TableReader(Source):
             )
         if (label := self._verbatim[0]) is None:
             raise ValueError("Expected `label`, a column of the trusted table, too, got only `annotations`.")
-        words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
-        more = self._with_label(self._read_table(trusted, words).reset_index(drop=True))
+        more = self._read_other(trusted)
         where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
             raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
-        label = self.config["label"] or self._verbatim[0]
+        label = self.config["label"] or label
         known, found = (
             {name for word in {*as_words(table[label])} for name in labels_in(word, self.config)}
             for table in (self.frame, more)
@@ -217,6 +212,11 @@ class TableReader(Source):
                 "Correct these labels, or drop their rows."
             )
         return pd.concat([self.frame, more], ignore_index=True), np.concatenate([row, np.full(len(more), -1)])
+
+    def _read_other(self, table: Any) -> pd.DataFrame:
+        """Return another table with the same columns: words here are words there, even if they are numerals."""
+        words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
+        return self._with_label(self._read_table(table, words))
 
     def _whole_frame(self) -> pd.DataFrame:
         return self.frame.read() if isinstance(self.frame, ParquetColumns) else self.frame
@@ -247,8 +247,7 @@ class TableReader(Source):
         return None if self.fitted is None or table is None or table.frame is None else self.fitted.unlike(table.frame)
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
-        words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
-        frame = self._with_label(self._read_table(test, words).reset_index(drop=True))
+        frame = self._read_other(test)
         label = self.config["label"] or self._verbatim[0]
         text = self.config["text"]
         needed = [label, *(self._feature_columns() if text is None else [text])]
