@@ -60,6 +60,21 @@ def _has_lists(config: Mapping[str, Any]) -> bool:
     return kind == "cells" or (kind == "lists" and config["label"] is None)
 
 
+def given_columns(config: Mapping[str, Any]) -> list[Any]:
+    """Return the columns of the given labels in a table: several that say yes or no, one, or none."""
+    columns = (config.get("multi_label") or {}).get("columns")
+    return list(columns or [name for name in [config["label"]] if name is not None])
+
+
+def check_columns(config: Mapping[str, Any], header: Sequence[Any]) -> None:
+    """Refuse a table without the columns of the labels, or of the ids."""
+    for column in (*given_columns(config), config["id"]):
+        if column is not None and column not in header:
+            raise ValueError(
+                f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
+            )
+
+
 def label_name(config: Mapping[str, Any]) -> Any:
     """Return the column of the labels in a table, or their key in a data set."""
     return config.get("labels_key") if config["label"] is None else config["label"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from noiseproof.audit.files import as_words
-from noiseproof.audit.labelcells import label_name, set_words, spell_labels
+from noiseproof.audit.labelcells import check_columns, label_name, set_words, spell_labels
 from noiseproof.audit.records import replaced
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import as_sets, join_sets, with_sets
@@ -157,13 +157,8 @@ SETS = ("matrix", "lists")  # kinds of several labels a row
 SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corrected as a whole
 
 
-def columns_of(data: Any) -> list[Any] | None:
-    """Return the names of the columns of a table or of a dict, None for labels alone."""
-    if isinstance(data, TorchDataset) or not (is_foreign_table(data) or hasattr(data, "columns")):
-        return None
-    if isinstance(data, dict):
-        return list(data)
-    return list(data.column_names) if library_of(data) == "datasets" else list(as_frame(data).columns)
+def is_table(data: Any) -> bool:
+    return not isinstance(data, TorchDataset) and (is_foreign_table(data) or hasattr(data, "columns"))
 
 
 def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bool) -> Any:
@@ -177,6 +172,7 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
     is_whole = library in SAME_KIND
     table = data if is_whole else as_frame(data)
     frame = as_frame(table)
+    check_columns(audit.config, list(frame.columns))
     label = label_name(audit.config)
     words = None
     if correction.consensus is None:

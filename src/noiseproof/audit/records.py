@@ -125,10 +125,10 @@ class JsonRecords(FileRecords):
 
 def _edited_line(line: str, row: int, changes: Changes, is_ascii: bool) -> str:
     new = changes.of_row(row) | {name: column[row] for name, column in changes.added.items()}
+    if not new and not changes.dropped:
+        return line
     old = json.loads(line)
     content = {name: value for name, value in (old | new).items() if name not in changes.dropped}
-    if not new and len(content) == len(old):
-        return line
     has_spaces = line.strip() == json.dumps(old, ensure_ascii=is_ascii)
     separators = (", ", ": ") if has_spaces else (",", ":")
     end = line[len(line.rstrip("\r\n")) :]

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import columns_of, corrected_labels, corrected_table
+from noiseproof.audit.memory import corrected_labels, corrected_table, is_table
 from noiseproof.audit.rows import Digests, check_issues, digest_all, digest_words, find_rows
 from noiseproof.audit.sets import LabelSets
 from noiseproof.core.messages import Brief, Progress, counted, install_command
@@ -294,17 +294,16 @@ class Source(ShownRows):
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
         """Return the audited data in memory, or its labels alone, corrected in a copy."""
-        columns = columns_of(data)
         key = self.config.get("labels_key")
-        has_key = columns is not None and key in columns
-        is_matrix = self.multi_label.get("kind") == "matrix"  # which may be a DataFrame
-        if columns is not None and not (has_key or is_matrix):
-            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
-        if library_of(data) == "datasets":
+        if library_of(data) == "datasets" and key in data.column_names:
             return corrected_table(audit, data, correction, digests=False)
         if isinstance(data, TorchDataset):
-            return corrected_labels(audit, read_pairs(data, None, "crop", lazy=True)[1], correction)
-        return corrected_labels(audit, data[key] if has_key else data, correction)
+            data = read_pairs(data, None, "crop", lazy=True)[1]
+        elif isinstance(data, dict) and key in data:
+            data = data[key]
+        elif is_table(data) and self.multi_label.get("kind") != "matrix":  # which may be a DataFrame
+            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
+        return corrected_labels(audit, data, correction)
 
     @property
     def is_voted(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.csvfile import packing
 from noiseproof.audit.files import Audit, same_id
-from noiseproof.audit.labelcells import set_words
-from noiseproof.audit.memory import columns_of, corrected_table
+from noiseproof.audit.labelcells import check_columns, given_columns, set_words
+from noiseproof.audit.memory import corrected_table, is_table
 from noiseproof.audit.pictures import PixelColumns, find_pixels
 from noiseproof.audit.records import FrameRecords, Records, open_records
 from noiseproof.audit.rows import Digests
@@ -34,9 +34,9 @@ class TableSource(TableReader):
     files = f"a table ({', '.join(KINDS)})"
 
     def accepts(self, request: Request) -> bool:
-        return self.is_table(request) and self.config["text"] is None
+        return self.has_table(request) and self.config["text"] is None
 
-    def is_table(self, request: Request) -> bool:
+    def has_table(self, request: Request) -> bool:
         if request.path is not None:
             return table_kind(request.path) is not None
         return hasattr(request.data, "columns")
@@ -47,7 +47,7 @@ class TableSource(TableReader):
     def records(self) -> Records:
         if self.config.get("data") is None:
             return FrameRecords(self.as_given if self.multi_label else self._whole_frame())
-        columns = [*self._given_columns, self.config["text"], self.config["id"]]
+        columns = [*given_columns(self.config), self.config["text"], self.config["id"]]
         return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class TableSource(TableReader):
         label = self.config["label"]
         if label is None:
             return None
-        if not {*self._given_columns} <= {*self.records.header}:
+        if not {*given_columns(self.config)} <= {*self.records.header}:
             return []
         sets = set_words(self.config, self.records.values)
         return self.records.column(label) if sets is None else [word or "" for word in sets]
@@ -80,7 +80,7 @@ class TableSource(TableReader):
 
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
         self.locate(audit.folder)
-        self._check_columns(self.records.header)
+        check_columns(self.config, self.records.header)
         return super().find_rows(audit, outcomes)
 
     def show(self, row: int, id: str) -> Content:
@@ -98,7 +98,7 @@ class TableSource(TableReader):
     def pixels(self) -> PixelColumns | None:
         """The columns that are a picture, which is shown instead; None if there are none."""
         roles = {self.config[role] for role in ("text", "id", "group", "time")}
-        roles |= {*self.config["annotators"], *self._given_columns}
+        roles |= {*self.config["annotators"], *given_columns(self.config)}
         return find_pixels(["" if name in roles else str(name) for name in self.records.header], self.records)
 
     @cached_property
@@ -106,7 +106,7 @@ class TableSource(TableReader):
         """Positions of the columns whose cells are shown, and searched: neither labels nor pixels."""
         pixels = () if self.pixels is None else self.pixels.positions
         header = self.records.header
-        return [k for k, name in enumerate(header) if k not in pixels and name not in self._given_columns]
+        return [k for k, name in enumerate(header) if k not in pixels and name not in given_columns(self.config)]
 
     @property
     def has_cells(self) -> bool:
@@ -180,20 +180,9 @@ class TableSource(TableReader):
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
-        columns = columns_of(data)
-        if columns is None:
+        if not is_table(data):
             return super().corrected(audit, data, correction)
-        self._check_columns(columns)
         return corrected_table(audit, data, correction, digests=True)
-
-    def _check_columns(self, columns: Iterable[Any]) -> None:
-        """Refuse a table without the columns of the labels, or of the ids."""
-        header = list(columns)
-        for column in (*self._given_columns, self.config["id"]):
-            if column is not None and column not in header:
-                raise ValueError(
-                    f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
-                )
 
 
 def _shortened(cell: str) -> str:

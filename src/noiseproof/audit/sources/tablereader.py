@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import as_ids, as_words, labels_digest
-from noiseproof.audit.labelcells import set_words
+from noiseproof.audit.labelcells import given_columns, set_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import empty_cells, has_lists, labels_in, lists_as_sets, spelled_lists, yes_no
 from noiseproof.audit.sources.annotations import first_labels, place_votes
@@ -133,12 +133,6 @@ class TableReader(Source):
         """Columns that say yes or no, one for each label; empty where one column has the labels."""
         return list(self.multi_label.get("columns") or ())
 
-    @property
-    def _given_columns(self) -> list[Any]:
-        """The columns of the given labels: several that say yes or no, one, or none."""
-        label = self.config["label"]
-        return self.label_columns or ([] if label is None else [label])
-
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with one column of words in place of lists, or of several columns that say yes or no."""
         if absent := [name for name in self.label_columns if name not in frame.columns]:
@@ -171,7 +165,7 @@ class TableReader(Source):
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
-        first, *others = self._given_columns or [next(iter(config["annotators"]), None)]
+        first, *others = given_columns(self.config) or [next(iter(config["annotators"]), None)]
         return [first, config["text"], config["id"], config["group"], *config["annotators"], *others]
 
     def _feature_columns(self) -> list[str]:

@@ -27,7 +27,7 @@ class TextSource(TableSource):
     feature_kind = "texts"
 
     def accepts(self, request: Request) -> bool:
-        return self.is_table(request) and self.config["text"] is not None
+        return self.has_table(request) and self.config["text"] is not None
 
     def describe(self, row: int, id: str) -> str:
         return str(self.frame[self.config["text"]].iloc[row])
