@@ -86,7 +86,8 @@ def _correction(
     becomes = {**fix.becomes, **becomes}
     if is_voted(audit):
         consensus = voted_cells(audit, labels, becomes, decided=decided, votes=votes)
-        labels, becomes = {}, {}
+        labels = {}
+        becomes = {}
     return Correction(labels, becomes, fix.left_out.union(left_out), consensus, fix.columns, fix.cells, link)
 
 

@@ -15,7 +15,9 @@ from noiseproof.audit.files import Audit, read_votes, same_labels
 from noiseproof.audit.labelcells import CellsOf, label_cells, merge_labels
 from noiseproof.audit.rows import Digests, check_issues, find_rows
 
-LABEL, QUALITY, VOTES = "label", "label_quality", "votes"
+LABEL = "label"
+QUALITY = "label_quality"
+VOTES = "votes"
 PREFIX = "consensus_"  # of all names, where the data has a column of one of them
 Cells = dict[str, list[Any]]  # of each row of the source, None for none
 
@@ -93,7 +95,8 @@ def voted_cells(
 
     These are the labels of each annotator as a JSON object. Rows that were not audited have none of them.
     """
-    issues, rows = audit.issues, int(audit.config["source_rows"])
+    issues = audit.issues
+    rows = int(audit.config["source_rows"])
     cells: Cells = {name: [None] * rows for name in (LABEL, QUALITY, *([VOTES] if votes else []))}
     new = merge_labels(audit, changes, becomes, None)
     names = {*issues["given_label"], *new.values()}

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from noiseproof.audit.csvfile import Changes
     from noiseproof.audit.files import Audit
 
-INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
+INPUTS = ("x", "X", "features", "embeddings", "data")
+LABELS = ("y", "labels", "label", "given", "targets")
 TEXT, LABEL = "text", "label"  # columns of a table that is made from texts and labels
 LARGEST, MOST_BYTES = 224, 2**31  # pixels of a side, and bytes of all pictures that are read into memory
 
@@ -115,7 +116,8 @@ def _picture_side(given: InMemory, column: int | str = 0) -> int:
     name = given.features or (PRETRAINED if EfficientNetFeatures.is_available() else "patches")
     if name.partition(":")[0] in ("patches", "pixels") or not hasattr(given.data, "__len__"):
         return THUMBNAIL
-    first, count = given.data[0][column], max(len(given.data), 1)
+    first = given.data[0][column]
+    count = max(len(given.data), 1)
     sides = getattr(first, "size", None)
     native = max(THUMBNAIL, min(sides)) if isinstance(sides, tuple) else LARGEST
     return max(THUMBNAIL, min(native, LARGEST, int((MOST_BYTES / 3 / count) ** 0.5)))

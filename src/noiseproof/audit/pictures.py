@@ -23,7 +23,8 @@ def encode_picture(image: Any, side: int) -> tuple[bytes, str]:
     """Return a PIL image as a new file of at most ``side`` pixels, without metadata, and its media type."""
     image = to_rgb(image)  # the reviewer sees what the audit saw
     image.thumbnail((side, side))
-    file, is_small = io.BytesIO(), max(image.size) <= 64
+    file = io.BytesIO()
+    is_small = max(image.size) <= 64
     image.save(file, "PNG" if is_small else "JPEG", **({"optimize": True} if is_small else {"quality": 85}))
     return file.getvalue(), "image/png" if is_small else "image/jpeg"
 
@@ -131,7 +132,8 @@ def _has_no_gap(order: Sequence[tuple[int, ...]]) -> bool:
 
 def _shapes(count: int) -> list[tuple[int, ...]]:
     """Return the shapes of square pictures with this number of values: grey, or in three colours."""
-    side, colour = isqrt(count), isqrt(count // 3)
+    side = isqrt(count)
+    colour = isqrt(count // 3)
     if side * side == count and side >= SMALLEST:
         return [(side, side)]
     return [(3, colour, colour), (colour, colour, 3)] if 3 * colour * colour == count and colour >= SMALLEST else []

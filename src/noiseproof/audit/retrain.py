@@ -117,7 +117,8 @@ class Retraining:
         """
         if labels.ndim == 2:
             return np.stack([self._fit_estimator(column, trained) for column in labels.T], 1)
-        rows, held = np.flatnonzero(trained), np.flatnonzero(self.held)
+        rows = np.flatnonzero(trained)
+        held = np.flatnonzero(self.held)
         model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
         return np.asarray(model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1))
 
@@ -138,7 +139,8 @@ class Retraining:
 
     def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
-        x, y = torch.from_numpy(self.x), torch.from_numpy(labels)
+        x = torch.from_numpy(self.x)
+        y = torch.from_numpy(labels)
         rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (trained, self.held))
         return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
 
@@ -194,8 +196,10 @@ def plan_retraining(
             "their groups. Leave out --retrain."
         )
     data = data.subset(keep)
-    given, corrected = given[keep], corrected[keep]
-    held, excluded = held[keep], excluded[keep]
+    given = given[keep]
+    corrected = corrected[keep]
+    held = held[keep]
+    excluded = excluded[keep]
     assert data.x is not None
     planned = Retraining(
         method=type(estimator).__name__ if estimator is not None else method or audit.config["method"] or "ce",
@@ -226,7 +230,8 @@ def _both_labels(
 
     Labels are numbers (N,), or 0 and 1 (N, K) of several labels a row.
     """
-    name, rows = audit.given, data.row.tolist()
+    name = audit.given
+    rows = data.row.tolist()
     before = [name[r] if r >= 0 else data.classes[g] for r, g in zip(rows, data.given.tolist(), strict=True)]
     after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
     if multi := audit.config.get("multi_label"):

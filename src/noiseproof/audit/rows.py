@@ -17,14 +17,11 @@ from noiseproof.data.arrays import is_sparse
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.data.frames import ParquetColumns
-
 Digests = NDArray[np.uint64]  # (N, 2): 16 bytes a row
-BYTES = 16
 
 
 def digest_rows(rows: Iterable[bytes], names: str = "") -> Digests:
-    """Return the digest of each row by XXH3, other ones for other ``names`` of columns."""
+    """Return the digest of each row by XXH3, different ones for different ``names`` of columns."""
     seed = xxhash.xxh3_64_intdigest(names.encode("utf-8", "surrogatepass"))
     digests = b"".join(xxhash.xxh3_128_digest(row, seed) for row in rows)
     return np.frombuffer(digests, "<u8").reshape(-1, 2).astype(np.uint64)
@@ -37,7 +34,7 @@ def digest_words(words: Sequence[str]) -> Digests:
     return digests[[different[word] for word in words]] if len(words) else digests
 
 
-def digest_frame(frame: pd.DataFrame | ParquetColumns) -> Digests:
+def digest_frame(frame: pd.DataFrame) -> Digests:
     """Return the digests of the rows of a table: sums over its columns, so that their order does not matter."""
     total = np.zeros((len(frame), 2), np.uint64)
     for name in frame.columns:
@@ -58,7 +55,7 @@ def _digest_column(column: pd.Series[Any], name: str) -> Digests:
 
 
 def mixed(bits: Digests) -> Digests:
-    """Numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
+    """Return numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -86,8 +83,8 @@ def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArr
     Copies of a row keep their order. Rows with another number of copies than before are not found.
     """
     both = np.ascontiguousarray(np.concatenate([before, now]))
-    content = np.unique(both.view(f"V{BYTES}").ravel(), return_inverse=True)[1].ravel()
-    old, new = content[: len(before)], content[len(before) :]
+    content = np.unique(both.view("V16").ravel(), return_inverse=True)[1].ravel()
+    old, new = np.split(content, [len(before)])
     size = int(content.max(initial=-1)) + 1
     copies = np.bincount(old, minlength=size)
     is_found = copies == np.bincount(new, minlength=size)

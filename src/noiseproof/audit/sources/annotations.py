@@ -75,7 +75,8 @@ def place_votes(
     row = _row_numbers(frame["row"], num_rows) if ids is None else _find_ids(frame["row"].astype(str), ids)
     annotator, names = pd.factorize(frame["annotator"].astype(str), sort=True)
     order = np.lexsort((annotator, row))
-    row, annotator = row[order], annotator[order].astype(np.int64)
+    row = row[order]
+    annotator = annotator[order].astype(np.int64)
     if len(again := np.flatnonzero((np.diff(row) == 0) & (np.diff(annotator) == 0))):
         first = frame.iloc[order[again[0]]]
         raise ValueError(

@@ -138,7 +138,8 @@ class ArraySource(LabelSource):
         return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(request.data)
 
     def read(self, request: Request) -> AuditData:
-        path, labels = request.path, request.labels
+        path = request.path
+        labels = request.labels
         arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
         key = next((name for name in ("", *INPUTS) if name in arrays), None)
         if key is None:
@@ -155,7 +156,8 @@ class ArraySource(LabelSource):
                     f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "
                     f"save them in the .npz file as {LABELS[0]}."
                 )
-            self.config["labels_key"], labels = labels_key, arrays[labels_key]
+            self.config["labels_key"] = labels_key
+            labels = arrays[labels_key]
         labels, request = self._as_words(load_array(labels, "labels"), request)
         data = self._with_labels(labels, request.classes)
         if path is None:
@@ -248,7 +250,8 @@ class Members(Mapping[str, NDArray[Any]]):
     """The arrays of a .npz file by name, each unpacked when it is asked for."""
 
     def __init__(self, path: Path, loaded: Any) -> None:
-        self.path, self.loaded = path, loaded
+        self.path = path
+        self.loaded = loaded
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with _readable(self.path):
@@ -377,7 +380,8 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     """Return an array as it is, a sparse matrix on its main axes, and a note on these."""
     if not is_sparse(array):
         return array, []
-    dense, width = SparseAxes(array, seed=seed).encode(array), array.shape[1]
+    dense = SparseAxes(array, seed=seed).encode(array)
+    width = array.shape[1]
     if dense.shape[1] == width:
         return dense, []
     return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
@@ -400,14 +404,16 @@ def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
     """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that range."""
-    low, high = min(0.0, pictures[finite].min().item()), pictures[finite].max().item()
+    low = min(0.0, pictures[finite].min().item())
+    high = pictures[finite].max().item()
     note = f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong, save them as uint8."
     return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(torch.uint8), note
 
 
 def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold, else all together."""
-    mean, std = x[finite].mean(0, dtype=np.float64), x[finite].std(0, dtype=np.float64)
+    mean = x[finite].mean(0, dtype=np.float64)
+    std = x[finite].std(0, dtype=np.float64)
     varying = std[std > 0]
     if not len(varying):
         return np.asarray(x - mean, np.float32)
@@ -428,7 +434,9 @@ def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     numbers = np.nan_to_num(pixels.astype(np.float64))
-    low, high = numbers.min(), numbers.max()
+    low = numbers.min()
+    high = numbers.max()
     if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
     return np.asarray(((numbers - low) / max(high - low, 1e-12) * 255).round(), np.uint8)

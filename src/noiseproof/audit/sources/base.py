@@ -99,7 +99,8 @@ class AuditData:
 
     def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> AuditData:
         """Return the rows outside all masks; the others are listed as skipped for the first reason that holds."""
-        skipped, drop = [], np.zeros(len(self), dtype=bool)
+        skipped = []
+        drop = np.zeros(len(self), dtype=bool)
         for reason, mask in unusable:
             rows = self.row[mask & ~drop]
             skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []

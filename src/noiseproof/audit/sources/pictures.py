@@ -222,7 +222,8 @@ def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root
     """Return the classes in the order that the user named, by default that of the folders."""
     names = folders if classes is None else tuple(classes)
     if sorted(names) != sorted(folders):
-        odd, absent = sorted({*names} - {*folders}), sorted({*folders} - {*names})
+        odd = sorted({*names} - {*folders})
+        absent = sorted({*folders} - {*names})
         raise ValueError(
             f"Expected each of the {len(folders)} folders of {root} once in `classes`, got {len(names)} names. "
             f"No folders: {preview(odd) or 'none'}; not named: {preview(absent) or 'none'}."

@@ -33,7 +33,8 @@ class PredictionSource(LabelSource):
     def read(self, request: Request) -> AuditData:
         parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
         check_parts(parts, request.annotations)
-        labels, predicted = request.labels, request.pred_probs
+        labels = request.labels
+        predicted = request.pred_probs
         if labels is None:
             beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
             num_rows = len(load_array(parts[beside], beside))
@@ -50,7 +51,8 @@ class PredictionSource(LabelSource):
     @cached_property
     def predictions(self) -> NDArray[Any] | None:
         """The audited probabilities (N, K), None where they are in no .npy file, or the labels have changed."""
-        path, classes = Path(self.config.get("pred_probs") or ""), self.config.get("classes") or ()
+        path = Path(self.config.get("pred_probs") or "")
+        classes = self.config.get("classes") or ()
         if (
             path.suffix != ".npy"
             or not path.is_file()
@@ -82,6 +84,7 @@ class PredictionSource(LabelSource):
         """Return the most likely classes; whoever is asked blind does not see them."""
         if self.predictions is None:
             return {"note": NO_ROW}
-        probs, classes = np.asarray(self.predictions[row], np.float64), self.config["classes"]
+        probs = np.asarray(self.predictions[row], np.float64)
+        classes = self.config["classes"]
         likely = np.argsort(-probs, kind="stable")[:MOST_CLASSES].tolist()
         return {"predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely], "note": NO_ROW}

@@ -134,7 +134,8 @@ class TableSource(TableReader):
             )[0]
         except ValueError:  # no column is of use
             return {}
-        values, words = fitted.table(self.frame).values.astype(np.float64), fitted.categories | fitted.wide
+        values = fitted.table(self.frame).values.astype(np.float64)
+        words = fitted.categories | fitted.wide
         shift = fitted.shift.tolist()
         columns: Columns = {str(name): values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)}
         for codes, (name, known) in zip(values.T[len(columns) :], words.items(), strict=True):

@@ -88,7 +88,9 @@ class TableReader(Source):
 
     def _votes(self, table: Frame, request: Request) -> tuple[Votes | None, tuple[str, ...] | None]:
         """Return the votes of all annotators, and all classes in the votes and labels."""
-        label, annotators, long = self.config["label"], self.config["annotators"], request.annotations
+        label = self.config["label"]
+        annotators = self.config["annotators"]
+        long = request.annotations
         if not annotators and long is None:
             return None, None
         import pandas as pd
@@ -183,7 +185,8 @@ class TableReader(Source):
             return self.frame, row
         import pandas as pd
 
-        self.frame, columns = self._whole_frame(), list(self.frame.columns)
+        self.frame = self._whole_frame()
+        columns = list(self.frame.columns)
         if is_path and table_kind(trusted) is None:
             raise ValueError(
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
@@ -192,7 +195,8 @@ class TableReader(Source):
         if (label := self._verbatim[0]) is None:
             raise ValueError("Expected `label`, a column of the trusted table, too, got only `annotations`.")
         more = self._read_other(trusted)
-        where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
+        where = trusted if is_path else "`trusted`"
+        optional = (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
             raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
         label = self.config["label"] or label

@@ -107,8 +107,10 @@ class Annotated(Source):
 
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
-        root, (tool, content) = self.locate(audit.folder), self.parsed
-        are_lists, separator = self.multi_label.get("kind") == "lists", self.multi_label.get("separator", "")
+        root = self.locate(audit.folder)
+        (tool, content) = self.parsed
+        are_lists = self.multi_label.get("kind") == "lists"
+        separator = self.multi_label.get("separator", "")
         labels = {
             row: split_set(word, separator) if are_lists else [word if word != NO_LABEL or not separator else ""]
             for row, word in correction.labels.items()
