@@ -175,7 +175,9 @@ def plan_retraining(
     that ``becomes`` merges count as one.
     """
     if estimator is not None:
-        estimator = _checked_estimator(estimator, has_method=method is not None or epochs is not None)
+        if method is not None or epochs is not None:
+            raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
+        estimator = check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
     source = SOURCES[audit.config["kind"]](audit.config)
     source.check_inputs(audit.folder)
     place = source.find_rows(audit, {**decided, **changes})
@@ -247,12 +249,6 @@ def _both_labels(
         return classes, given, corrected, None
     merged = np.array([number[becomes.get(name, name)] for name in classes])
     return classes, given, merged[corrected], merged
-
-
-def _checked_estimator(estimator: Any, has_method: bool) -> Any:
-    if has_method:
-        raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
-    return check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
 
 
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:

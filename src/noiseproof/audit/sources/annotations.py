@@ -107,8 +107,9 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
 
     index = pd.Index(ids)
     if not index.is_unique:
+        twice = list(index[index.duplicated()].unique())
         raise ValueError(
-            f"Expected each id once in the data, as `annotations` refer to them, got {preview(_twice(index))} twice."
+            f"Expected each id once in the data, as `annotations` refer to them, got {preview(twice)} twice."
         )
     row = index.get_indexer(pd.Index(column))
     if (row < 0).any():
@@ -121,10 +122,6 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
 
 def _unknown(column: pd.Series[Any], is_known: NDArray[np.bool_]) -> list[Any]:
     return list(dict.fromkeys(column[~is_known].tolist()))
-
-
-def _twice(index: Any) -> list[Any]:
-    return list(index[index.duplicated()].unique())
 
 
 def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None) -> NDArray[np.int64]:

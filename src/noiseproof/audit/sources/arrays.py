@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.copies import cell_table, corrected_labels, label_words, with_labels
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS, cell_table, corrected_labels, label_words, with_labels
+from noiseproof.audit.memory import INPUTS, LABELS
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
@@ -370,9 +371,10 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
         x = _standardised(x, finite) if request is not None else x
         if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
             x = x / np.float32(largest)
-    data = replace(
-        data, x=x, table=_tree_table(array, x, request, notes_on_axes), notes=(*data.notes, *notes_on_axes, *notes)
-    )
+    # Decision trees split one column at a time: not of pixels, embeddings or axes.
+    is_table = array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
+    table = FeatureTable.of_numbers(x) if is_table else None
+    data = replace(data, x=x, table=table, notes=(*data.notes, *notes_on_axes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
 
 
@@ -385,14 +387,6 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     if dense.shape[1] == width:
         return dense, []
     return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
-
-
-def _tree_table(
-    inputs: NDArray[Any], x: NDArray[np.float32], request: Request | None, notes_on_axes: Sequence[str]
-) -> FeatureTable | None:
-    """Return the columns of inputs for decision trees, which split one at a time; not of pixels, embeddings or axes."""
-    is_table = inputs.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
-    return FeatureTable.of_numbers(x) if is_table else None
 
 
 def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:

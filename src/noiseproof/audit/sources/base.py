@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 
+from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import corrected_labels, corrected_table, is_table
 from noiseproof.audit.rows import Digests, check_issues, digest_all, digest_words, find_rows
 from noiseproof.audit.sets import LabelSets
 from noiseproof.core.messages import Brief, Progress, counted, install_command

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.copies import corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.csvfile import packing
 from noiseproof.audit.files import Audit, same_id
 from noiseproof.audit.labelcells import check_columns, given_columns, set_words
-from noiseproof.audit.memory import corrected_table, is_table
 from noiseproof.audit.pictures import PixelColumns, find_pixels
 from noiseproof.audit.records import FrameRecords, Records, open_records
 from noiseproof.audit.rows import Digests
@@ -170,15 +170,12 @@ class TableSource(TableReader):
 
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the table; bytes of text and types of Arrow stay as they were."""
-        self._check_kind(audit, out)
-        changes = correction.changes(audit, self.records.header, self.records.values)
-        with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
-            self.records.write(changes, file)
-
-    def _check_kind(self, audit: Audit, out: Path) -> None:
         kind = table_kind(self.locate(audit.folder))
         if table_kind(out) != kind:
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
+        changes = correction.changes(audit, self.records.header, self.records.values)
+        with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
+            self.records.write(changes, file)
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
         if not is_table(data):
