@@ -163,10 +163,10 @@ def write_corrected(
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
-    Rows that have moved since the audit are found, and other changes refused (``find_rows``). A table keeps every byte
-    but those of the changed cells (Parquet: every column and type). Pictures are copied, or with ``link`` linked, into
-    the folders of their classes. Arrays get a .npy file of labels. With ``same_ok``, an existing copy that would be
-    written again is accepted.
+    Rows that have moved since the audit are found, and other changes are refused (`find_rows`). A CSV or TSV file
+    keeps every byte outside of the changed cells, Parquet every column and type, and Excel what openpyxl keeps.
+    Pictures are copied, or with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels.
+    With ``same_ok``, an existing copy that would be written again is accepted.
 
     Args:
         becomes: classes to merge, and the ones they become, in all rows.
@@ -196,7 +196,7 @@ def write_corrected(
 
 
 def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv_safe: bool = True) -> Path | None:
-    """Write the list of `reviewed_rows` beside the corrected data ``out``; None without any.
+    """Write the list of `reviewed_rows` next to the corrected data ``out``; None without any.
 
     With ``csv_safe``, no spreadsheet takes one of its cells for a formula.
     """

@@ -20,7 +20,7 @@ from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import as_sets, join_sets, with_sets
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
 
-SETS = ("matrix", "lists")  # kinds of several labels a row
+SETS = ("matrix", "lists")  # kinds of several labels per row
 SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corrected as a whole
 
 
@@ -166,7 +166,7 @@ def cell_table(cells: Cells) -> Any:
 
 
 def as_column(cells: Sequence[Any]) -> Any:
-    """Return cells as a column of pandas, whole numbers as such beside gaps."""
+    """Return cells as a column of pandas, whole numbers as such also with gaps."""
     import pandas as pd
 
     has_gaps = any(cell is None for cell in cells)

@@ -46,7 +46,7 @@ class Correction:
     def moved(self, audit: Audit, place: NDArray[np.int64], words: Sequence[str] | None) -> tuple[Audit, Correction]:
         """Return the audit and its correction with the numbers that rows have now, ``place`` (source_rows,).
 
-        ``words`` are the labels that the data has now; those of merged classes change, too.
+        ``words`` are the labels that the data has now: labels of merged classes change, too.
         """
         audit = audit.moved(place)
         left_out = frozenset(place[list(self.left_out)].tolist())

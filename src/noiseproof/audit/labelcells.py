@@ -21,7 +21,7 @@ CellsOf = Callable[[str], Sequence[Any]]  # the cells of a column, as a table st
 
 
 def set_words(config: Mapping[str, Any], cells_of: CellsOf) -> list[str | None] | None:
-    """Return the word of each row of a table with several labels a row, in columns or in lists; None for others."""
+    """Return the word of each row of a table with several labels per row, in columns or in lists; None for others."""
     multi = config.get("multi_label") or {}
     if columns := multi.get("columns"):
         return list(column_words({name: cells_of(name) for name in columns}))
@@ -38,7 +38,7 @@ def label_cells(
 ) -> dict[str, dict[int, Any]]:
     """Return the cells to change in a table for new ``labels``, by column and row, in the table's own spelling.
 
-    ``class_names`` are those of a data set whose lists have their numbers.
+    ``class_names`` are the names in a data set whose lists have numbers of classes.
     """
     multi = audit.config.get("multi_label") or {}
     if columns := multi.get("columns"):

@@ -63,7 +63,7 @@ def _are_texts(data: Any) -> bool:
 
 
 def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
-    """Return a DataFrame; ``labels`` beside it become a column."""
+    """Return a DataFrame; separate ``labels`` become a column."""
     if given.labels is None or given.label is not None:
         return replace(given, data=frame, text=text)
     labels = as_array(given.labels)

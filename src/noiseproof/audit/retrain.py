@@ -40,7 +40,7 @@ EPOCHS = 50  # where the audit trained nothing
 class Comparison:
     """Accuracy of one method on the same held-out rows, after training on the given and on the corrected labels.
 
-    Of several labels a row, the accuracy is the share of rows without an error, as ``score`` of scikit-learn has it.
+    For several labels per row, the accuracy is the share of rows without an error, as ``score`` of scikit-learn has it.
     """
 
     method: str
@@ -53,7 +53,7 @@ class Comparison:
     before_by_given: float  # accuracy by the held-out labels as they were given
     after_by_given: float
     warning: str | None  # why the held-out labels may be wrong, too
-    f1: tuple[float, float] | None = None  # of several labels a row: micro F1 before and after, by corrected labels
+    f1: tuple[float, float] | None = None  # of several labels per row: micro F1 before and after, by corrected labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Retraining:
     seed: int
     classes: tuple[str, ...]
     x: NDArray[np.float32]  # (N, D)
-    given: NDArray[np.int64]  # (N,), or 0 and 1 (N, K) of several labels a row
+    given: NDArray[np.int64]  # (N,), or 0 and 1 (N, K) of several labels per row
     corrected: NDArray[np.int64]  # the same
     held: NDArray[np.bool_]  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
@@ -113,7 +113,7 @@ class Retraining:
     def _fit_estimator(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows.
 
-        Of several labels a row, it is fitted to each of them, (H, K).
+        With several labels per row, it is fitted to each of them, (H, K).
         """
         if labels.ndim == 2:
             return np.stack([self._fit_estimator(column, trained) for column in labels.T], 1)
@@ -230,7 +230,7 @@ def _both_labels(
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
     """Return the classes with new ones, the given and the corrected labels of the rows of ``data``, and merged classes.
 
-    Labels are numbers (N,), or 0 and 1 (N, K) of several labels a row.
+    Labels are numbers (N,), or 0 and 1 (N, K) of several labels per row.
     """
     name = audit.given
     rows = data.row.tolist()
@@ -265,7 +265,7 @@ def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int)
 def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     """Return a number for each row, (N,), equal within a group and for near-duplicates.
 
-    For rows that were not audited, such as those of a trusted table, only exact copies are known.
+    For rows that were not audited, such as rows of a trusted table, only exact copies are known.
     """
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)

@@ -17,7 +17,7 @@ from noiseproof.data.arrays import is_sparse
 if TYPE_CHECKING:
     import pandas as pd
 
-Digests = NDArray[np.uint64]  # (N, 2): 16 bytes a row
+Digests = NDArray[np.uint64]  # (N, 2): 16 bytes per row
 
 
 def digest_rows(rows: Iterable[bytes], names: str = "") -> Digests:
@@ -140,7 +140,7 @@ def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDA
 
 
 def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
-    """Refuse an issues.csv whose labels or ids are not those of the data in the same rows; None: it has none."""
+    """Refuse an issues.csv whose labels or ids differ from the data in the same rows; None: the data has none."""
     class_of: dict[str, str] = {}
     for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
         word = given if labels is None else labels[row]

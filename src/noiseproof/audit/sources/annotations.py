@@ -125,7 +125,7 @@ def _unknown(column: pd.Series[Any], is_known: NDArray[np.bool_]) -> list[Any]:
 
 
 def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None) -> NDArray[np.int64]:
-    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 where nobody voted."""
+    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without votes."""
     from noiseproof.audit.crowd.consensus import consensus
 
     label = consensus(votes, num_classes, method=method, pred_probs=probs, seed=seed).label  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: 
 
 
 def voted_labels(request: Request, num_rows: int, method: str) -> NDArray[Any]:
-    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" where nobody voted."""
+    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" without votes."""
     votes, names = place_votes(request.annotations, None, num_rows, request.classes)
     label = first_labels(votes, len(names), method, request.seed)
     if request.classes is None and all(name.isdecimal() for name in names):

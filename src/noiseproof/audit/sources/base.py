@@ -43,9 +43,9 @@ class Skipped(Brief):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OtherRows(Brief):
-    """The rows of a test set, with which those of an audit are compared."""
+    """The rows of a test set, with which audited rows are compared."""
 
-    x: NDArray[np.float32]  # (T, D) features as those of the audit
+    x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
     given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
     frame: Any = None  # their columns as in the source, where it is a table
     answers: NDArray[np.bool_] | None = None  # (T, K) of rows with several labels, in place of ``given``
@@ -119,7 +119,7 @@ class AuditData:
         return self.given if self.sets is None else self.sets.codes()[self.given]
 
     def unlike(self) -> NDArray[np.int64] | None:
-        """Numbers (N,) that differ between rows that are no duplicates, whatever their features; None for none."""
+        """Numbers (N,) that differ between rows that are not duplicates, whatever their features; None for none."""
         return self.source.unlike(self.table)
 
     @property
@@ -173,7 +173,7 @@ class ShownRows(ABC):
         return {}
 
     def texts(self) -> list[str] | None:
-        """Return the text of each row in the source, None if rows are no texts."""
+        """Return the text of each row in the source, None if rows are not texts."""
         return None
 
     @property
@@ -225,7 +225,7 @@ class Source(ShownRows):
         raise ValueError(f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}.")
 
     def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        """Return numbers that differ between rows of ``table`` that are no duplicates, whatever their features."""
+        """Return numbers that differ between rows of ``table`` that are not duplicates, whatever their features."""
         return None
 
     @property

@@ -23,7 +23,7 @@ MOST_CLASSES = 10  # whose probabilities the page shows
 
 @SOURCES.register_class("predictions")
 class PredictionSource(LabelSource):
-    """An array of labels, (N,), beside predictions or embeddings."""
+    """An array of labels, (N,), with predictions or embeddings of the same rows."""
 
     files = ""
 

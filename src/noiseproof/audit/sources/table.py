@@ -145,7 +145,7 @@ class TableSource(TableReader):
 
     def describe(self, row: int, id: str) -> str:
         self.frame = frame = self._whole_frame()
-        # Cell by cell: a row as a whole has one type, which rounds large whole numbers beside real ones.
+        # Cell by cell: a row as a whole has one type, which rounds large whole numbers next to real ones.
         cells: list[tuple[str, Any]] = [
             (name, frame.iloc[row, j]) for j, name in enumerate(self.frame.columns) if name != self.config["label"]
         ]
