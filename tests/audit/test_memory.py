@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from noiseproof.audit import audit, corrected, read_rows
+from noiseproof.audit.decisions import Decision, to_bytes
 from noiseproof.data.arrays import SparseAxes
 
 N, WRONG = 24, 5
@@ -353,3 +354,16 @@ def test_predictions_of_other_rows_are_refused(tmp_path: Path) -> None:
         read_rows(frame, label="y", id="name", pred_probs=p.assign(name=frame["name"].replace("r3", "r4")))
     with pytest.raises(ValueError, match=r"Expected `pred_probs` of shape \(24, 2\)"):
         read_rows(frame, label="y", pred_probs=p.assign(name=frame["name"]))
+
+
+def test_of_several_label_columns_in_a_dict_these_are_returned(tmp_path: Path) -> None:
+    calm, loud = [i % 2 for i in range(N)], [i % 3 == 0 for i in range(N)]
+    data = {"size": SIZES, "calm": calm, "loud": [int(yes) for yes in loud]}
+    probs = np.stack([np.where(calm, 0.9, 0.1), np.where(loud, 0.9, 0.1)], 1)
+    audit(data, label=["calm", "loud"], pred_probs=probs).save(tmp_path / "audit")
+    (tmp_path / "audit" / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "loud", "other", "calm")]))
+    copy = corrected(tmp_path / "audit", data)
+    assert list(copy.columns) == ["calm", "loud"]
+    assert copy["calm"].tolist() == [1, *calm[1:]] and copy["loud"].tolist() == [0, *data["loud"][1:]]
+    with pytest.raises(ValueError, match="Expected the audited table with its column 'calm', got size"):
+        corrected(tmp_path / "audit", {"size": SIZES})
