@@ -25,18 +25,13 @@ from typer.testing import CliRunner
 
 from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import read_rows
-from noiseproof.audit.apply import (
-    Retraining,
-    corrected,
-    hold_out,
-    plan_retraining,
-    read_again,
-    write_corrected,
-)
+from noiseproof.audit.apply import corrected, write_corrected
+from noiseproof.audit.csvfile import Changes, TextRecords
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.inputs import read_again
 from noiseproof.audit.plan import corrections
-from noiseproof.audit.records import TextRecords
+from noiseproof.audit.retrain import Retraining, hold_out, plan_retraining
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
 from noiseproof.core.files import Lock
@@ -101,11 +96,11 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
     assert [records[i] for i in range(len(records))] == rows == frame.to_numpy().tolist()
     assert records.column("c1") == [row[1] for row in rows]
     same = io.BytesIO()
-    records.replace("c1", {}, same)
+    records.write(Changes(), same)
     assert same.getvalue() == raw
     changes = data.draw(st.dictionaries(st.integers(0, len(rows) - 1), cells))
     changed = io.BytesIO()
-    records.replace("c1", changes, changed)
+    records.write(Changes({"c1": changes}), changed)
     path.write_bytes(changed.getvalue())
     assert [TextRecords(path)[i] for i in range(len(rows))] == [
         [cell if k != 1 else changes.get(i, cell) for k, cell in enumerate(row)] for i, row in enumerate(rows)
@@ -124,7 +119,7 @@ def test_lines_that_hold_next_to_nothing_are_counted_as_pandas_counts_them(
     frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
     assert TextRecords(path).column("y") == frame["y"].tolist()
     changed = io.BytesIO()
-    TextRecords(path).replace("y", {len(frame) - 1: "c"}, changed)
+    TextRecords(path).write(Changes({"y": {len(frame) - 1: "c"}}), changed)
     assert changed.getvalue() == b"\n".join([header, b"a", line, b"c", b""])
 
 
@@ -816,7 +811,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(TextRecords, "replace", fail)
+    monkeypatch.setattr(TextRecords, "write", fail)
     assert "No space left" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
     assert not (tmp_path / "new.csv").exists()
     monkeypatch.setattr("shutil.copy2", fail)
@@ -827,16 +822,16 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 KILLED = """
 import os, signal, sys
+from noiseproof.audit.csvfile import TextRecords
 from noiseproof.audit.plan import corrections
-from noiseproof.audit.records import TextRecords
 from noiseproof.cli import app
 
-def half(self, label, written, file, left_out):
+def half(self, changes, file):
     file.write(b"id,x")
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
-TextRecords.replace = half
+TextRecords.write = half
 app(["apply", sys.argv[1], "--out", sys.argv[2]])
 """
 

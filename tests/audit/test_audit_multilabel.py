@@ -18,9 +18,9 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 from sklearn.multioutput import MultiOutputClassifier
 from typer.testing import CliRunner
 
-from noiseproof.audit import again, audit, corrected, find_label_issues, read_audit, read_rows
+from noiseproof.audit import again, audit, corrected, find_label_issues, plan_retraining, read_audit, read_rows
 from noiseproof.audit.again import audit_again
-from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
+from noiseproof.audit.apply import default_out, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.exchange.hugging_face import ImageFolder
 from noiseproof.audit.issues.spelling import SpellingVariants

@@ -137,6 +137,8 @@ def test_tables_in_memory_are_fixed_too(tmp_path: Path) -> None:
     changed = corrected(tmp_path / "audit", table, fix=["columns"])
     pd.testing.assert_frame_equal(changed, table.drop(columns="one"))
     assert "one" in table
+    with pytest.raises(ValueError, match="a Hugging Face data set to change its columns, got a dict"):
+        corrected(tmp_path / "audit", table.to_dict("list"), fix=["columns"])
 
 
 def test_spellings_are_one_class_after_the_fix(tmp_path: Path) -> None:

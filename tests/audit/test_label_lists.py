@@ -173,14 +173,16 @@ def test_lists_in_memory_are_read_and_returned(kind: str, tmp_path: Path) -> Non
     words = {row: word.replace("|new", "") if kind == "class-labels" else word for row, word in NEW.items()}
     decide(folder, words)
     after = corrected(folder, data)
-    assert type(after) is type(data)
+    is_whole = kind not in ("arrow", "dict")  # of which the labels alone are returned
+    assert type(after) is (type(data) if is_whole else list)
     want: list[Any] = [LISTS.get(i, each) for i, each in enumerate(SETS)]
     if kind == "class-labels":
         want[2] = ["happy"]
         want = [None if each is None else [NAMES.index(name) for name in each] for each in want]
         assert after.features == data.features
     same = {"tuples": tuple, "sets": set}.get(kind, list)
-    assert cells_of(after) == [None if each is None else same(each) for each in want]
+    cells = cells_of(after) if is_whole else [None if cell is None else list(cell) for cell in after]
+    assert cells == [None if each is None else same(each) for each in want]
     if kind == "pandas":
         pd.testing.assert_frame_equal(after.drop(columns="tags"), data.drop(columns="tags"))
         moved = corrected(folder, data.iloc[::-1])  # rows are found by their content
@@ -232,7 +234,7 @@ def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
     folder = saved(tmp_path / "memory", {"x": X, "y": matrix}, classes=NAMES)
     decide(folder, {0: "calm|sad", 1: "(none)"})
     after = corrected(folder, {"x": X, "y": matrix})
-    assert np.array_equal(after["y"], want) and after["x"] is X
+    assert np.array_equal(after, want)
     np.savez(tmp_path / "y.npz", labels=matrix)
     rows = read_rows(labels=tmp_path / "y.npz", pred_probs=PROBS)
     assert rows.sets is not None and np.array_equal(rows.answers, ANSWERS)

@@ -15,10 +15,9 @@ from handmade_audit import write_audit, write_row_digests
 from PIL import Image
 from typer.testing import CliRunner
 
-from noiseproof.audit import corrected, read_audit
-from noiseproof.audit.apply import plan_retraining, write_corrected
+from noiseproof.audit import corrected, plan_retraining, read_audit
+from noiseproof.audit.apply import write_corrected
 from noiseproof.audit.decisions import NO_ROW, Decision, to_bytes
-from noiseproof.audit.memory import without_rows
 from noiseproof.audit.plan import plan_corrections, read_reviewed
 from noiseproof.cli import app
 
@@ -182,19 +181,30 @@ def test_data_in_memory(tmp_path: Path) -> None:
         corrected(folder, frame(), excluded="drop")  # type: ignore[arg-type]
 
 
-def test_rows_are_left_out_of_tables_and_data_sets_of_every_library() -> None:
-    columns = {"x": [0, 1, 2], "y": ["a", "b", "c"]}
-    assert without_rows(columns, {1}) == {"x": [0, 2], "y": ["a", "c"]}
-    assert without_rows(pd.DataFrame(columns), {0, 2}).index.tolist() == [1]
-    assert [x for x, _ in without_rows(torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3)), {1})] == [0, 2]
-    assert without_rows(np.arange(3), {1}).tolist() == [0, 1, 2]
-    for library in ("pyarrow", "polars", "datasets"):
-        module = pytest.importorskip(library, reason=f"{library} is not installed")
-        make_table = {"pyarrow": "table", "polars": "DataFrame", "datasets": "Dataset"}[library]
-        constructor = getattr(module, make_table)
-        table = constructor.from_dict(columns) if library == "datasets" else constructor(columns)
-        left = without_rows(table, {1})
-        assert type(left) is type(table) and list(left.to_pandas()["y"]) == ["a", "c"]
+@pytest.mark.parametrize("library", ["pandas", "polars", "lazy", "datasets", "pyarrow", "dict", "records", "torch"])
+def test_rows_are_left_out_of_tables_and_labels_alone_stay_whole(tmp_path: Path, library: str) -> None:
+    folder = make(tmp_path, None, label="y")
+    write_row_digests(folder, frame())
+    whole = [EXPECTED[0], "dog", *EXPECTED[1:]]
+    if library in ("pandas", "polars", "lazy", "datasets"):
+        module = pytest.importorskip("polars" if library == "lazy" else library)
+        convert = {
+            "pandas": lambda: frame(), "polars": lambda: module.from_pandas(frame()),
+            "lazy": lambda: module.from_pandas(frame()).lazy(), "datasets": lambda: module.Dataset.from_pandas(frame()),
+        }[library]  # fmt: skip
+        table = convert()
+        copy = corrected(folder, table)
+        assert type(copy) is type(table)
+        copy = copy.collect() if library == "lazy" else copy
+        assert list(copy["y"]) == EXPECTED and list(copy["x"]) == [0, 2, 3, 4, 5, 6]
+        return
+    data: Any = {"dict": frame().to_dict("list"), "records": frame().to_dict("records")}.get(library)
+    if library == "pyarrow":
+        data = pytest.importorskip("pyarrow").Table.from_pandas(frame())
+    if library == "torch":
+        data = [*zip(torch.arange(7), GIVEN, strict=True)]
+        data = torch.utils.data.ConcatDataset([data])
+    assert corrected(folder, data) == whole
 
 
 def test_retraining_with_new_classes_excluded_rows_and_merges(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_arrays_are_followed_by_their_inputs(tmp_path: Path) -> None:
     assert "40 are gone or have other cells" in refused
     audit(read_rows({"x": x, "labels": y}, pred_probs=probs)).save(tmp_path / "memory")
     found = corrected(tmp_path / "memory", {"x": x[order], "labels": y[order]}, accept_all=True, yes=True)
-    assert (found["labels"] == TRUE[order]).all()
+    assert (found == TRUE[order]).all()
 
 
 def test_pictures_that_got_other_names_are_followed(tmp_path: Path) -> None:

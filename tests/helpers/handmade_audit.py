@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from noiseproof.audit.rows import digest_frame
 from noiseproof.audit.sources import SOURCES
 
 COLUMNS = (
@@ -76,8 +77,7 @@ def write_row_digests(folder: Path, frame: pd.DataFrame | None = None) -> None:
     """The digests of the rows as the data is now; of a table in memory where one is passed."""
     config = json.loads((folder / "config.json").read_text())
     source = SOURCES[config["kind"]](config)
-    digests = source.row_digests if frame is None else source.digests_in(frame)
-    assert digests is not None
+    digests = source.row_digests if frame is None else digest_frame(frame)
     np.save(folder / "rows.npy", digests)
     config["rows_sha256"] = hashlib.sha256(digests.tobytes()).hexdigest()
     (folder / "config.json").write_text(json.dumps(config))

@@ -6,13 +6,14 @@ from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:  # at run time each is imported on first use
     from noiseproof.audit.again import audit_again
-    from noiseproof.audit.apply import corrected, plan_retraining, write_corrected
+    from noiseproof.audit.apply import corrected, write_corrected
     from noiseproof.audit.crowd.consensus import Consensus, consensus
     from noiseproof.audit.files import read_audit
     from noiseproof.audit.inputs import read_rows
     from noiseproof.audit.labels import LabelIssues, find_label_issues
     from noiseproof.audit.plan import corrections
     from noiseproof.audit.report import LabelReport, audit
+    from noiseproof.audit.retrain import plan_retraining
     from noiseproof.audit.sources.base import AuditData
 
 __all__ = [
@@ -36,6 +37,6 @@ _HOMES = {
     "AuditData": "sources.base", "Consensus": "crowd.consensus", "consensus": "crowd.consensus",
     "LabelIssues": "labels", "LabelReport": "report", "audit": "report",
     "audit_again": "again", "corrected": "apply", "corrections": "plan", "find_label_issues": "labels",
-    "plan_retraining": "apply", "read_audit": "files", "read_rows": "inputs", "write_corrected": "apply",
+    "plan_retraining": "retrain", "read_audit": "files", "read_rows": "inputs", "write_corrected": "apply",
 }  # fmt: skip
 __getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.audit.{home}" for name, home in _HOMES.items()})

@@ -31,13 +31,12 @@ from noiseproof.audit.files import (
     Audit,
     cache_beside,
     read_audit,
-    read_row_digests,
     write_audit,
 )
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
-from noiseproof.audit.rows import digest_all, follow_rows
+from noiseproof.audit.rows import digest_all, follow_rows, read_row_digests
 from noiseproof.audit.sets import LabelSets, label_names_of, labels_in
 from noiseproof.audit.sources import SOURCES
 from noiseproof.audit.sources.base import AuditData

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
-from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.core.files import check_files, check_place, replacing_all
 from noiseproof.core.tablefiles import plain_cell, safe_table
 from noiseproof.data.frames import write_csv
@@ -245,18 +244,6 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
     for name in [*absent, *(CROWD if report.data.annotators is None else ())]:
         (folder / name).unlink(missing_ok=True)  # that of an earlier audit
     return written
-
-
-def read_row_digests(audit: Audit) -> Digests:
-    path = audit.folder / ROWS
-    again = f"Audit the data again: {renewing_command(audit.config)}"
-    try:
-        digests: Digests = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
-    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != audit.config.get("rows_sha256"):
-        raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
-    return digests
 
 
 def _predictions(report: LabelReport) -> NDArray[np.float32] | None:

@@ -23,7 +23,8 @@ def encode_picture(image: Any, side: int) -> tuple[bytes, str]:
     """Return a PIL image as a new file of at most ``side`` pixels, without metadata, and its media type."""
     image = to_rgb(image)  # the reviewer sees what the audit saw
     image.thumbnail((side, side))
-    file, is_small = io.BytesIO(), max(image.size) <= 64
+    file = io.BytesIO()
+    is_small = max(image.size) <= 64
     image.save(file, "PNG" if is_small else "JPEG", **({"optimize": True} if is_small else {"quality": 85}))
     return file.getvalue(), "image/png" if is_small else "image/jpeg"
 
@@ -62,6 +63,42 @@ def find_layout(sample: NDArray[Any], *, named: bool = False) -> Layout | None:
     return Layout(shape, min(0.0, float(numbers.min())), float(numbers.max()))
 
 
+@dataclass(frozen=True)
+class PixelColumns:
+    """Columns of a table that are the pixels of a picture."""
+
+    positions: list[int]
+    layout: Layout
+
+    def picture(self, cells: Sequence[str], side: int) -> tuple[bytes, str] | None:
+        """Return the picture of a row and its media type; None if one of its pixels is not a number."""
+        from PIL import Image
+
+        try:
+            numbers = _pixels(cells, self.positions)
+        except (ValueError, IndexError):
+            return None
+        return encode_picture(Image.fromarray(self.layout.pixels(np.array(numbers))), side)
+
+
+def _pixels(cells: Sequence[str], positions: Sequence[int]) -> list[float]:
+    return [float(cells[k]) for k in positions]
+
+
+def find_pixels(names: Sequence[str], rows: Any) -> PixelColumns | None:
+    """Return the columns that are the pixels of a picture by their names and by some of the rows; None for none."""
+    positions = pixel_columns(names)
+    if not positions or not len(rows):
+        return None
+    sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(int)).tolist()
+    try:
+        numbers = np.array([_pixels(rows[row], positions) for row in sample], np.float64)
+    except (ValueError, IndexError):
+        return None
+    layout = find_layout(numbers, named="pix" in names[positions[0]].lower())
+    return None if layout is None else PixelColumns(positions, layout)
+
+
 def pixel_columns(names: Sequence[str]) -> list[int]:
     """Return the positions of the columns that may be the pixels of a picture, in their order; none if there is none.
 
@@ -95,7 +132,8 @@ def _has_no_gap(order: Sequence[tuple[int, ...]]) -> bool:
 
 def _shapes(count: int) -> list[tuple[int, ...]]:
     """Return the shapes of square pictures with this number of values: grey, or in three colours."""
-    side, colour = isqrt(count), isqrt(count // 3)
+    side = isqrt(count)
+    colour = isqrt(count // 3)
     if side * side == count and side >= SMALLEST:
         return [(side, side)]
     return [(3, colour, colour), (colour, colour, 3)] if 3 * colour * colour == count and colour >= SMALLEST else []

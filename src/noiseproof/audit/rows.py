@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +11,17 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from noiseproof.audit.files import ROWS, Audit, renewing_command, same_id
 from noiseproof.data.arrays import is_sparse
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.data.frames import ParquetColumns
-
-Digests = NDArray[np.uint64]  # (N, 2): 16 bytes a row
-BYTES = 16
+Digests = NDArray[np.uint64]  # (N, 2): 16 bytes per row
 
 
 def digest_rows(rows: Iterable[bytes], names: str = "") -> Digests:
-    """Return the digest of each row by XXH3, other ones for other ``names`` of columns."""
+    """Return the digest of each row by XXH3, different ones for different ``names`` of columns."""
     seed = xxhash.xxh3_64_intdigest(names.encode("utf-8", "surrogatepass"))
     digests = b"".join(xxhash.xxh3_128_digest(row, seed) for row in rows)
     return np.frombuffer(digests, "<u8").reshape(-1, 2).astype(np.uint64)
@@ -36,7 +34,7 @@ def digest_words(words: Sequence[str]) -> Digests:
     return digests[[different[word] for word in words]] if len(words) else digests
 
 
-def digest_frame(frame: pd.DataFrame | ParquetColumns) -> Digests:
+def digest_frame(frame: pd.DataFrame) -> Digests:
     """Return the digests of the rows of a table: sums over its columns, so that their order does not matter."""
     total = np.zeros((len(frame), 2), np.uint64)
     for name in frame.columns:
@@ -57,7 +55,7 @@ def _digest_column(column: pd.Series[Any], name: str) -> Digests:
 
 
 def mixed(bits: Digests) -> Digests:
-    """Numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
+    """Return numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -85,8 +83,8 @@ def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArr
     Copies of a row keep their order. Rows with another number of copies than before are not found.
     """
     both = np.ascontiguousarray(np.concatenate([before, now]))
-    content = np.unique(both.view(f"V{BYTES}").ravel(), return_inverse=True)[1].ravel()
-    old, new = content[: len(before)], content[len(before) :]
+    content = np.unique(both.view("V16").ravel(), return_inverse=True)[1].ravel()
+    old, new = np.split(content, [len(before)])
     size = int(content.max(initial=-1)) + 1
     copies = np.bincount(old, minlength=size)
     is_found = copies == np.bincount(new, minlength=size)
@@ -97,3 +95,58 @@ def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArr
     has_moved = np.zeros(size, bool)
     has_moved[old[place != np.arange(len(old))]] = True
     return place, (has_moved & (copies > 1))[old]
+
+
+def read_row_digests(audit: Audit) -> Digests:
+    """Return the digests of the rows as they were audited; refuse damaged ones."""
+    path = audit.folder / ROWS
+    again = f"Audit the data again: {renewing_command(audit.config)}"
+    try:
+        digests: Digests = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
+    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != audit.config.get("rows_sha256"):
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
+    return digests
+
+
+def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    """Return where the audited rows are in data whose rows have the digests ``now``, (source_rows,).
+
+    Rows that changed, came or went are refused, and so are copies of a row that moved and have different ``outcomes``.
+    """
+    before = read_row_digests(audit)
+    place, has_copies = follow_rows(before, now)
+    lost = np.flatnonzero(place < 0)
+    where = audit.config["data"] or audit.config["labels"] or "memory"
+    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
+    if len(lost) or len(now) != len(before):
+        such = f", such as row {lost[0]}" if len(lost) else ""
+        raise ValueError(
+            f"Expected the {len(before)} rows that were audited in {where}, they or their order have changed since: "
+            f"{len(lost)} are gone or have other cells{such}, and there are {len(now)}. {again}"
+        )
+    outcome: dict[bytes, tuple[int, object]] = {}
+    for row in np.flatnonzero(has_copies).tolist():
+        first, other = outcome.setdefault(before[row].tobytes(), (row, outcomes.get(row)))
+        if other != outcomes.get(row):
+            raise ValueError(
+                f"Expected the rows of {where} in their order, or one decision for rows {first} and {row}: they are "
+                f"copies that have moved, and which is which cannot be told. Decide on both alike. {again}"
+            )
+    return place
+
+
+def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
+    """Refuse an issues.csv whose labels or ids differ from the data in the same rows; None: the data has none."""
+    class_of: dict[str, str] = {}
+    for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
+        word = given if labels is None else labels[row]
+        is_same = class_of.setdefault(word, given) == given and (ids is None or same_id(ids[row], id))
+        if not is_same:
+            found = word if ids is None else f"{word!r} with the id {ids[row]!r}"
+            raise ValueError(
+                f"Expected the rows of {audit.config['data'] or 'the data'} in {audit.folder / 'issues.csv'}, got "
+                f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "
+                f"another audit. Audit the data again: {renewing_command(audit.config)}"
+            )

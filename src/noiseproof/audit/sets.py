@@ -27,7 +27,8 @@ SEPARATORS = ("|", ";", "/", " ")
 EMPTY = ("", "nan", "none", "<na>", "nat")
 LISTS = (list, tuple, set, frozenset, np.ndarray)
 MEMBERS = (str, int, float, np.integer, np.floating, np.bool_)  # what lists of labels may have
-YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", *EMPTY)
+YES = ("1", "1.0", "true", "yes", "y")
+NO = ("0", "0.0", "false", "no", "n", *EMPTY)
 
 
 def split_set(word: str, separator: str) -> list[str]:

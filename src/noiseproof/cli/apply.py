@@ -27,11 +27,11 @@ from noiseproof.cli.show import (
 from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
-    from noiseproof.audit.apply import Comparison, Retraining
     from noiseproof.audit.decisions import Decision, Standing
     from noiseproof.audit.files import Audit
     from noiseproof.audit.issues import Fix
     from noiseproof.audit.plan import Plan
+    from noiseproof.audit.retrain import Comparison, Retraining
 
 
 Decisions = Annotated[
@@ -115,7 +115,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
-    from noiseproof.audit.apply import kept_out, plan_retraining
+    from noiseproof.audit.apply import kept_out
     from noiseproof.audit.plan import plan_corrections, read_conflicts
 
     audit, reviewed = _read(folder, decisions, accept_all or bool(fix))
@@ -131,6 +131,8 @@ def apply(
         echo(f"expected: {plan.expected()}")
     planned = None
     if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
+        from noiseproof.audit.retrain import plan_retraining
+
         with training_exits("Stopped."):
             settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
             planned = plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **settings)

@@ -40,8 +40,10 @@ class Argilla(Tool):
     asks = True
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        folder, source = check_folder(path, force=force), report.data.source
-        what, has_several = "image" if source.is_pictures else "text", report.data.sets is not None
+        folder = check_folder(path, force=force)
+        source = report.data.source
+        what = "image" if source.is_pictures else "text"
+        has_several = report.data.sets is not None
         records = []
         for row in rows:
             shown = source.describe(row.row, row.id)
@@ -73,9 +75,12 @@ class Argilla(Tool):
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         question = _question(content)
         for at, record in enumerate(content):
-            facts, id, text = record.get("metadata") or {}, record.get("id", at), record["fields"].get("text")
+            facts = record.get("metadata") or {}
+            id = record.get("id", at)
+            text = record["fields"].get("text")
             for answer in _answers(record, question) or [{}]:
-                reviewer, value = str(answer.get("user_id") or ""), answer.get("value")
+                reviewer = str(answer.get("user_id") or "")
+                value = answer.get("value")
                 labels = [label for label in value if label != NONE] if isinstance(value, list) else value and [value]
                 yield Item.of(at, labels, facts, id, row_of(id), reviewer=reviewer, text=text)
 
@@ -84,7 +89,9 @@ class Argilla(Tool):
         return any(isinstance(answer["value"], list) for record in content for answer in _answers(record, question))
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        records, question, has_lists = copy.deepcopy(content), _question(content), self.has_lists(content)
+        records = copy.deepcopy(content)
+        question = _question(content)
+        has_lists = self.has_lists(content)
         for at, labels in changes.items():
             for answer in _answers(records[at], question):
                 answer["value"] = list(labels) if is_list_of(labels, answer["value"], has_lists) else labels[0]

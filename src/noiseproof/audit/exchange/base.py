@@ -60,14 +60,19 @@ class Row:
 
 def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
-    data, issues, order = report.data, report.label_issues, report.order
+    data = report.data
+    issues = report.label_issues
+    order = report.order
     order = order if all_rows else order[issues.is_issue[order]]
-    names, classes = data.names, data.classes
+    names = data.names
+    classes = data.classes
     several: LabelSetIssues | None = None if data.sets is None else issues  # type: ignore[assignment]
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
-        given, suggested = classes[data.given[i]], classes[issues.suggested[i]]
+        given = classes[data.given[i]]
+        suggested = classes[issues.suggested[i]]
         confidence, quality = (round(float(x[i]), 6) for x in (issues.suggested_confidence, issues.quality))
-        labels, better = {given: quality}, {suggested: confidence}
+        labels = {given: quality}
+        better = {suggested: confidence}
         if several is not None:
             labels = _answered(several.names, several.answers[i], several.label_quality[i])
             better = _answered(several.names, several.suggested_answers[i], several.label_probs[i])
@@ -105,7 +110,8 @@ class Item:
         cls, at: int, labels: Labels | None, facts: Mapping[str, Any], id: Any, row: int | None = None, **more: Any
     ) -> Item:
         """Return an item with what `Row.facts` says of its row, else with the tool's own ``id`` and ``row``."""
-        number, given = facts.get("row", row), facts.get("given_label")
+        number = facts.get("row", row)
+        given = facts.get("given_label")
         is_number = isinstance(number, int) and not isinstance(number, bool)
         return cls(at, labels, str(facts.get("source_id", id)), number if is_number else None, given, **more)
 
@@ -284,7 +290,8 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
         return read_standing(path)
     if (found := find_tool(path)) is None:
         raise BadDecisions(f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else.")
-    (tool, content), audit = found, read_audit(folder)
+    (tool, content) = found
+    audit = read_audit(folder)
     items = list(tool.items(content, path))
     if not audit.config.get("multi_label"):
         items = [item.alone() for item in items]
@@ -301,7 +308,8 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
     columns = ["row", "id", "given_label", "suggested_label"]
     known = {row: cells for row, *cells in audit.issues[columns].itertuples(index=False)}
     names = _names({row: id for row, (id, *_) in known.items()})
-    answered, multi = {item.at for item in items if item.labels is not None}, audit.config.get("multi_label")
+    answered = {item.at for item in items if item.labels is not None}
+    multi = audit.config.get("multi_label")
     for item in items:
         row = names.get(item.id) if item.row is None else item.row
         id, given, suggested = known.get(-1 if row is None else row, ("", "", ""))

@@ -71,7 +71,8 @@ class Coco(Tool):
         names = {category["id"]: category["name"] for category in content["categories"]}
         of_image = _annotations_of(content)
         for at, image in enumerate(content["images"]):
-            annotations, name = of_image.get(image["id"], []), image["file_name"]
+            annotations = of_image.get(image["id"], [])
+            name = image["file_name"]
             labels = list(dict.fromkeys(names[k] for one in annotations if (k := one.get("category_id")) in names))
             if len(labels) > 1 and not all(_is_whole(one, image) for one in annotations):
                 raise ValueError(
@@ -83,7 +84,8 @@ class Coco(Tool):
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         categories = list(content["categories"])
-        number, new_id = {category["name"]: category["id"] for category in categories}, _new_ids(categories)
+        number = {category["name"]: category["id"] for category in categories}
+        new_id = _new_ids(categories)
         for name in dict.fromkeys(name for labels in changes.values() for name in labels if name not in number):
             number[name] = next(new_id)
             categories.append({"id": number[name], "name": name})
@@ -96,7 +98,8 @@ class Coco(Tool):
 
 def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
     """The annotations with other categories for some images; those that an image has already stay as they are."""
-    of_image, new_id = _annotations_of(content), _new_ids(content["annotations"])
+    of_image = _annotations_of(content)
+    new_id = _new_ids(content["annotations"])
     becomes: dict[int, Any] = {}  # by the annotation itself, as files may have an id twice; None: it goes
     new: list[Any] = []
     for image, categories in wanted:
@@ -124,14 +127,16 @@ def _new_ids(entries: Iterable[Mapping[str, Any]]) -> Iterator[int | str]:
 
 def _whole(id: int | str, image: Mapping[str, Any], category: Any) -> dict[str, Any]:
     """An annotation of a whole picture; without its size, one without a box."""
-    width, height = image.get("width"), image.get("height")
+    width = image.get("width")
+    height = image.get("height")
     box = {} if not width or not height else {"bbox": [0, 0, width, height], "area": width * height}
     return {"id": id, "image_id": image["id"], "category_id": category, **box, "iscrowd": 0}
 
 
 def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
     """Whether an annotation is about all of a picture: its box is that, or it has none."""
-    box, sides = annotation.get("bbox"), (image.get("width"), image.get("height"))
+    box = annotation.get("bbox")
+    sides = (image.get("width"), image.get("height"))
     if not box:
         return True
     return None not in sides and all(abs(a - b) <= 1 for a, b in zip(box, (0, 0, *sides), strict=True))

@@ -65,7 +65,8 @@ class Cvat(Tool):
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         for at, image in enumerate(content.iter("image")):
-            name, labels = image.get("name", ""), dict.fromkeys(tag.get("label", "") for tag in image.findall("tag"))
+            name = image.get("name", "")
+            labels = dict.fromkeys(tag.get("label", "") for tag in image.findall("tag"))
             yield Item(at, list(labels), name, file=find_file(name, path))
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:

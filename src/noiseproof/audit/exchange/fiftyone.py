@@ -75,7 +75,8 @@ class FiftyOne(Tool):
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         labels: dict[str, Any] = {}
-        classes, has_lists = list(content.get("classes") or ()), self.has_lists(content)
+        classes = list(content.get("classes") or ())
+        has_lists = self.has_lists(content)
         classes += [n for n in dict.fromkeys(n for names in changes.values() for n in names) if n not in classes]
 
         def labelled(entry: Any, name: str) -> Any:

@@ -77,7 +77,8 @@ class ImageFolder(Tool):
         folder = path if path.is_dir() else path.parent
         list_values(self._lists(content))
         for at, line in enumerate(content):
-            name, label = line["file_name"], line.get("label")
+            name = line["file_name"]
+            label = line.get("label")
             words = [] if label is None or label == "" else [str(label)]
             labels = lists_as_sets([label])[0] if isinstance(label, list) else None if label is None else words
             row = row_of(stem := Path(name).stem)
@@ -92,7 +93,8 @@ class ImageFolder(Tool):
         return [one if isinstance(one, list) else [one] for one in labels] if self.has_lists(content) else []
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        values, has_lists = list_values(self._lists(content)), self.has_lists(content)
+        values = list_values(self._lists(content))
+        has_lists = self.has_lists(content)
         lines = [
             {**line, "label": _like(line.get("label"), changes[at], values, has_lists)} if at in changes else line
             for at, line in enumerate(content)

@@ -45,7 +45,8 @@ class LabelStudio(Tool):
     asks = True
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        source, classes = report.data.source, label_names(report)
+        source = report.data.source
+        classes = label_names(report)
         if odd := [name for name in classes if NO_XML.search(name)]:
             raise ValueError(
                 f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}. Remove control "

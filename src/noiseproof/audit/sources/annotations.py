@@ -1,10 +1,9 @@
-"""Votes of annotators: read from a file with a line for each label, and written as new columns, with the consensus."""
+"""Votes of annotators, read from a file with a line for each label."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import Audit, read_votes
-from noiseproof.audit.sources.labels import encode_given, is_missing, merge_labels, row_outcomes
+from noiseproof.audit.sources.labels import encode_given, is_missing
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.votes import Votes
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData, Request
 
 ROWS, ANNOTATORS, LABELS = ("row", "task", "item"), ("annotator", "worker"), ("label", "response")  # first: as written
-LABEL, QUALITY, VOTES = "label", "label_quality", "votes"
-PREFIX = "consensus_"  # of all names, where the data has a column of one of them
-Cells = dict[str, list[Any]]  # of each row of the source, None for none
 
 
 def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFrame:
@@ -80,7 +75,8 @@ def place_votes(
     row = _row_numbers(frame["row"], num_rows) if ids is None else _find_ids(frame["row"].astype(str), ids)
     annotator, names = pd.factorize(frame["annotator"].astype(str), sort=True)
     order = np.lexsort((annotator, row))
-    row, annotator = row[order], annotator[order].astype(np.int64)
+    row = row[order]
+    annotator = annotator[order].astype(np.int64)
     if len(again := np.flatnonzero((np.diff(row) == 0) & (np.diff(annotator) == 0))):
         first = frame.iloc[order[again[0]]]
         raise ValueError(
@@ -111,8 +107,9 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
 
     index = pd.Index(ids)
     if not index.is_unique:
+        twice = list(index[index.duplicated()].unique())
         raise ValueError(
-            f"Expected each id once in the data, as `annotations` refer to them, got {preview(_twice(index))} twice."
+            f"Expected each id once in the data, as `annotations` refer to them, got {preview(twice)} twice."
         )
     row = index.get_indexer(pd.Index(column))
     if (row < 0).any():
@@ -127,12 +124,8 @@ def _unknown(column: pd.Series[Any], is_known: NDArray[np.bool_]) -> list[Any]:
     return list(dict.fromkeys(column[~is_known].tolist()))
 
 
-def _twice(index: Any) -> list[Any]:
-    return list(index[index.duplicated()].unique())
-
-
 def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None) -> NDArray[np.int64]:
-    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 where nobody voted."""
+    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without votes."""
     from noiseproof.audit.crowd.consensus import consensus
 
     label = consensus(votes, num_classes, method=method, pred_probs=probs, seed=seed).label  # type: ignore[arg-type]
@@ -140,7 +133,7 @@ def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: 
 
 
 def voted_labels(request: Request, num_rows: int, method: str) -> NDArray[Any]:
-    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" where nobody voted."""
+    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" without votes."""
     votes, names = place_votes(request.annotations, None, num_rows, request.classes)
     label = first_labels(votes, len(names), method, request.seed)
     if request.classes is None and all(name.isdecimal() for name in names):
@@ -153,56 +146,3 @@ def attach_votes(data: AuditData, frame: pd.DataFrame, classes: Sequence[str] | 
     ids = data.source.row_names(range(data.source_rows)) if data.source.has_ids else None
     votes, _ = place_votes(frame, ids, data.source_rows, classes, known=data.classes)
     return replace(data, annotators=votes[data.row])
-
-
-def voted_cells(
-    audit: Audit,
-    changes: Mapping[int, str],
-    becomes: Mapping[str, str],
-    *,
-    decided: Collection[int] = (),
-    votes: bool = False,
-) -> Cells:
-    """Return the new columns: label, label_quality (P(it is right), 1 where somebody decided) and, if asked, votes.
-
-    These are the labels of each annotator as a JSON object. Rows that were not audited have none of them.
-    """
-    issues, rows = audit.issues, int(audit.config["source_rows"])
-    cells: Cells = {name: [None] * rows for name in (LABEL, QUALITY, *([VOTES] if votes else []))}
-    new = merge_labels(audit, changes, becomes, None)
-    names = {*issues["given_label"], *new.values()}
-    are_numbers = all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in names)
-    columns = ["row", "given_label", "suggested_label", "label_quality", "suggestion_quality"]
-    for row, given, suggested, quality, other_quality in issues[columns].itertuples(index=False):
-        label = new.get(row, given)
-        likely = {suggested: other_quality, given: quality}.get(changes.get(row, given), 0.0)
-        cells[LABEL][row] = int(label) if are_numbers else label
-        cells[QUALITY][row] = 1.0 if row in decided else round(float(likely), 6)
-    for row, pairs in ((read_votes(audit) or {}) if votes else {}).items():
-        cells[VOTES][row] = json.dumps(dict(pairs), ensure_ascii=False)
-    return cells
-
-
-def voted_outcomes(cells: Cells, left_out: Collection[int] = ()) -> dict[int, object]:
-    """Return what copies of a row that moved must have in common: the label.
-
-    Either of them may have the quality and the votes of the other, as all their cells are the same.
-    """
-    return row_outcomes(dict(enumerate(cells[LABEL])), left_out)
-
-
-def moved_cells(cells: Cells, place: NDArray[np.int64]) -> Cells:
-    """Return the cells in the order that the rows have now, ``place`` (source_rows,)."""
-    order = np.argsort(place).tolist()
-    return {name: [column[row] for row in order] for name, column in cells.items()}
-
-
-def named_cells(cells: Cells, header: Sequence[Any]) -> Cells:
-    """Return the cells by names that the data does not have yet."""
-    for prefix in ("", PREFIX):
-        if not {f"{prefix}{name}" for name in cells} & {*map(str, header)}:
-            return {f"{prefix}{name}": column for name, column in cells.items()}
-    raise ValueError(
-        f"Expected data without the columns {', '.join(cells)}, or without {', '.join(PREFIX + n for n in cells)}, for "
-        "the consensus, got some of both. Rename them, and audit again."
-    )

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.copies import cell_table, corrected_labels, label_words, with_labels
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS, as_column, label_cells, with_label_cells
+from noiseproof.audit.memory import INPUTS, LABELS
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words, with_sets
-from noiseproof.audit.sources.annotations import Cells, moved_cells, voted_labels, voted_outcomes
-from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import encode_given, find_rows
+from noiseproof.audit.sets import are_lists, is_matrix, sets_as_words
+from noiseproof.audit.sources.annotations import voted_labels
+from noiseproof.audit.sources.base import (
+    SOURCES,
+    AuditData,
+    Columns,
+    Content,
+    Request,
+    Source,
+    note_features,
+    picture_features,
+)
+from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
-from noiseproof.data.pictures import SMALLEST, encode_pictures
+from noiseproof.data.pictures import SMALLEST
 from noiseproof.data.tables import FeatureTable, moments, shift_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
@@ -43,42 +51,8 @@ MOST_COLUMNS = 100  # of an array for decision trees
 WIDEST = 1000  # columns of an array of which the page shows those that separate classes
 
 
-@SOURCES.register_class("arrays")
-class ArraySource(Source):
-    """An array of inputs, (N, …), and one of labels, (N,)."""
-
-    files = "arrays (.npy, .npz)"
-    feature_kind = "pictures"
-
-    def accepts(self, request: Request) -> bool:
-        if request.path is not None:
-            return request.path.suffix.lower() in (".npy", ".npz")
-        return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(request.data)
-
-    def read(self, request: Request) -> AuditData:
-        path, labels = request.path, request.labels
-        arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
-        key = next((name for name in ("", *INPUTS) if name in arrays), None)
-        if key is None:
-            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
-        labels_key = next((name for name in LABELS if name in arrays), None) if labels is None else None
-        if labels is None and labels_key is None and request.annotations is not None:
-            labels = voted_labels(request, len(arrays[key]), self.config["consensus"])
-            self.config["voted"] = True
-        if labels is None:
-            if path is None:
-                raise ValueError("Expected `labels` beside the array of inputs, got none.")
-            if labels_key is None:
-                raise ValueError(
-                    f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "
-                    f"save them in the .npz file as {LABELS[0]}."
-                )
-            self.config["labels_key"], labels = labels_key, arrays[labels_key]
-        labels, request = self._as_words(load_array(labels, "labels"), request)
-        data = self._with_labels(labels, request.classes)
-        if path is None:
-            self.inputs = arrays[key]  # to show them
-        return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
+class LabelSource(Source):
+    """Labels in an array, whose rows belong to other arrays by their place."""
 
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -100,18 +74,6 @@ class ArraySource(Source):
         self.config |= {"multi_label": multi, "classes_named": False}
         return labels, replace(request, classes=None)
 
-    # Showing
-
-    @cached_property
-    def inputs(self) -> NDArray[Any]:
-        path = Path(self.config["data"])
-        array: NDArray[Any]
-        if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            return array
-        arrays = open_arrays(path, "inputs")
-        return arrays[next(name for name in ("", *INPUTS) if name in arrays)]
-
     @property
     def labels_entry(self) -> str:
         in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
@@ -127,11 +89,7 @@ class ArraySource(Source):
         path = Path(self.config.get(self.labels_entry) or "")
         if self.is_voted or not path.is_file():
             return None
-        labels = self.open_labels(path)
-        if self.multi_label.get("kind") != "matrix":
-            return as_words(labels.ravel())
-        words = join_sets(as_sets(labels, self.multi_label["labels"]), self.multi_label["separator"])
-        return [word or "" for word in words]
+        return label_words(self.config, self.open_labels(path))
 
     @cached_property
     def words(self) -> list[str]:
@@ -140,15 +98,88 @@ class ArraySource(Source):
 
     @cached_property
     def row_digests(self) -> Digests:
+        return digest_words(self.words)
+
+    def default_out(self) -> Path:
+        return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
+
+    @property
+    def can_leave_out(self) -> bool:
+        return False
+
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows' numbers with it."""
+        wanted, what = (".csv", "consensus on rows of arrays") if self.is_voted else (".npy", "corrected labels")
+        if out.suffix != wanted:
+            raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
+        with replacing(out, overwrite=False) as part:
+            if correction.consensus is not None:
+                cell_table(correction.consensus).to_csv(part, index=False, lineterminator="\n")
+                return
+            labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
+            with open(part, "wb") as file:
+                np.save(file, with_labels(audit, labels, correction.labels))
+
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        if correction.consensus is not None:
+            return cell_table(correction.consensus)
+        return super().corrected(audit, data, correction)
+
+
+@SOURCES.register_class("arrays")
+class ArraySource(LabelSource):
+    """An array of inputs, (N, …), and one of labels, (N,)."""
+
+    files = "arrays (.npy, .npz)"
+    feature_kind = "pictures"
+
+    def accepts(self, request: Request) -> bool:
+        if request.path is not None:
+            return request.path.suffix.lower() in (".npy", ".npz")
+        return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(request.data)
+
+    def read(self, request: Request) -> AuditData:
+        path = request.path
+        labels = request.labels
+        arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
+        key = next((name for name in ("", *INPUTS) if name in arrays), None)
+        if key is None:
+            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
+        labels_key = next((name for name in LABELS if name in arrays), None) if labels is None else None
+        if labels is None and labels_key is None and request.annotations is not None:
+            labels = voted_labels(request, len(arrays[key]), self.config["consensus"])
+            self.config["voted"] = True
+        if labels is None:
+            if path is None:
+                raise ValueError("Expected `labels` beside the array of inputs, got none.")
+            if labels_key is None:
+                raise ValueError(
+                    f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "
+                    f"save them in the .npz file as {LABELS[0]}."
+                )
+            self.config["labels_key"] = labels_key
+            labels = arrays[labels_key]
+        labels, request = self._as_words(load_array(labels, "labels"), request)
+        data = self._with_labels(labels, request.classes)
+        if path is None:
+            self.inputs = arrays[key]  # to show them
+        return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
+
+    @cached_property
+    def inputs(self) -> NDArray[Any]:
+        path = Path(self.config["data"])
+        array: NDArray[Any]
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return array
+        arrays = open_arrays(path, "inputs")
+        return arrays[next(name for name in ("", *INPUTS) if name in arrays)]
+
+    @cached_property
+    def row_digests(self) -> Digests:
         has_inputs = self.config.get("data") or "inputs" in self.__dict__  # which is set where they are in memory
         words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.words
         return self._digest(self.inputs, words) if has_inputs else digest_words(words)
-
-    def digests_in(self, data: Any) -> Digests | None:
-        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
-        if key is None:
-            return None
-        return self._digest(load_array(data[key], "inputs"), label_cells(data, self.config["labels_key"])[1])
 
     def _digest(self, inputs: Any, words: Sequence[str]) -> Digests:
         if inputs.shape[0] != len(words):
@@ -203,62 +234,25 @@ class ArraySource(Source):
         values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
 
-    # Correcting
-
-    def default_out(self) -> Path:
-        return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
-
-    @property
-    def can_leave_out(self) -> bool:
-        return False
-
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
-        """Write the labels alone, of the same type and shape."""
-        if out.suffix != ".npy":
-            raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
-        labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
-        if self.multi_label.get("kind") == "matrix":
-            labels = with_sets(labels, changes, self.multi_label["separator"], self.multi_label["labels"])
-        else:
-            spelling = self.spelling(audit, list(labels.ravel()), changes.values())
-            labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
-        with replacing(out, overwrite=False) as part, open(part, "wb") as file:
-            np.save(file, labels)
-
-    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
-        """Write a table of the rows' numbers with the consensus."""
-        if out.suffix != ".csv":
-            raise ValueError(f"Expected a .csv file for the consensus on rows of arrays, got {out}.")
-        with replacing(out, overwrite=False) as part:
-            cell_table(cells).to_csv(part, index=False, lineterminator="\n")
-
-    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
-        """Return a table of the rows' numbers with the consensus; ``data`` are the inputs."""
-        inputs = load_array(data, "inputs")
-        place = find_rows(audit, self._digest(inputs, [""] * len(inputs)), voted_outcomes(cells))
-        return cell_table(moved_cells(cells, place))
-
-
-def cell_table(cells: Cells) -> pd.DataFrame:
-    import pandas as pd
-
-    count = len(next(iter(cells.values())))
-    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the rows' numbers."""
+        if correction.consensus is not None:
+            inputs = load_array(data, "inputs")
+            _, found = correction.found_in(audit, self._digest(inputs, [""] * len(inputs)), None)
+            return cell_table(found.consensus or {})
+        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
+        if key is None:
+            return super().corrected(audit, data, correction)
+        inputs = load_array(data[key], "inputs")
+        return corrected_labels(audit, data[self.config["labels_key"]], correction, partial(self._digest, inputs))
 
 
 class Members(Mapping[str, NDArray[Any]]):
     """The arrays of a .npz file by name, each unpacked when it is asked for."""
 
     def __init__(self, path: Path, loaded: Any) -> None:
-        self.path, self.loaded = path, loaded
+        self.path = path
+        self.loaded = loaded
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with _readable(self.path):
@@ -367,8 +361,9 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
             note = f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as (N, C, H, W)."
         notes = [*notes, note]
     if inputs.dtype is torch.uint8:
-        x, description = _picture_features(inputs, finite, data.source, request or Request())
-        notes = [*notes, data.source.note_features(description)] if description["weights"] is not None else notes
+        pictures = inputs if finite.all() else inputs[torch.from_numpy(finite)]
+        x, description = picture_features(data.source, pictures, finite, request or Request())
+        notes = [*notes, note_features(data.source, description)] if description["weights"] is not None else notes
     else:
         if data.source.config["features"] is not None:
             raise ValueError(f"Expected pictures (N, C, H, W) for `features`, got `{name}` of shape {array.shape}.")
@@ -376,9 +371,10 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
         x = _standardised(x, finite) if request is not None else x
         if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
             x = x / np.float32(largest)
-    data = replace(
-        data, x=x, table=_tree_table(array, x, request, notes_on_axes), notes=(*data.notes, *notes_on_axes, *notes)
-    )
+    # Decision trees split one column at a time: not of pixels, embeddings or axes.
+    is_table = array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
+    table = FeatureTable.of_numbers(x) if is_table else None
+    data = replace(data, x=x, table=table, notes=(*data.notes, *notes_on_axes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
 
 
@@ -386,31 +382,11 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     """Return an array as it is, a sparse matrix on its main axes, and a note on these."""
     if not is_sparse(array):
         return array, []
-    dense, width = SparseAxes(array, seed=seed).encode(array), array.shape[1]
+    dense = SparseAxes(array, seed=seed).encode(array)
+    width = array.shape[1]
     if dense.shape[1] == width:
         return dense, []
     return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
-
-
-def _picture_features(
-    pictures: Tensor, finite: NDArray[np.bool_], source: Source, request: Request
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of bytes (N, C, H, W), zeros for rows that are not finite, and their description."""
-    features, description = encode_pictures(
-        pictures if finite.all() else pictures[torch.from_numpy(finite)], source.config["features"] or "auto",
-        seed=request.seed, progress=request.progress, cache=request.cache,
-    )  # fmt: skip
-    x = np.zeros((len(pictures), features.shape[1]), np.float32)
-    x[finite] = features
-    return x, description
-
-
-def _tree_table(
-    inputs: NDArray[Any], x: NDArray[np.float32], request: Request | None, notes_on_axes: Sequence[str]
-) -> FeatureTable | None:
-    """Return the columns of inputs for decision trees, which split one at a time; not of pixels, embeddings or axes."""
-    is_table = inputs.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
-    return FeatureTable.of_numbers(x) if is_table else None
 
 
 def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -422,14 +398,16 @@ def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
     """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that range."""
-    low, high = min(0.0, pictures[finite].min().item()), pictures[finite].max().item()
+    low = min(0.0, pictures[finite].min().item())
+    high = pictures[finite].max().item()
     note = f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong, save them as uint8."
     return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(torch.uint8), note
 
 
 def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold, else all together."""
-    mean, std = x[finite].mean(0, dtype=np.float64), x[finite].std(0, dtype=np.float64)
+    mean = x[finite].mean(0, dtype=np.float64)
+    std = x[finite].std(0, dtype=np.float64)
     varying = std[std > 0]
     if not len(varying):
         return np.asarray(x - mean, np.float32)
@@ -450,7 +428,9 @@ def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     numbers = np.nan_to_num(pixels.astype(np.float64))
-    low, high = numbers.min(), numbers.max()
+    low = numbers.min()
+    high = numbers.max()
     if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
     return np.asarray(((numbers - low) / max(high - low, 1e-12) * 255).round(), np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,31 +11,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset as TorchDataset
 
+from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import (
-    columns_of,
-    hugging_face_cells,
-    label_cells,
-    with_columns,
-    with_label_cells,
-    without_rows,
-)
-from noiseproof.audit.rows import Digests, digest_all, digest_words
-from noiseproof.audit.sets import LabelSets, as_sets, join_sets, spell_cells, with_sets
-from noiseproof.audit.sources.annotations import Cells, moved_cells, named_cells, voted_outcomes
-from noiseproof.audit.sources.labels import (
-    check_issues,
-    check_unchanged,
-    find_rows,
-    merge_labels,
-    moved_changes,
-    spell_classes,
-)
+from noiseproof.audit.rows import Digests, check_issues, digest_all, digest_words, find_rows
+from noiseproof.audit.sets import LabelSets
 from noiseproof.core.messages import Brief, Progress, counted, install_command
 from noiseproof.core.registry import Registry
+from noiseproof.data.arrays import read_pairs
 from noiseproof.data.features import Kind
-from noiseproof.data.frames import as_frame, library_of
+from noiseproof.data.frames import library_of
+from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 from noiseproof.data.votes import Votes
@@ -55,9 +43,9 @@ class Skipped(Brief):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OtherRows(Brief):
-    """The rows of a test set, with which those of an audit are compared."""
+    """The rows of a test set, with which audited rows are compared."""
 
-    x: NDArray[np.float32]  # (T, D) features as those of the audit
+    x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
     given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
     frame: Any = None  # their columns as in the source, where it is a table
     answers: NDArray[np.bool_] | None = None  # (T, K) of rows with several labels, in place of ``given``
@@ -111,7 +99,8 @@ class AuditData:
 
     def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> AuditData:
         """Return the rows outside all masks; the others are listed as skipped for the first reason that holds."""
-        skipped, drop = [], np.zeros(len(self), dtype=bool)
+        skipped = []
+        drop = np.zeros(len(self), dtype=bool)
         for reason, mask in unusable:
             rows = self.row[mask & ~drop]
             skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []
@@ -130,7 +119,7 @@ class AuditData:
         return self.given if self.sets is None else self.sets.codes()[self.given]
 
     def unlike(self) -> NDArray[np.int64] | None:
-        """Numbers (N,) that differ between rows that are no duplicates, whatever their features; None for none."""
+        """Numbers (N,) that differ between rows that are not duplicates, whatever their features; None for none."""
         return self.source.unlike(self.table)
 
     @property
@@ -184,7 +173,7 @@ class ShownRows(ABC):
         return {}
 
     def texts(self) -> list[str] | None:
-        """Return the text of each row in the source, None if rows are no texts."""
+        """Return the text of each row in the source, None if rows are not texts."""
         return None
 
     @property
@@ -223,20 +212,6 @@ class Source(ShownRows):
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
 
-    def note_features(self, description: Mapping[str, Any]) -> str:
-        """Keep in ``config`` how features were computed, and return a note on it."""
-        weights = description["weights"]
-        self.config |= {"features": description["name"], "weights": weights}
-        sentence = f"The {self.feature_kind} were audited by the features {description['name']}"
-        if weights is not None:
-            return (
-                f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
-                f"SHA-256 {weights['sha256'][:16]}…)."
-            )
-        extra = {"texts": "text", "pictures": "vision"}[self.feature_kind or "texts"]
-        more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
-        return f"{sentence}. Pretrained ones see more: {more}."
-
     @abstractmethod
     def accepts(self, request: Request) -> bool:
         """Return whether this is the kind of the requested data."""
@@ -250,7 +225,7 @@ class Source(ShownRows):
         raise ValueError(f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}.")
 
     def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        """Return numbers that differ between rows of ``table`` that are no duplicates, whatever their features."""
+        """Return numbers that differ between rows of ``table`` that are not duplicates, whatever their features."""
         return None
 
     @property
@@ -267,10 +242,6 @@ class Source(ShownRows):
     def row_digests(self) -> Digests:
         """The digest of each row's content with its label, (N, 2); by default of its label alone."""
         return digest_words(self.labels or [])
-
-    def digests_in(self, data: Any) -> Digests | None:
-        """Return the digests of rows in memory; None for labels alone."""
-        return None
 
     @property
     def labels_entry(self) -> str:
@@ -293,16 +264,8 @@ class Source(ShownRows):
         """Return the number of rows in the source now."""
 
     @abstractmethod
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
-        """Write a copy with the labels ``changes``, by row, without the rows ``left_out``, to the new path ``out``."""
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+        """Write a corrected copy to the new path ``out``; the rows are where ``find_rows`` found them."""
 
     @property
     def can_leave_out(self) -> bool:
@@ -312,10 +275,6 @@ class Source(ShownRows):
     @abstractmethod
     def default_out(self) -> Path:
         """Return where a corrected copy goes by default, in the current folder: the original may be read-only."""
-
-    @property
-    def has_pictures(self) -> bool:
-        return self.is_pictures
 
     def file(self, id: str) -> Path | None:
         """Return the file of a row, if each has its own."""
@@ -334,49 +293,23 @@ class Source(ShownRows):
         """Whether rows are known by more than their numbers."""
         return self.config["id"] is not None
 
-    def corrected(
-        self,
-        audit: Audit,
-        data: Any,
-        changes: Mapping[int, str],
-        *,
-        becomes: Mapping[str, str] | None = None,
-        left_out: Collection[int] = (),
-    ) -> Any:
-        """Return a copy of the audited data in memory, or of its labels alone, with the labels ``changes``.
-
-        Classes become others by ``becomes``; tables and data sets go without the rows ``left_out``.
-        """
-        if self.multi_label.get("kind") in ("matrix", "lists"):
-            return self._corrected_sets(audit, data, changes, becomes or {})
-        label = self.label_in(columns_of(data))
-        cells, words = label_cells(data, label)
-        if (digests := self.digests_in(data)) is None:
-            check_unchanged(audit, words)
-            check_issues(audit, words, None)
-            changes = merge_labels(audit, changes, becomes or {}, words)
-        else:
-            audit, changes, left_out = moved_changes(audit, digests, words, changes, becomes or {}, left_out)
-        spelling = self.spelling(audit, cells, changes.values())
-        copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
-        return without_rows(copy, left_out)
+    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+        """Return the audited data in memory, or its labels alone, corrected in a copy."""
+        key = self.config.get("labels_key")
+        if library_of(data) == "datasets" and key in data.column_names:
+            return corrected_table(audit, data, correction, digests=False)
+        if isinstance(data, TorchDataset):
+            data = read_pairs(data, None, "crop", lazy=True)[1]
+        elif isinstance(data, dict) and key in data:
+            data = data[key]
+        elif is_table(data) and self.multi_label.get("kind") != "matrix":  # which may be a DataFrame
+            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
+        return corrected_labels(audit, data, correction)
 
     @property
     def is_voted(self) -> bool:
         """Whether the audited labels are the consensus of annotators, and in no column or file."""
         return bool(self.config.get("voted"))
-
-    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
-        """Write a copy of data without labels with the consensus in new columns."""
-        raise ValueError(f"Expected a table or arrays to write a consensus for, got a {self.name}.")
-
-    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> Any:
-        """Return a copy of a table in memory without labels, with the consensus in new columns."""
-        if (digests := self.digests_in(data)) is None:
-            raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
-        place = find_rows(audit, digests, voted_outcomes(cells, left_out))
-        copy = with_columns(data, named_cells(moved_cells(cells, place), columns_of(data) or ()))
-        return without_rows(copy, frozenset(place[list(left_out)].tolist()))
 
     @property
     def multi_label(self) -> Mapping[str, Any]:
@@ -390,39 +323,6 @@ class Source(ShownRows):
         self.config["multi_label"] = {**self.multi_label, "labels": list(map(str, request.classes))}
         self.config["classes_named"] = False
         return replace(request, classes=None)
-
-    def spelling(self, audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:
-        """Return how the source spells each of the labels ``names``; ``cells`` are those that it has."""
-        if not self.multi_label:
-            return spell_classes(audit, cells, names)
-        return {name: name for name in names} | spell_cells(audit, cells)
-
-    def _corrected_sets(self, audit: Audit, data: Any, changes: Mapping[int, str], becomes: Mapping[str, str]) -> Any:
-        """Return a copy of the matrix or the lists of labels that were audited, or of a dict or data set with them."""
-        if (label := self.config["labels_key"]) is not None and label in (columns_of(data) or ()):
-            if library_of(data) != "datasets":
-                return {**data, label: self._corrected_sets(audit, data[label], changes, becomes)}
-            words = self._checked_sets(audit, as_frame(data.select_columns([label]))[label].tolist())
-            changes = merge_labels(audit, changes, becomes, words)
-            return with_label_cells(
-                data, label, hugging_face_cells(data, label, changes, self.multi_label["separator"])
-            )
-        changes = merge_labels(audit, changes, becomes, self._checked_sets(audit, data))
-        return with_sets(data, changes, self.multi_label["separator"], self.multi_label["labels"])
-
-    def _checked_sets(self, audit: Audit, labels: Any) -> list[str]:
-        """Return the words of sets; refuse others than those that were audited."""
-        sets = as_sets(labels, self.multi_label["labels"])
-        words = [word or "" for word in join_sets(sets, self.multi_label["separator"])]
-        check_unchanged(audit, words)
-        check_issues(audit, words, None)
-        return words
-
-    def label_in(self, columns: Sequence[Any] | None) -> Any:
-        """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""
-        if columns is None or (key := self.config["labels_key"]) in columns:
-            return None if columns is None else key
-        raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
 
     def locate(self, folder: Path, key: str = "data") -> Path:
         """Return the path of the audited file ``key``; refuse data in memory, or gone."""
@@ -449,19 +349,43 @@ class Source(ShownRows):
         path = Path(self.config["data"])
         if not path.exists():
             return f"{path} no longer exists: only the results of the audit can be shown."
-        if len(self) != self.config["source_rows"] or not self.is_unchanged:
+        has_labels = self.labels is None or same_labels(self.config, self.labels)
+        digest = None if self.has_ids else self.config.get("rows_sha256")  # ids are compared row by row
+        has_rows = digest is None or digest_all(self.row_digests) == digest
+        if len(self) != self.config["source_rows"] or not has_labels or not has_rows:
             return (
                 f"The data has changed since the audit: the rows of {path} are not those that were audited, or in "
                 "another order. Only the results of the audit are shown. Audit the data again."
             )
         return None
 
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether labels, and rows without ids, are those that were audited; ids are compared row by row."""
-        digest = None if self.has_ids else self.config.get("rows_sha256")
-        is_same = self.labels is None or same_labels(self.config, self.labels)
-        return is_same and (digest is None or digest_all(self.row_digests) == digest)
+
+def picture_features(
+    source: Source, pictures: Any, usable: NDArray[np.bool_], request: Request
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return features (N, F) of pictures, zeros where they are not ``usable``, and their description."""
+    features, description = encode_pictures(
+        pictures, source.config["features"] or "auto", seed=request.seed, progress=request.progress,
+        cache=request.cache,
+    )  # fmt: skip
+    x = np.zeros((len(usable), features.shape[1]), np.float32)
+    x[usable] = features
+    return x, description
+
+
+def note_features(source: Source, description: Mapping[str, Any]) -> str:
+    """Keep in the config how features were computed, and return a note on it."""
+    weights = description["weights"]
+    source.config |= {"features": description["name"], "weights": weights}
+    sentence = f"The {source.feature_kind} were audited by the features {description['name']}"
+    if weights is not None:
+        return (
+            f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
+            f"SHA-256 {weights['sha256'][:16]}…)."
+        )
+    extra = {"texts": "text", "pictures": "vision"}[source.feature_kind or "texts"]
+    more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
+    return f"{sentence}. Pretrained ones see more: {more}."
 
 
 SOURCES: Registry[Source] = Registry("audit source", returns=Source)

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
-from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, OtherRows, Request, Source
+from noiseproof.audit.sources.base import (
+    ANOTHER_ROW,
+    SOURCES,
+    AuditData,
+    Content,
+    OtherRows,
+    Request,
+    Source,
+    note_features,
+    picture_features,
+)
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
-from noiseproof.data.pictures import THUMBNAIL, Pictures, encode_pictures, picture_extractor
+from noiseproof.data.pictures import THUMBNAIL, Pictures, picture_extractor
 
 
 @SOURCES.register_class("folder")
@@ -73,13 +84,9 @@ class PictureSource(Source):
             raise ValueError(f"Expected readable pictures in {request.path}, got none among {len(files)}.")
         x = None
         if request.needs_features:
-            features, description = encode_pictures(
-                files.subset(torch.from_numpy(np.flatnonzero(readable))), self.config["features"] or "auto",
-                seed=request.seed, progress=request.progress, cache=request.cache,
-            )  # fmt: skip
-            x = np.zeros((len(files), features.shape[1]), np.float32)
-            x[readable] = features
-            notes.append(self.note_features(description))
+            pictures = files.subset(torch.from_numpy(np.flatnonzero(readable)))
+            x, description = picture_features(self, pictures, readable, request)
+            notes.append(note_features(self, description))
         self.config["labels_sha256"] = labels_digest(labels)
         number = {name: k for k, name in enumerate(classes)}
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
@@ -140,6 +147,10 @@ class PictureSource(Source):
             }
         return {"has_image": True}
 
+    @property
+    def has_pictures(self) -> bool:
+        return True
+
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         path = self._real_path(row) if self.ids[row] == id else None
         if path is None:
@@ -172,29 +183,22 @@ class PictureSource(Source):
     def default_out(self) -> Path:
         return Path("corrected")
 
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Copy, or link, all files, each picture into the folder of its class; links out of the folder stay links."""
+        changes = correction.labels
         root = self.locate(audit.folder)
         if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
             raise ValueError(
                 f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
             )
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
-        for row in left_out:
+        for row in correction.left_out:
             del places[self.ids[row]]
         with writing_folder(out, beside=root) as part:
             for old, new in places.items():
                 (part / new).parent.mkdir(parents=True, exist_ok=True)
                 real = (root / old).resolve()
-                if link:
+                if correction.link:
                     (part / new).symlink_to((root / old).absolute())
                 elif real.is_relative_to(root.resolve()):
                     shutil.copy2(real, part / new)
@@ -218,7 +222,8 @@ def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root
     """Return the classes in the order that the user named, by default that of the folders."""
     names = folders if classes is None else tuple(classes)
     if sorted(names) != sorted(folders):
-        odd, absent = sorted({*names} - {*folders}), sorted({*folders} - {*names})
+        odd = sorted({*names} - {*folders})
+        absent = sorted({*folders} - {*names})
         raise ValueError(
             f"Expected each of the {len(folders)} folders of {root} once in `classes`, got {len(names)} names. "
             f"No folders: {preview(odd) or 'none'}; not named: {preview(absent) or 'none'}."

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.rows import Digests, digest_words
-from noiseproof.audit.sources.annotations import Cells, voted_labels
-from noiseproof.audit.sources.arrays import ArraySource, cell_table, load_array
-from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
+from noiseproof.audit.sources.annotations import voted_labels
+from noiseproof.audit.sources.arrays import LabelSource, load_array
+from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
 from noiseproof.audit.sources.labels import column_names
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
 MOST_CLASSES = 10  # whose probabilities the page shows
 
 
 @SOURCES.register_class("predictions")
-class PredictionSource(ArraySource):
-    """An array of labels, (N,), beside predictions or embeddings."""
+class PredictionSource(LabelSource):
+    """An array of labels, (N,), with predictions or embeddings of the same rows."""
 
     files = ""
 
@@ -37,7 +33,8 @@ class PredictionSource(ArraySource):
     def read(self, request: Request) -> AuditData:
         parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
         check_parts(parts, request.annotations)
-        labels, predicted = request.labels, request.pred_probs
+        labels = request.labels
+        predicted = request.pred_probs
         if labels is None:
             beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
             num_rows = len(load_array(parts[beside], beside))
@@ -54,7 +51,8 @@ class PredictionSource(ArraySource):
     @cached_property
     def predictions(self) -> NDArray[Any] | None:
         """The audited probabilities (N, K), None where they are in no .npy file, or the labels have changed."""
-        path, classes = Path(self.config.get("pred_probs") or ""), self.config.get("classes") or ()
+        path = Path(self.config.get("pred_probs") or "")
+        classes = self.config.get("classes") or ()
         if (
             path.suffix != ".npy"
             or not path.is_file()
@@ -65,17 +63,10 @@ class PredictionSource(ArraySource):
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return array if array.shape == (len(self.labels), len(classes)) and not self.multi_label else None
 
-    @cached_property
-    def row_digests(self) -> Digests:
-        return digest_words(self.words)
-
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
         if self.is_voted:  # nothing but the predictions has rows
             return np.arange(audit.config["source_rows"])
         return super().find_rows(audit, outcomes)
-
-    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
-        return cell_table(cells)
 
     def problem(self) -> str | None:
         return NO_ROW if self.predictions is None else None
@@ -86,20 +77,14 @@ class PredictionSource(ArraySource):
                 "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."
             )
 
+    def __len__(self) -> int:
+        return len(self.words)
+
     def show(self, row: int, id: str) -> Content:
         """Return the most likely classes; whoever is asked blind does not see them."""
         if self.predictions is None:
             return {"note": NO_ROW}
-        probs, classes = np.asarray(self.predictions[row], np.float64), self.config["classes"]
+        probs = np.asarray(self.predictions[row], np.float64)
+        classes = self.config["classes"]
         likely = np.argsort(-probs, kind="stable")[:MOST_CLASSES].tolist()
         return {"predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely], "note": NO_ROW}
-
-    @property
-    def has_pictures(self) -> bool:
-        return False
-
-    def picture(self, row: int, id: str, side: int) -> None:
-        return None
-
-    def columns(self, given: NDArray[np.int64]) -> Columns:
-        return {}

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.sources.base import SOURCES, AuditData, Request
+from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features
 from noiseproof.audit.sources.labels import is_missing
-from noiseproof.audit.sources.table import Features, TableSource, Unusable
+from noiseproof.audit.sources.table import TableSource
+from noiseproof.audit.sources.tablereader import Features, Unusable
 from noiseproof.core.messages import preview
 from noiseproof.data.tables import Frame
 from noiseproof.data.text import encode_texts, text_extractor
@@ -26,7 +27,7 @@ class TextSource(TableSource):
     feature_kind = "texts"
 
     def accepts(self, request: Request) -> bool:
-        return self.is_table(request) and self.config["text"] is not None
+        return self.has_table(request) and self.config["text"] is not None
 
     def describe(self, row: int, id: str) -> str:
         return str(self.frame[self.config["text"]].iloc[row])
@@ -38,16 +39,14 @@ class TextSource(TableSource):
         text = self.config["text"]
         return [(f"no text in {text!r}", is_missing(table[text]))]
 
-    def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
+    def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> Any:
         text = self.config["text"]
         if data.x is None or self.config["features"] is None:
             raise ValueError("Expected features of the texts beside `test`, got embeddings or predictions.")
         extractor = text_extractor(self.config["features"])
         known = self.frame[text].iloc[data.row[data.row >= 0]].astype(str).tolist()
-        return extractor.fit(known, seed=request.seed).encode(frame[text].fillna("").astype(str).tolist())
-
-    def _test_frame(self, frame: pd.DataFrame) -> Any:
-        return None
+        fitted = extractor.fit(known, seed=request.seed)
+        return fitted.encode(frame[text].fillna("").astype(str).tolist()), None, None
 
     def _features(
         self,
@@ -65,7 +64,7 @@ class TextSource(TableSource):
         x, description = encode_texts(
             texts, self.config["features"] or "auto", seed=request.seed, progress=request.progress, cache=request.cache
         )
-        notes = [self.note_features(description)]
+        notes = [note_features(self, description)]
         if columns:
             both = "To use both, join features of your own into `--embeddings`"
             notes.append(f"Only the text was used, not the columns {preview(columns, 12)}. {both}.")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from noiseproof.audit.correction import Correction
 from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.exchange.base import Item, Labels, Tool
 from noiseproof.audit.files import Audit
-from noiseproof.audit.records import MemoryRecords, Records
+from noiseproof.audit.records import FrameRecords, Records
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import join_set, spelled_lists, split_set
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
@@ -105,30 +105,24 @@ class Annotated(Source):
     def default_out(self) -> Path:
         return Path(f"corrected{self.path.suffix if self.path.is_file() else ''}")
 
-    def write_corrected(
-        self,
-        audit: Audit,
-        changes: Mapping[int, str],
-        out: Path,
-        *,
-        link: bool = False,
-        left_out: Collection[int] = (),
-    ) -> None:
+    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
-        root, (tool, content) = self.locate(audit.folder), self.parsed
-        are_lists, separator = self.multi_label.get("kind") == "lists", self.multi_label.get("separator", "")
+        root = self.locate(audit.folder)
+        (tool, content) = self.parsed
+        are_lists = self.multi_label.get("kind") == "lists"
+        separator = self.multi_label.get("separator", "")
         labels = {
             row: split_set(word, separator) if are_lists else [word if word != NO_LABEL or not separator else ""]
-            for row, word in changes.items()
+            for row, word in correction.labels.items()
         }
-        written = tool.relabelled(content, labels, left_out)
+        written = tool.relabelled(content, labels, correction.left_out)
         if root.is_file():
             with replacing(out, overwrite=False) as part:
                 part.write_bytes(written)
             return
         with writing_folder(out, beside=root) as part:
-            copy = _link if link else shutil.copy2
-            shutil.copytree(root, part, symlinks=not link, copy_function=copy, dirs_exist_ok=True)
+            copy = _link if correction.link else shutil.copy2
+            shutil.copytree(root, part, symlinks=not correction.link, copy_function=copy, dirs_exist_ok=True)
             listing = tool.file(part)
             listing.unlink()
             listing.write_bytes(written)
@@ -166,7 +160,7 @@ class AnnotatedTexts(Annotated, TextSource):
 
     @cached_property
     def records(self) -> Records:
-        return MemoryRecords(self._table)
+        return FrameRecords(self._table)
 
 
 @SOURCES.register_class("annotated-pictures")

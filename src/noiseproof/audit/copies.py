@@ -1,0 +1,174 @@
+"""Data in memory with corrected labels: arrays, DataFrames and data sets in a copy, of other kinds the labels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from noiseproof.audit.correction import Cells, Correction
+from noiseproof.audit.csvfile import Changes
+from noiseproof.audit.files import Audit, as_words
+from noiseproof.audit.labelcells import check_columns, label_name, set_words, spell_labels
+from noiseproof.audit.memory import as_array
+from noiseproof.audit.records import replaced
+from noiseproof.audit.rows import Digests, digest_frame
+from noiseproof.audit.sets import as_sets, join_sets, with_sets
+from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
+
+SETS = ("matrix", "lists")  # kinds of several labels per row
+SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corrected as a whole
+
+
+def is_table(data: Any) -> bool:
+    return not isinstance(data, TorchDataset) and (is_foreign_table(data) or hasattr(data, "columns"))
+
+
+def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bool) -> Any:
+    """Return a table corrected in a copy: of pandas, polars or Hugging Face, or of another library its labels alone.
+
+    Rows that moved are found by their ``digests``.
+    """
+    library = library_of(data)
+    if type(data).__name__ == "LazyFrame":
+        return corrected_table(audit, data.collect(), correction, digests).lazy()
+    is_whole = library in SAME_KIND
+    table = data if is_whole else as_frame(data)
+    frame = as_frame(table)
+    check_columns(audit.config, list(frame.columns))
+    label = label_name(audit.config)
+    words = None
+    if correction.consensus is None:
+        sets = set_words(audit.config, lambda name: frame[name].tolist())
+        words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
+    audit, correction = correction.found_in(audit, digest_frame(frame) if digests else None, words)
+    class_names = list_class_names(table.features[label]) if library == "datasets" and label is not None else None
+    changes = correction.changes(audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names)
+    if is_whole:
+        return _changed(table, changes)
+    if changes.dropped or correction.rewritten:
+        raise ValueError(
+            f"Expected a DataFrame or a Hugging Face data set to change its columns, got a {type(data).__name__}."
+        )
+    if correction.consensus is not None:
+        return cell_table(correction.consensus)
+    copy = _changed(table, replace(changes, left_out=()))
+    columns = (audit.config.get("multi_label") or {}).get("columns")
+    return copy[columns] if columns else copy[label].tolist()
+
+
+def _stored_cells(table: Any, name: str) -> list[Any]:
+    if library_of(table) == "polars":
+        return list(table[name].to_list())
+    return list(table[name]) if library_of(table) == "datasets" else list(table[name].tolist())
+
+
+def _changed(table: Any, changes: Changes) -> Any:
+    """Return a copy of a table with ``changes``, of the same library and types."""
+    kept = [row for row in range(len(table)) if row not in changes.left_out]
+    added = {name: list(column) for name, column in changes.added.items()}
+    dropped = list(changes.dropped)
+    if library_of(table) == "datasets":
+        names = table.column_names
+        for name, cells in changes.cells.items():
+            values = replaced(table[name], cells)
+            table = table.remove_columns(name).add_column(name, values, feature=table.features[name])
+        table = table.select_columns(names)
+        for name, column in added.items():
+            table = table.add_column(name, column)
+        table = table.remove_columns(dropped)
+        return table.select(kept) if changes.left_out else table
+    if library_of(table) == "polars":
+        columns = [with_values(table[name], cells) for name, cells in changes.cells.items()]
+        series = type(table.to_series(0))
+        new = [series(name, column) for name, column in added.items()]
+        return table.with_columns(*columns, *new).drop(dropped)[kept]
+    copy = table.copy()
+    for name, cells in changes.cells.items():
+        copy[name] = with_values(table[name], cells)
+    for name, column in added.items():
+        copy[name] = as_column(column).set_axis(table.index)
+    copy = copy.drop(columns=dropped)
+    return copy.iloc[kept] if changes.left_out else copy
+
+
+def corrected_labels(
+    audit: Audit, labels: Any, correction: Correction, digest: Callable[[list[str]], Digests] | None = None
+) -> Any:
+    """Return a copy of labels without a table: an array, a tensor, a list, a Series, a matrix, or lists.
+
+    ``digest`` returns the digests of their inputs with their words, by which rows that moved are found.
+    """
+    words = label_words(audit.config, labels)
+    audit, correction = correction.found_in(audit, digest and digest(words), words)
+    return with_labels(audit, labels, correction.labels)
+
+
+def label_words(config: Mapping[str, Any], labels: Any) -> list[str]:
+    """Return labels as the audit's words, empty where there is none; of a matrix or lists, the word of each set."""
+    multi = config.get("multi_label") or {}
+    if multi.get("kind") in SETS:
+        return [word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])]
+    return as_words(as_array(labels).ravel())
+
+
+def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:
+    """Return a copy of labels, or of a matrix or lists of them, with ``new`` ones in some rows."""
+    multi = audit.config.get("multi_label") or {}
+    if multi.get("kind") in SETS:
+        return with_sets(labels, new, multi["separator"], multi["labels"])
+    cells = list(as_array(labels).ravel())  # of dates, `tolist` would make numbers
+    spelling = spell_labels(audit, cells, new.values())
+    return with_values(labels, {row: spelling[name] for row, name in new.items()})
+
+
+def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
+    """Return a copy of labels in a list, an array, a tensor or a column, with other values in some rows."""
+    if library_of(labels) == "polars":
+        return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
+    if hasattr(labels, "iloc"):
+        return _with_series_values(labels, changes)
+    if isinstance(labels, Tensor):
+        copy = labels.clone()
+        for row, value in changes.items():
+            copy.view(-1)[row] = value.item() if hasattr(value, "item") else value
+        return copy
+    if isinstance(labels, (list, tuple)):
+        plain = {row: value.item() if isinstance(value, np.generic) else value for row, value in changes.items()}
+        return type(labels)(replaced(labels, plain))
+    array = np.asarray(labels)
+    cells = replaced(array.ravel(), changes)
+    # Words may need more room than before; numbers keep their type.
+    written = np.array(cells, dtype=None if array.dtype.kind in "US" else array.dtype)
+    return written.astype(np.promote_types(written.dtype, array.dtype)).reshape(array.shape)
+
+
+def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
+    import pandas as pd
+
+    dtype = labels.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        new = sorted({*changes.values()} - {*dtype.categories})
+        dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
+    return pd.Series(replaced(labels.tolist(), changes), labels.index, dtype, name=labels.name)
+
+
+def cell_table(cells: Cells) -> Any:
+    """Return the consensus of annotators as a table of pandas, with the numbers of the rows."""
+    import pandas as pd
+
+    count = len(next(iter(cells.values())))
+    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
+
+
+def as_column(cells: Sequence[Any]) -> Any:
+    """Return cells as a column of pandas, whole numbers as such also with gaps."""
+    import pandas as pd
+
+    has_gaps = any(cell is None for cell in cells)
+    are_numbers = all(cell is None or isinstance(cell, int) for cell in cells)
+    return pd.Series(list(cells), dtype="Int64" if has_gaps and are_numbers else None)

@@ -1,0 +1,123 @@
+"""What becomes of the rows of an audit: new labels, rows and columns that are left out, the consensus of annotators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.csvfile import Changes
+from noiseproof.audit.files import Audit, read_votes, same_labels
+from noiseproof.audit.labelcells import CellsOf, label_cells, merge_labels
+from noiseproof.audit.rows import Digests, check_issues, find_rows
+
+LABEL = "label"
+QUALITY = "label_quality"
+VOTES = "votes"
+PREFIX = "consensus_"  # of all names, where the data has a column of one of them
+Cells = dict[str, list[Any]]  # of each row of the source, None for none
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The changes to data, by the numbers of its rows."""
+
+    labels: Mapping[int, str]
+    becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others, in all rows
+    left_out: frozenset[int] = frozenset()
+    consensus: Cells | None = None  # new columns, where annotators alone were audited
+    dropped: frozenset[str] = frozenset()  # columns
+    rewritten: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # columns, by the cells they had
+    link: bool = False  # whether pictures are linked
+
+    @property
+    def outcomes(self) -> dict[int, object]:
+        """What becomes of rows: of copies of one that moved, it has to be the same.
+
+        Of a consensus that is the label: either copy may have the quality and the votes of the other.
+        """
+        labels = self.labels if self.consensus is None else dict(enumerate(self.consensus[LABEL]))
+        return {**labels, **dict.fromkeys(self.left_out)}
+
+    def moved(self, audit: Audit, place: NDArray[np.int64], words: Sequence[str] | None) -> tuple[Audit, Correction]:
+        """Return the audit and its correction with the numbers that rows have now, ``place`` (source_rows,).
+
+        ``words`` are the labels that the data has now: labels of merged classes change, too.
+        """
+        audit = audit.moved(place)
+        left_out = frozenset(place[list(self.left_out)].tolist())
+        new = {int(place[row]): label for row, label in self.labels.items()}
+        labels = merge_labels(audit, new, self.becomes, words)
+        consensus = self.consensus
+        if consensus is not None:
+            order = np.argsort(place).tolist()
+            consensus = {name: [column[row] for row in order] for name, column in consensus.items()}
+        kept = {row: label for row, label in labels.items() if row not in left_out}
+        return audit, replace(self, labels=kept, left_out=left_out, consensus=consensus)
+
+    def found_in(self, audit: Audit, digests: Digests | None, words: Sequence[str] | None) -> tuple[Audit, Correction]:
+        """Return the audit and its correction for data in memory; labels alone have no ``digests``, and stay whole."""
+        if digests is not None:
+            place = find_rows(audit, digests, self.outcomes)
+            check_issues(audit.moved(place), words, None)
+            return self.moved(audit, place, words)
+        if words is not None and not same_labels(audit.config, words):
+            raise ValueError(
+                f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}"
+                ", they or their order have changed since. Audit the data again."
+            )
+        check_issues(audit, words, None)
+        return self.moved(audit, np.arange(audit.config["source_rows"]), words)
+
+    def changes(self, audit: Audit, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None) -> Changes:
+        """Return the changes to a table with the columns ``header``."""
+        cells = dict(label_cells(audit, self.labels, cells_of, class_names)) if self.consensus is None else {}
+        for name, rewrite in self.rewritten.items():
+            old = enumerate(cells_of(name))
+            cells[name] = {row: new for row, cell in old if (new := rewrite(cell)) != cell}
+        added = {} if self.consensus is None else named_cells(self.consensus, header)
+        return Changes(cells, added, self.dropped, self.left_out)
+
+
+def voted_cells(
+    audit: Audit,
+    changes: Mapping[int, str],
+    becomes: Mapping[str, str],
+    *,
+    decided: Collection[int] = (),
+    votes: bool = False,
+) -> Cells:
+    """Return the new columns: label, label_quality (P(it is right), 1 where somebody decided) and, if asked, votes.
+
+    These are the labels of each annotator as a JSON object. Rows that were not audited have none of them.
+    """
+    issues = audit.issues
+    rows = int(audit.config["source_rows"])
+    cells: Cells = {name: [None] * rows for name in (LABEL, QUALITY, *([VOTES] if votes else []))}
+    new = merge_labels(audit, changes, becomes, None)
+    names = {*issues["given_label"], *new.values()}
+    are_numbers = all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in names)
+    columns = ["row", "given_label", "suggested_label", "label_quality", "suggestion_quality"]
+    for row, given, suggested, quality, other_quality in issues[columns].itertuples(index=False):
+        label = new.get(row, given)
+        likely = {suggested: other_quality, given: quality}.get(changes.get(row, given), 0.0)
+        cells[LABEL][row] = int(label) if are_numbers else label
+        cells[QUALITY][row] = 1.0 if row in decided else round(float(likely), 6)
+    for row, pairs in ((read_votes(audit) or {}) if votes else {}).items():
+        cells[VOTES][row] = json.dumps(dict(pairs), ensure_ascii=False)
+    return cells
+
+
+def named_cells(cells: Cells, header: Sequence[Any]) -> Cells:
+    """Return the cells by names that the data does not have yet."""
+    for prefix in ("", PREFIX):
+        if not {f"{prefix}{name}" for name in cells} & {*map(str, header)}:
+            return {f"{prefix}{name}": column for name, column in cells.items()}
+    raise ValueError(
+        f"Expected data without the columns {', '.join(cells)}, or without {', '.join(PREFIX + n for n in cells)}, for "
+        "the consensus, got some of both. Rename them, and audit again."
+    )

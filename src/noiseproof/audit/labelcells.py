@@ -1,0 +1,135 @@
+"""The cells of labels: what they stand for, and how new labels are spelled as the data spells its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from noiseproof.audit.files import Audit
+from noiseproof.audit.sets import (
+    column_cells,
+    column_words,
+    join_sets,
+    list_cells,
+    lists_as_sets,
+    spell_cells,
+    split_among,
+)
+from noiseproof.data.labels import read_labels
+
+CellsOf = Callable[[str], Sequence[Any]]  # the cells of a column, as a table stores them
+
+
+def set_words(config: Mapping[str, Any], cells_of: CellsOf) -> list[str | None] | None:
+    """Return the word of each row of a table with several labels per row, in columns or in lists; None for others."""
+    multi = config.get("multi_label") or {}
+    if columns := multi.get("columns"):
+        return list(column_words({name: cells_of(name) for name in columns}))
+    if _has_lists(config):
+        return join_sets(lists_as_sets(cells_of(label_name(config))), multi["separator"])
+    return None
+
+
+def label_cells(
+    audit: Audit,
+    labels: Mapping[int, str],
+    cells_of: CellsOf,
+    class_names: Sequence[str] | None = None,
+) -> dict[str, dict[int, Any]]:
+    """Return the cells to change in a table for new ``labels``, by column and row, in the table's own spelling.
+
+    ``class_names`` are the names in a data set whose lists have numbers of classes.
+    """
+    multi = audit.config.get("multi_label") or {}
+    if columns := multi.get("columns"):
+        return column_cells(labels, {name: cells_of(name) for name in columns})
+    name = label_name(audit.config)
+    if class_names is not None:
+        place = f"the class names of {name!r}"
+        sets = split_among(labels, multi["separator"], class_names, place, "Add them with `cast_column`")
+        return {name: {row: [class_names.index(label) for label in each] for row, each in sets.items()}}
+    if _has_lists(audit.config):
+        return {name: list_cells(cells_of(name), labels, multi["separator"])}
+    spelling = spell_labels(audit, cells_of(name), labels.values())
+    return {name: {row: spelling[label] for row, label in labels.items()}}
+
+
+def _has_lists(config: Mapping[str, Any]) -> bool:
+    """Whether the cells of the labels in a table or in a data set are lists."""
+    kind = (config.get("multi_label") or {}).get("kind")
+    return kind == "cells" or (kind == "lists" and config["label"] is None)
+
+
+def given_columns(config: Mapping[str, Any]) -> list[Any]:
+    """Return the columns of the given labels in a table: several that say yes or no, one, or none."""
+    columns = (config.get("multi_label") or {}).get("columns")
+    return list(columns or [name for name in [config["label"]] if name is not None])
+
+
+def check_columns(config: Mapping[str, Any], header: Sequence[Any]) -> None:
+    """Refuse a table without the columns of the labels, or of the ids."""
+    for column in (*given_columns(config), config["id"]):
+        if column is not None and column not in header:
+            raise ValueError(
+                f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
+            )
+
+
+def label_name(config: Mapping[str, Any]) -> Any:
+    """Return the column of the labels in a table, or their key in a data set."""
+    return config.get("labels_key") if config["label"] is None else config["label"]
+
+
+def spell_labels(audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Return how the source spells each of the labels ``names``; ``cells`` are those that it has."""
+    if not audit.config.get("multi_label"):
+        return spell_classes(audit, cells, names)
+    return {name: name for name in names} | spell_cells(audit, cells)
+
+
+def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return how the source spells each class, most often if in several ways: 1.0, say, for the class 1.
+
+    A class without an audited row is spelled as its name, or as its position in the classes that the user named, if
+    numbers are positions there and not names. ``names`` may have new classes, which are spelled as their names.
+    """
+    spelling = audit.spellings(cells)
+    written = list(spelling.values())
+    numbers = read_labels(written)
+    are_numbers = numbers.dtype.kind == "i"
+    are_names = list(map(str, numbers)) == list(spelling)
+
+    def spell(name: str) -> Any:
+        is_new = name not in audit.classes
+        is_name = are_names and (is_new or name.isdecimal())
+        is_position = are_numbers and not is_name and (is_new or audit.config.get("classes_named"))
+        word = str(audit.classes.index(name)) if is_position and not is_new else name
+        if isinstance(written[0], bytes):
+            return word.encode()
+        if not is_new:
+            return int(word) if are_numbers and not isinstance(written[0], str) else word
+        if isinstance(written[0], str) and not is_position:
+            return name
+        if name.isdecimal() and not is_position:
+            return int(name)
+        raise ValueError(
+            f"Expected a whole number as the name of a new class, as the labels in the data are numbers, got {name!r}. "
+            "Undo the decisions for it, or save the labels as words and audit them."
+        )
+
+    return {name: spell(name) for name in (*audit.classes, *names) if name not in spelling} | spelling
+
+
+def merge_labels(
+    audit: Audit, changes: Mapping[int, str], becomes: Mapping[str, str], words: Sequence[str] | None
+) -> dict[int, str]:
+    """Return all rows whose label changes if classes are merged, too; ``words`` are the labels of the whole source.
+
+    A row that was not audited, such as the only one of its class, is known by its word.
+    """
+    if not becomes:
+        return dict(changes)
+    given = audit.given
+    labels = dict(enumerate(words or ())) | given | dict(changes)
+    merged = {row: becomes.get(label, label) for row, label in labels.items() if row in changes or label in becomes}
+    return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}

@@ -1,0 +1,300 @@
+"""The accuracy of a model before and after labels are corrected, on rows that are held out."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.decisions import Decision
+from noiseproof.audit.evidence.folds import make_folds, merge_groups
+from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
+from noiseproof.audit.evidence.neighbours import find_duplicates
+from noiseproof.audit.evidence.questions import question_folds
+from noiseproof.audit.evidence.trees import FittedClasses, check_classifier, select_rows
+from noiseproof.audit.files import Audit, cache_beside
+from noiseproof.audit.inputs import read_again
+from noiseproof.audit.sets import LabelSets, labels_in
+from noiseproof.audit.sources import SOURCES
+from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.plugins import load_object
+from noiseproof.data import NoisyData, Split
+from noiseproof.data.base import derive_seed
+from noiseproof.strategies import predict_log_probs
+from noiseproof.train import Interrupted, Settings, Task, train
+
+if TYPE_CHECKING:
+    from noiseproof.train.job import EpochProgress
+
+EPOCHS = 50  # where the audit trained nothing
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Accuracy of one method on the same held-out rows, after training on the given and on the corrected labels.
+
+    For several labels per row, the accuracy is the share of rows without an error, as ``score`` of scikit-learn has it.
+    """
+
+    method: str
+    train_rows: int
+    changed: int  # labels of the training rows that were corrected
+    held_rows: int
+    before: float  # accuracy by the held-out labels as they are after the correction
+    after: float
+    interval: tuple[float, float]  # of after − before, 95 %, for other rows like those held out
+    before_by_given: float  # accuracy by the held-out labels as they were given
+    after_by_given: float
+    warning: str | None  # why the held-out labels may be wrong, too
+    f1: tuple[float, float] | None = None  # of several labels per row: micro F1 before and after, by corrected labels
+
+
+@dataclass(frozen=True, eq=False)
+class Retraining:
+    """One method or estimator, and the rows that it is fitted to twice: with given and with corrected labels."""
+
+    method: str  # or the name of the estimator
+    settings: Settings
+    seed: int
+    classes: tuple[str, ...]
+    x: NDArray[np.float32]  # (N, D)
+    given: NDArray[np.int64]  # (N,), or 0 and 1 (N, K) of several labels per row
+    corrected: NDArray[np.int64]  # the same
+    held: NDArray[np.bool_]  # (N,) the test rows
+    warning: str | None  # why their labels may be wrong
+    excluded: NDArray[np.bool_]  # (N,) rows that are not trained on once they are excluded
+    estimator: Any = None  # a scikit-learn classifier, in place of the method
+    inputs: Any = None  # N rows for it
+    merged: NDArray[np.int64] | None = None  # (K,) the class that each one becomes
+
+    def run(self, progress: EpochProgress | None = None) -> Comparison:
+        """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
+        held = self.held
+        trained = ~held & ~self.excluded
+        before = self._predict(self.given, ~held, 0, progress)
+        after = self._predict(self.corrected, trained, self.settings.epochs, progress)
+        corrected = self.corrected[held]
+        given = self.given[held] if self.merged is None else self.merged[self.given[held]]
+        right_before = _same(before, corrected)
+        right_after = _same(after, corrected)
+        gain = right_after.astype(float) - right_before
+        spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
+        return Comparison(
+            method=self.method,
+            train_rows=int(trained.sum()),
+            changed=int((~_same(self.given, self.corrected))[~held].sum()),
+            held_rows=int(held.sum()),
+            before=float(right_before.mean()),
+            after=float(right_after.mean()),
+            interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
+            before_by_given=float(_same(before, given).mean()),
+            after_by_given=float(_same(after, given).mean()),
+            warning=self.warning,
+            f1=None if given.ndim == 1 else (_micro_f1(before, corrected), _micro_f1(after, corrected)),
+        )
+
+    def _predict(
+        self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
+    ) -> NDArray[np.int64]:
+        """Return the classes (H,), or labels (H, K), of the test rows after training on ``trained`` rows."""
+        if self.estimator is None:
+            predicted = self._train(labels, trained, past, progress)
+        else:
+            predicted = self._fit_estimator(labels, trained)
+        return predicted if self.merged is None else self.merged[predicted]
+
+    def _fit_estimator(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows.
+
+        With several labels per row, it is fitted to each of them, (H, K).
+        """
+        if labels.ndim == 2:
+            return np.stack([self._fit_estimator(column, trained) for column in labels.T], 1)
+        rows = np.flatnonzero(trained)
+        held = np.flatnonzero(self.held)
+        model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
+        return np.asarray(model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1))
+
+    def _train(
+        self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
+    ) -> NDArray[np.int64]:
+        """Return the classes (H,), or labels (H, K), of the test rows; ``past`` epochs were reported before."""
+
+        def move(epoch: int, step: int, steps: int, row: Any) -> None:
+            if progress is not None:
+                progress(past + epoch, step, steps, row)
+
+        task = self.task(labels, trained)
+        assert task.test is not None
+        run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
+        log_p = predict_log_probs(run, task.test.x)
+        return np.asarray((log_p.argmax(1) if labels.ndim == 1 else (log_p > math.log(0.5)).long()).cpu().numpy())
+
+    def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
+        """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
+        x = torch.from_numpy(self.x)
+        y = torch.from_numpy(labels)
+        rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (trained, self.held))
+        return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
+
+
+def _same(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether rows have the same label, or all of several, (n,)."""
+    return np.asarray(labels == others if labels.ndim == 1 else (labels == others).all(1))
+
+
+def _micro_f1(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    """F1 of all labels (n, K) together; 0 where there are none."""
+    return float(2 * (predicted & labels).sum() / max(1, predicted.sum() + labels.sum()))
+
+
+def plan_retraining(
+    audit: Audit,
+    changes: Mapping[int, str],
+    decided: Mapping[int, Decision],
+    *,
+    becomes: Mapping[str, str] | None = None,
+    method: str | None = None,
+    epochs: int | None = None,
+    estimator: Any = None,
+    seed: int = 0,
+) -> Retraining:
+    """Read the rows and try one step, so that what cannot be trained is refused before anything is written.
+
+    Trusted rows are held out if the audit had any; else a fifth of the rows, the latest ones if the audit had times;
+    near-duplicates and groups are not split. Method, model and epochs default to those of the audit. ``estimator``, a
+    scikit-learn classifier or its name as ``module:name``, is fitted in place of the method: a pipeline to the columns
+    of a table, others to the features. Excluded rows are trained on before, not after, and never tested on. Classes
+    that ``becomes`` merges count as one.
+    """
+    if estimator is not None:
+        if method is not None or epochs is not None:
+            raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
+        estimator = check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
+    source = SOURCES[audit.config["kind"]](audit.config)
+    source.check_inputs(audit.folder)
+    place = source.find_rows(audit, {**decided, **changes})
+    audit = audit.moved(place)
+    changes = {int(place[row]): label for row, label in changes.items()}
+    decided = {int(place[row]): decision for row, decision in decided.items()}
+    data = read_again(audit.config, cache_beside(audit.folder))
+    data = data.subset((data.row < 0) | np.isin(data.row, audit.issues["row"].to_numpy()))
+    classes, given, corrected, merged = _both_labels(audit, data, changes, becomes or {})
+    excluded = np.isin(data.row, [row for row, one in decided.items() if one.decision == "exclude"])
+    held = hold_out(audit, data, given, seed)
+    together = _together(audit, data)
+    keep = held | ~np.isin(together, together[held])  # copies and groups of trusted rows may be anywhere
+    held, keep = held & ~excluded, keep & ~(held & excluded)
+    if held.sum() == keep.sum():
+        raise ValueError(
+            f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of these and rows of "
+            "their groups. Leave out --retrain."
+        )
+    data = data.subset(keep)
+    given = given[keep]
+    corrected = corrected[keep]
+    held = held[keep]
+    excluded = excluded[keep]
+    assert data.x is not None
+    planned = Retraining(
+        method=type(estimator).__name__ if estimator is not None else method or audit.config["method"] or "ce",
+        settings=Settings(backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS),
+        seed=seed,
+        classes=classes,
+        x=data.x,
+        given=given,
+        corrected=corrected,
+        held=held,
+        warning=_doubt(audit, data, held, decided, changes),
+        estimator=estimator,
+        inputs=None if estimator is None else estimator_inputs(estimator, data),
+        excluded=excluded,
+        merged=merged,
+    )
+    if estimator is not None:
+        return planned
+    with suppress(Interrupted):  # by the number of steps
+        train(planned.task(given, ~held), planned.method, planned.settings, seed=seed, max_steps=1)
+    return planned
+
+
+def _both_labels(
+    audit: Audit, data: AuditData, changes: Mapping[int, str], becomes: Mapping[str, str]
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return the classes with new ones, the given and the corrected labels of the rows of ``data``, and merged classes.
+
+    Labels are numbers (N,), or 0 and 1 (N, K) of several labels per row.
+    """
+    name = audit.given
+    rows = data.row.tolist()
+    before = [name[r] if r >= 0 else data.classes[g] for r, g in zip(rows, data.given.tolist(), strict=True)]
+    after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
+    if multi := audit.config.get("multi_label"):
+        words = [*before, *(becomes.get(word, word) for word in after)]
+        named = (label for word in words for label in labels_in(word, audit.config))
+        sets = LabelSets.of(words, multi["separator"], list(dict.fromkeys([*multi["labels"], *named])))
+        given, corrected = np.split(sets.members.astype(np.int64), 2)
+        return sets.names, given, corrected, None
+    classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
+    number = {name: k for k, name in enumerate(classes)}
+    given, corrected = (np.array([number[word] for word in words]) for words in (before, after))
+    if not becomes:
+        return classes, given, corrected, None
+    merged = np.array([number[becomes.get(name, name)] for name in classes])
+    return classes, given, merged[corrected], merged
+
+
+def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+    if data.trusted is not None and data.trusted.any() and not data.trusted.all():
+        return data.trusted
+    # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not choose the test rows.
+    fold_seed = derive_seed(seed, zlib.crc32(b"held out"))
+    options: dict[str, Any] = {"groups": _together(audit, data), "time": data.time, "seed": fold_seed}
+    is_single = given.ndim == 1
+    folds = make_folds(given, folds=5, **options) if is_single else question_folds(given == 1, folds=5, **options)
+    return np.asarray(folds == (folds.max() if data.time is not None else 0))
+
+
+def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
+    """Return a number for each row, (N,), equal within a group and for near-duplicates.
+
+    For rows that were not audited, such as rows of a trusted table, only exact copies are known.
+    """
+    group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
+    copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
+    assert data.x is not None
+    same = find_duplicates(data.x, data.comparable, unlike=data.unlike()).group
+    together = merge_groups(data.groups, copies, same)
+    assert together is not None
+    return together
+
+
+def _doubt(
+    audit: Audit,
+    data: AuditData,
+    held: NDArray[np.bool_],
+    decided: Mapping[int, Decision],
+    changes: Mapping[int, str],
+) -> str | None:
+    """Return why the held-out labels may be wrong, None if they are trusted."""
+    if data.trusted is not None and data.trusted[held].all():
+        return None
+    rows = set(data.row[held].tolist())
+    flagged = rows & set(audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist())
+    undecided = [row for row in flagged if row not in decided or not decided[row].names_label]
+    accepted = sum(row in changes for row in undecided)
+    rate = (audit.summary.get("noise_rate") or {}).get("estimate")
+    by_audit = f", of which {accepted} now have the label suggested by the audit, which favours its model"
+    in_all = "" if rate is None else f"; the audit estimates {100 * rate:.1f} % wrong labels in all"
+    return (
+        f"The {len(rows)} held-out labels come from the same source and may be wrong, too: {len(undecided)} of them "
+        f"are issues without a decision{by_audit if accepted else ''}{in_all}. Trust the difference only on labels "
+        "known to be right (`noiseproof audit --trusted`)."
+    )
