@@ -1,4 +1,5 @@
-"""Ask pip-audit for known vulnerabilities of what a Python has installed, and say what was not asked about.
+"""Ask pip-audit for known vulnerabilities of what a Python has installed, and say what was not
+asked about.
 
     .venv/bin/python vulnerabilities.py .venv/security/bin/pip-audit
 
@@ -32,9 +33,17 @@ def audited(pip_audit: str, pins: list[str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "asked.txt"), Path(folder, "answer.json")
         asked.write_text("\n".join(pins), "utf-8")
-        command = [pip_audit, "--no-deps", "--disable-pip", "--progress-spinner=off", "--format=json"]
+        command = [
+            pip_audit,
+            "--no-deps",
+            "--disable-pip",
+            "--progress-spinner=off",
+            "--format=json",
+        ]
         ended = subprocess.run(
-            [*command, f"--output={answer}", f"--requirement={asked}"], capture_output=True, text=True
+            [*command, f"--output={answer}", f"--requirement={asked}"],
+            capture_output=True,
+            text=True,
         )
         if answer.exists():
             packages: list[dict[str, Any]] = json.loads(answer.read_text("utf-8"))["dependencies"]
@@ -49,12 +58,16 @@ def verdict(pins: list[str], packages: list[dict[str, Any]]) -> tuple[str, int]:
     if not known:
         return f"Nothing was audited: no database answered for any of {len(pins)} packages.", 2
     lines = [
-        f"{package['name']} {package['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'none'}."
+        f"{package['name']} {package['version']}: {found['id']}, fixed in"
+        f" {', '.join(found['fix_versions']) or 'none'}."
         for package in known
         for found in package["vulns"]
     ]
     is_vulnerable = bool(lines)
-    lines.append(f"{len(known)} of {len(pins)} packages were audited, {len(lines)} vulnerabilities are known.")
+    lines.append(
+        f"{len(known)} of {len(pins)} packages were audited, {len(lines)} vulnerabilities are"
+        " known."
+    )
     if len(known) < len(pins):
         others = sorted(package["name"] for package in packages if "vulns" not in package)
         lines.append(f"Not audited: {', '.join(others)}.")

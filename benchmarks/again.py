@@ -1,15 +1,19 @@
-"""Whether an audit again, with decisions that the default mixture proposes, ranks the other labels better.
+"""Whether an audit again, with decisions that the default mixture proposes, ranks the other labels
+better.
 
-    NOISEPROOF_TABLES=… python benchmarks/again.py [--dev] [--sets a,b] [--mixture find=0.5,learn=0.3,measure=0.2]
+    NOISEPROOF_TABLES=… python benchmarks/again.py [--dev] [--sets a,b] [--mixture
+    find=0.5,learn=0.3,measure=0.2]
 
-The sets are small ones of ``tablesets.py`` (at most 2 000 rows): with ``--dev`` those that constants are chosen on
-(seed 0), otherwise those reported (seed 1). Their labels are taken as right, and mistakes are planted as in
-``audit.py``. A simulated reviewer, who is always right, answers 100 questions, and then another 100 that are proposed
-from the new ranking (``again``), or from the first one (``once``). A row has, after 0, 100 and 200 decisions,
+The sets are small ones of ``tablesets.py`` (at most 2 000 rows): with ``--dev`` those that
+constants are chosen on (seed 0), otherwise those reported (seed 1). Their labels are taken as
+right, and mistakes are planted as in ``audit.py``. A simulated reviewer, who is always right,
+answers 100 questions, and then another 100 that are proposed from the new ranking (``again``), or
+from the first one (``once``). A row has, after 0, 100 and 200 decisions,
 
 * ``ap``: average precision of the new ranking among the undecided rows;
 * ``ap_first``: that of the first audit's ranking among the same rows;
-* ``found``: wrong labels among the decided ones, with and without the audits between (``found_once``);
+* ``found``: wrong labels among the decided ones, with and without the audits between
+  (``found_once``);
 * ``wrong``: all wrong labels, and ``cpu_seconds`` of the audit.
 """
 
@@ -60,11 +64,24 @@ def decide(folder: Path, true: NDArray[Any], mixture: str, count: int) -> None:
     for proposal in propose(saved, answers, parse_mixture(mixture), count):
         row, issue = proposal.row, issues.loc[proposal.row]
         label = str(true[row])
-        choice = {issue["given_label"]: "keep", issue["suggested_label"]: "accept"}.get(label, "other")
+        choice = {issue["given_label"]: "keep", issue["suggested_label"]: "accept"}.get(
+            label, "other"
+        )
         asked = "measure" if proposal.purpose == "measure" else ""
         if label not in saved.classes:
             choice, label = "skip", ""
-        log.add(Decision(row, issue["id"], issue["given_label"], choice, label, "", asked, proposal.probability))
+        log.add(
+            Decision(
+                row,
+                issue["id"],
+                issue["given_label"],
+                choice,
+                label,
+                "",
+                asked,
+                proposal.probability,
+            )
+        )
     log.close()
 
 
@@ -82,7 +99,10 @@ def average_precision(is_wrong: NDArray[np.bool_], quality: Any) -> float | None
 
 def run(name: str, noise: str, seed: int, mixture: str) -> list[dict[str, Any]]:
     data, true = planted(name, noise, seed)
-    wrong = {row: true[row] != data.classes[k] for row, k in zip(data.row.tolist(), data.given.tolist(), strict=True)}
+    wrong = {
+        row: true[row] != data.classes[k]
+        for row, k in zip(data.row.tolist(), data.given.tolist(), strict=True)
+    }
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         once, again = Path(temporary, "once"), Path(temporary, "again")
@@ -102,20 +122,30 @@ def run(name: str, noise: str, seed: int, mixture: str) -> list[dict[str, Any]]:
             now, decided = judged(again, true)
             left = [row for row in now.index if row not in decided]
             is_wrong = np.array([wrong[row] for row in left])
-            rows.append({
-                "set": name, "noise": noise, "seed": seed, "mixture": mixture, "rows": len(now),
-                "wrong": sum(wrong[row] for row in now.index), "decisions": len(decided),
-                "ap": average_precision(is_wrong, now[left]), "ap_first": average_precision(is_wrong, first[left]),
-                "found": sum(wrong[row] for row in decided),
-                "found_once": sum(wrong[row] for row in judged(once, true)[1]),
-                "cpu_seconds": round(seconds, 1),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "set": name,
+                    "noise": noise,
+                    "seed": seed,
+                    "mixture": mixture,
+                    "rows": len(now),
+                    "wrong": sum(wrong[row] for row in now.index),
+                    "decisions": len(decided),
+                    "ap": average_precision(is_wrong, now[left]),
+                    "ap_first": average_precision(is_wrong, first[left]),
+                    "found": sum(wrong[row] for row in decided),
+                    "found_once": sum(wrong[row] for row in judged(once, true)[1]),
+                    "cpu_seconds": round(seconds, 1),
+                }
+            )
             print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dev", action="store_true", help="the sets that constants are chosen on")
     parser.add_argument("--sets", type=lambda words: words.split(","))
     parser.add_argument("--mixture", default=MIXTURE)
@@ -125,7 +155,12 @@ def main() -> None:
     rows = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     for name in options.sets or (DEV if options.dev else REPORT):
         for noise in NOISES:
-            key = {"set": name, "noise": noise, "seed": 0 if options.dev else 1, "mixture": options.mixture}
+            key = {
+                "set": name,
+                "noise": noise,
+                "seed": 0 if options.dev else 1,
+                "mixture": options.mixture,
+            }
             with threadpool_limits(1):
                 made = run(*key.values())
             command = " ".join(["python", "benchmarks/again.py", *sys.argv[1:]])

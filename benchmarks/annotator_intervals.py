@@ -1,11 +1,12 @@
 """How often the intervals of annotators' quality cover the truth, in simulated crowds.
 
     python benchmarks/annotator_intervals.py          # seeds 2000 to 2029
-    python benchmarks/annotator_intervals.py --dev    # seeds 100 to 115, on which settings were chosen
+    python benchmarks/annotator_intervals.py --dev    # seeds 100 to 115, on which settings were
+    chosen
 
-The truth is the mean probability of a right label on the rows that an annotator labelled, which the simulation of
-``tests/helpers/crowds.py`` knows. Annotators with five labels or more count, and by themselves those with more than
-forty, whose intervals are narrow.
+The truth is the mean probability of a right label on the rows that an annotator labelled, which the
+simulation of ``tests/helpers/crowds.py`` knows. Annotators with five labels or more count, and by
+themselves those with more than forty, whose intervals are narrow.
 """
 
 from __future__ import annotations
@@ -33,8 +34,18 @@ CROWDS: dict[str, dict[str, Any]] = {
     "3 classes, 2 labels a row": {"classes": 3, "per_row": 2},
     "2 classes, 3 labels a row": {"classes": 2, "per_row": 3},
     "3 classes, 3 labels a row": {"classes": 3, "per_row": 3},
-    "5 classes, 3 labels a row, 100 annotators": {"classes": 5, "per_row": 3, "rows": 1000, "annotators": 100},
-    "4 classes, 3 labels a row, 5 annotators": {"classes": 4, "per_row": 3, "annotators": 5, "mean": 0.8},
+    "5 classes, 3 labels a row, 100 annotators": {
+        "classes": 5,
+        "per_row": 3,
+        "rows": 1000,
+        "annotators": 100,
+    },
+    "4 classes, 3 labels a row, 5 annotators": {
+        "classes": 4,
+        "per_row": 3,
+        "annotators": 5,
+        "mean": 0.8,
+    },
     "3 classes, 5 labels a row": {"classes": 3, "per_row": 5},
     "2 classes, 10 labels a row": {"classes": 2, "per_row": 10},
 }
@@ -56,21 +67,33 @@ def measure(crowd: str, seeds: range) -> list[dict[str, Any]]:
     for least in (FEW, MANY + 1):
         _, covers, width = np.array([case for case in cases if case[0] >= least], dtype=float).T
         error = float(np.sqrt(covers.mean() * (1 - covers.mean()) / len(covers)))
-        results.append({
-            "crowd": crowd, "labels": f"{least} or more", "intervals": len(covers),
-            "covered": round(float(covers.mean()), 4), "standard_error": round(error, 4),
-            "width": round(float(width.mean()), 3), "seconds": round(seconds / len(seeds), 3),
-            "seeds": f"{seeds.start} to {seeds.stop - 1}",
-        })  # fmt: skip
+        results.append(
+            {
+                "crowd": crowd,
+                "labels": f"{least} or more",
+                "intervals": len(covers),
+                "covered": round(float(covers.mean()), 4),
+                "standard_error": round(error, 4),
+                "width": round(float(width.mean()), 3),
+                "seconds": round(seconds / len(seeds), 3),
+                "seeds": f"{seeds.start} to {seeds.stop - 1}",
+            }
+        )
         print(*results[-1].values(), sep="\t", flush=True)
     return results
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dev", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for crowd in CROWDS for row in measure(crowd, range(100, 116) if options.dev else range(2000, 2030))]
+    rows = [
+        row
+        for crowd in CROWDS
+        for row in measure(crowd, range(100, 116) if options.dev else range(2000, 2030))
+    ]
     if not options.dev:
         write_rows(OUT, rows)

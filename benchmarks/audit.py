@@ -1,27 +1,33 @@
 """Which wrong labels the audit finds, beside cleanlab with the models that its users take.
 
-    NOISEPROOF_DATA=… python benchmarks/audit.py [--dev] [--sets a,b] [--only ours] [--jobs 16] [--table]
+    NOISEPROOF_DATA=… python benchmarks/audit.py [--dev] [--sets a,b] [--only ours] [--jobs 16]
+    [--table]
 
-The sets are those of ``tablesets.py``, real tables, texts and pictures: with ``--dev`` those that constants are chosen
-on (seed 0), otherwise those reported (seeds 1, 2, 3). Their labels are taken as right, and mistakes are planted: at
-random (``symmetric``), from each class to the next (``asymmetric-next``), by the features (``xia``), where a network
-trained on clean labels is uncertain (``chen``), or not at all (``none``). Three human labellings of CIFAR-10 and one
-vote for each item of RTE are real mistakes.
+The sets are those of ``tablesets.py``, real tables, texts and pictures: with ``--dev`` those that
+constants are chosen on (seed 0), otherwise those reported (seeds 1, 2, 3). Their labels are taken
+as right, and mistakes are planted: at random (``symmetric``), from each class to the next
+(``asymmetric-next``), by the features (``xia``), where a network trained on clean labels is
+uncertain (``chen``), or not at all (``none``). Three human labellings of CIFAR-10 and one vote for
+each item of RTE are real mistakes.
 
 The contenders, each on one thread:
 
-* ``cleanlab-lr``, ``cleanlab-hgb``: cleanlab's defaults on out-of-fold probabilities, five folds, of a logistic
-  regression (standardised numbers, one-hot categories; TF-IDF of texts) and of scikit-learn's
-  HistGradientBoostingClassifier (categories and gaps as they are; tables only). For pictures the logistic regression
-  has the features that our audit computes.
-* ``judge-lr``, ``judge-hgb``: our ``find_label_issues`` on the same probabilities, and nothing else.
-* ``thorough``, ``fast``: ``audit(read_rows(frame, label=…))`` with default settings, as a user calls it.
-* ``network``, ``trees``, by name only (``--only network,trees``): ``thorough`` with that ``model`` alone.
+* ``cleanlab-lr``, ``cleanlab-hgb``: cleanlab's defaults on out-of-fold probabilities, five folds,
+  of a logistic regression (standardised numbers, one-hot categories; TF-IDF of texts) and of
+  scikit-learn's HistGradientBoostingClassifier (categories and gaps as they are; tables only). For
+  pictures the logistic regression has the features that our audit computes.
+* ``judge-lr``, ``judge-hgb``: our ``find_label_issues`` on the same probabilities, and nothing
+  else.
+* ``thorough``, ``fast``: ``audit(read_rows(frame, label=…))`` with default settings, as a user
+  calls it.
+* ``network``, ``trees``, by name only (``--only network,trees``): ``thorough`` with that ``model``
+  alone.
 
-A row has the average precision of the ranking (``ap``; cleanlab's other scorers as ``ap_adjusted``, ``ap_margin``), F1
-of the labels called wrong, their number, CPU and wall seconds with the training. The file is written after each
-contender, and rows in it are not made again, unless ``--fresh``. cleanlab is needed for its own rows alone; it is
-pure Python, so that a folder with copies of cleanlab, tqdm and termcolor on PYTHONPATH is enough.
+A row has the average precision of the ranking (``ap``; cleanlab's other scorers as ``ap_adjusted``,
+``ap_margin``), F1 of the labels called wrong, their number, CPU and wall seconds with the training.
+The file is written after each contender, and rows in it are not made again, unless ``--fresh``.
+cleanlab is needed for its own rows alone; it is pure Python, so that a folder with copies of
+cleanlab, tqdm and termcolor on PYTHONPATH is enough.
 """
 
 from __future__ import annotations
@@ -74,7 +80,13 @@ Row = dict[str, Any]
 Key = tuple[str, str, int, str]  # set, noise, seed, contender
 OUT = Path(__file__).parent / "results" / "audit.json"
 DEV_SEEDS, SEEDS = (0,), (1, 2, 3)
-NOISES = ("symmetric:rate=0.08", "asymmetric-next:rate=0.15", "xia:rate=0.15", "chen:rate=0.1", "none")
+NOISES = (
+    "symmetric:rate=0.08",
+    "asymmetric-next:rate=0.15",
+    "xia:rate=0.15",
+    "chen:rate=0.1",
+    "none",
+)
 AXES = 64  # of the features that mistakes are planted by
 MAX_HGB_CATEGORIES = 255
 MODELS = {"lr": ("cleanlab-lr", "judge-lr"), "hgb": ("cleanlab-hgb", "judge-hgb")}
@@ -91,7 +103,7 @@ BAR = 0.02  # behind by more than this is behind
 load = cache(tablesets.load)
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------------------
 
 
 def columns_of(data: tablesets.LabelledSet) -> pd.DataFrame:
@@ -103,17 +115,31 @@ def standardised(frame: pd.DataFrame) -> Any:
     numbers = frame.select_dtypes("number").columns
     words = frame.columns.difference(numbers, sort=False)
     return make_column_transformer(
-        (make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()), numbers),
-        (make_pipeline(SimpleImputer(strategy="constant"), OneHotEncoder(handle_unknown="ignore")), words),
+        (
+            make_pipeline(
+                SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()
+            ),
+            numbers,
+        ),
+        (
+            make_pipeline(
+                SimpleImputer(strategy="constant"), OneHotEncoder(handle_unknown="ignore")
+            ),
+            words,
+        ),
     )
 
 
 @cache
 def axes(name: str) -> torch.Tensor:
-    """What mistakes are planted by: at most 64 principal axes of a set, (N, D), their largest variance 1."""
+    """What mistakes are planted by: at most 64 principal axes of a set, (N, D), their largest
+    variance 1.
+    """
     data = load(name)
     if data.images is not None:
-        x: Any = data.images.reshape(len(data.images), -1) / 255 - (data.images / 255).mean(0).reshape(1, -1)
+        x: Any = data.images.reshape(len(data.images), -1) / 255 - (data.images / 255).mean(
+            0
+        ).reshape(1, -1)
     elif data.text is not None:
         x = TfidfVectorizer(min_df=2).fit_transform(data.frame[data.text])
     else:
@@ -126,13 +152,17 @@ def axes(name: str) -> torch.Tensor:
 
 @cache
 def doubted(name: str, seed: int) -> torch.Tensor:
-    """Predictions of a network trained on clean labels, averaged over its epochs, which ``chen`` flips by, (N, K)."""
+    """Predictions of a network trained on clean labels, averaged over its epochs, which ``chen``
+    flips by, (N, K).
+    """
     data = load(name)
     classes, y = np.unique(data.frame[data.label].to_numpy(str), return_inverse=True)
     task = Task(NoisyData(axes(name), torch.from_numpy(y), tuple(classes), torch.arange(len(y))))
     settings = Settings(model="mlp:hidden=[64]", epochs=10, optimizer="adam:lr=1e-3")
     plain = get_method("ce", task, settings)
-    averages = train(task, Method(plain.loss, plain.head, (TrainingAverages(),)), settings, seed=seed).strategies[0]
+    averages = train(
+        task, Method(plain.loss, plain.head, (TrainingAverages(),)), settings, seed=seed
+    ).strategies[0]
     assert isinstance(averages, TrainingAverages)
     return averages.mean("probs")
 
@@ -143,12 +173,14 @@ def given_labels(data: tablesets.LabelledSet, noise: str, seed: int) -> Array:
         return data.frame[noise].to_numpy(str)
     classes, y = np.unique(data.frame[data.label].to_numpy(str), return_inverse=True)
     name = noise.partition(":")[0]
-    features = {"xia": lambda: axes(data.name), "chen": lambda: doubted(data.name, seed)}.get(name, lambda: None)()
+    features = {"xia": lambda: axes(data.name), "chen": lambda: doubted(data.name, seed)}.get(
+        name, lambda: None
+    )()
     drawn = get_noise(noise).corrupt(y, generator=seed, features=features, num_classes=len(classes))
     return classes[drawn.given.numpy()]
 
 
-# --- contenders -------------------------------------------------------------------------------------------------------
+# --- contenders -----------------------------------------------------------------------------------
 
 
 class Clock:
@@ -159,14 +191,24 @@ class Clock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cpu, self.wall = time.process_time() - self.began[0], time.perf_counter() - self.began[1]
+        self.cpu, self.wall = (
+            time.process_time() - self.began[0],
+            time.perf_counter() - self.began[1],
+        )
 
 
 def measured(clock: Clock, scores: dict[str, Array], flagged: Array, wrong: Array) -> Row:
     """The figures of one contender; ``scores`` are low for wrong labels."""
-    row: Row = {"flags": int(flagged.sum()), "cpu": round(clock.cpu, 2), "wall": round(clock.wall, 2)}
+    row: Row = {
+        "flags": int(flagged.sum()),
+        "cpu": round(clock.cpu, 2),
+        "wall": round(clock.wall, 2),
+    }
     if wrong.any():
-        row |= {name: round(float(average_precision_score(wrong, -score)), 4) for name, score in scores.items()}
+        row |= {
+            name: round(float(average_precision_score(wrong, -score)), 4)
+            for name, score in scores.items()
+        }
         row["f1"] = round(float(f1_score(wrong, flagged)), 4)
     return row
 
@@ -234,22 +276,29 @@ def by_us(who: str, data: tablesets.LabelledSet, names: Array, seed: int) -> dic
 
 def one_thread() -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # a class with fewer rows than folds, logistic regression that did not converge
+    # a class with fewer rows than folds, logistic regression that did not converge
+    warnings.simplefilter("ignore")
 
 
 def measure(name: str, noise: str, seed: int, contender: str, commit: str) -> list[Row]:
-    """The rows of one set, noise, seed and contender: with cleanlab's models two, its own and our judge's."""
+    """The rows of one set, noise, seed and contender: with cleanlab's models two, its own and our
+    judge's.
+    """
     data = load(name)
     with threadpool_limits(1):
         names = given_labels(data, noise, seed)
-        by_who = by_model(contender, data, names, seed) if contender in MODELS else by_us(contender, data, names, seed)
+        by_who = (
+            by_model(contender, data, names, seed)
+            if contender in MODELS
+            else by_us(contender, data, names, seed)
+        )
     wrong = float((names != data.frame[data.label].to_numpy(str)).mean())
     about = {"rows": len(names), "wrong": round(wrong, 4), "commit": commit}
     key = {"data": name, "noise": noise, "seed": seed}
     return [{**key, "who": who, **about, **figures} for who, figures in by_who.items()]
 
 
-# --- which rows -------------------------------------------------------------------------------------------------------
+# --- which rows -----------------------------------------------------------------------------------
 
 
 def key_of(row: Row) -> Key:
@@ -258,14 +307,24 @@ def key_of(row: Row) -> Key:
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
     """By set, kind of mistakes, seed and contender, whichever process was done first."""
-    orders = [{name: number for number, name in enumerate(names)} for names in (tablesets.SETS, NOISES)]
+    orders = [
+        {name: number for number, name in enumerate(names)} for names in (tablesets.SETS, NOISES)
+    ]
     return sorted(
-        rows, key=lambda row: (orders[0][row["data"]], orders[1].get(row["noise"], 0), row["noise"], *key_of(row)[2:])
+        rows,
+        key=lambda row: (
+            orders[0][row["data"]],
+            orders[1].get(row["noise"], 0),
+            row["noise"],
+            *key_of(row)[2:],
+        ),
     )
 
 
 def plan(options: argparse.Namespace, made: set[Key]) -> Iterator[Key]:
-    """Set, noise, seed and contender of the rows that are not there; sets that are not here are named."""
+    """Set, noise, seed and contender of the rows that are not there; sets that are not here are
+    named.
+    """
     default = [*tablesets.DEV] if options.dev else [*tablesets.LARGE, *tablesets.REPORT]
     for name in options.sets or default:
         try:
@@ -275,7 +334,9 @@ def plan(options: argparse.Namespace, made: set[Key]) -> Iterator[Key]:
             continue
         is_large = name in tablesets.LARGE
         noises = data.human or (NOISES[:1] if is_large else NOISES)
-        seeds = options.seeds or (DEV_SEEDS if name in tablesets.DEV else SEEDS[:1] if is_large else SEEDS)
+        seeds = options.seeds or (
+            DEV_SEEDS if name in tablesets.DEV else SEEDS[:1] if is_large else SEEDS
+        )
         known = [who for who in options.only if who != "hgb" or data.kind == "table"]
         for noise in noises:
             if options.noises and noise.partition(":")[0] not in options.noises:
@@ -286,7 +347,15 @@ def plan(options: argparse.Namespace, made: set[Key]) -> Iterator[Key]:
 
 def commit() -> str:
     try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7"]
+        command = [
+            "git",
+            "-C",
+            str(Path(__file__).parent),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=7",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("NOISEPROOF_COMMIT", "unknown")
@@ -307,11 +376,14 @@ def make_rows(options: argparse.Namespace, rows: list[Row]) -> list[Row]:
             by_key |= {key_of(row): row for row in done.result()}
             write_rows(options.out, in_order(by_key.values()))
             cpu = done.result()[0]["cpu"]
-            print(f"[{number}/{len(work)}] {' '.join(map(str, item))}: {cpu:.0f} s of CPU time", flush=True)
+            print(
+                f"[{number}/{len(work)}] {' '.join(map(str, item))}: {cpu:.0f} s of CPU time",
+                flush=True,
+            )
     return in_order(by_key.values())
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 Cells = dict[tuple[str, str], dict[str, dict[str, float]]]
 
@@ -323,7 +395,11 @@ def cells_of(rows: list[Row]) -> Cells:
         grouped[row["data"], row["noise"]][row["who"]].append(row)
     return {
         cell: {
-            who: {name: fmean(row[name] for row in own) for name in own[0] if isinstance(own[0][name], (int, float))}
+            who: {
+                name: fmean(row[name] for row in own)
+                for name in own[0]
+                if isinstance(own[0][name], (int, float))
+            }
             for who, own in by_who.items()
         }
         for cell, by_who in grouped.items()
@@ -347,17 +423,26 @@ def shown(value: float | None, form: str = ".3f") -> str:
 
 
 def table(cells: Cells) -> str:
-    """AP and F1 of each contender and the lead of thorough over the better of cleanlab's two, in Markdown."""
+    """AP and F1 of each contender and the lead of thorough over the better of cleanlab's two, in
+    Markdown.
+    """
     columns = ("cleanlab-lr", "cleanlab-hgb", "judge-lr", "judge-hgb", "fast", "thorough")
     timed = ("cleanlab-lr", "cleanlab-hgb", "fast", "thorough")
     head = " | ".join(
-        f"{figure}: cleanlab LR | HGB | judge LR | HGB | fast | thorough | lead" for figure in ("AP", "F1")
+        f"{figure}: cleanlab LR | HGB | judge LR | HGB | fast | thorough | lead"
+        for figure in ("AP", "F1")
     )
-    lines = [f"| set, mistakes | wrong | {head} | CPU s: LR, HGB, fast, thorough |", "| --- " * 17 + "|"]
+    lines = [
+        f"| set, mistakes | wrong | {head} | CPU s: LR, HGB, fast, thorough |",
+        "| --- " * 17 + "|",
+    ]
     for (name, noise), cell in cells.items():
         if noise == "none":
             continue
-        parts = [f"{name} {noise.replace(':rate=', ' ')}", f"{next(iter(cell.values()))['wrong']:.3f}"]
+        parts = [
+            f"{name} {noise.replace(':rate=', ' ')}",
+            f"{next(iter(cell.values()))['wrong']:.3f}",
+        ]
         for figure in ("ap", "f1"):
             values = [cell.get(who, {}).get(figure) for who in columns]
             cleanlab, ours = better_of_cleanlab(cell, [figure]), values[-1]
@@ -375,11 +460,16 @@ def clean_table(cells: Cells) -> str:
     shares: dict[str, list[float]] = defaultdict(list)
     for (name, noise), cell in cells.items():
         if noise == "none":
-            values = [100 * cell[who]["flags"] / cell[who]["rows"] if who in cell else None for who in columns]
+            values = [
+                100 * cell[who]["flags"] / cell[who]["rows"] if who in cell else None
+                for who in columns
+            ]
             for who, value in zip(columns, values, strict=True):
                 shares[who] += [] if value is None else [value]
             count = next(iter(cell.values()))["rows"]
-            lines.append(f"| {name} | {count:.0f} | {' | '.join(shown(value, '.1f') for value in values)} |")
+            lines.append(
+                f"| {name} | {count:.0f} | {' | '.join(shown(value, '.1f') for value in values)} |"
+            )
     means = (shown(fmean(shares[who]) if shares[who] else None, ".1f") for who in columns)
     return "\n".join([*lines, f"| mean | | {' | '.join(means)} |"]) if shares else ""
 
@@ -390,10 +480,15 @@ def model_table(cells: Cells) -> str:
     common = [cell for cell in cells.values() if all("f1" in cell.get(who, {}) for who in columns)]
     if not common:
         return ""
-    cleanlab = {figure: [better_of_cleanlab(cell, [figure]) for cell in common] for figure in ("ap", "f1")}
+    cleanlab = {
+        figure: [better_of_cleanlab(cell, [figure]) for cell in common] for figure in ("ap", "f1")
+    }
     lines = [f"| judged by, {len(common)} rows | AP | F1 |", "| --- " * 3 + "|"]
     if None not in cleanlab["ap"]:
-        lines.append(f"| cleanlab, the better of two | {' | '.join(shown(fmean(v)) for v in cleanlab.values())} |")  # type: ignore[arg-type]
+        lines.append(
+            "| cleanlab, the better of two |"
+            f" {' | '.join(shown(fmean(v)) for v in cleanlab.values())} |"
+        )  # type: ignore[arg-type]
     for who in columns:
         values = (fmean(cell[who][figure] for cell in common) for figure in ("ap", "f1"))
         lines.append(f"| {who} | {' | '.join(map(shown, values))} |")
@@ -412,42 +507,52 @@ def summary(cells: Cells) -> str:
             leads = {
                 cell: round(by_who[who][figure] - cleanlab, 4)
                 for cell, by_who in cells.items()
-                if figure in by_who.get(who, {}) and (cleanlab := better_of_cleanlab(by_who, beside)) is not None
+                if figure in by_who.get(who, {})
+                and (cleanlab := better_of_cleanlab(by_who, beside)) is not None
             }
             if not leads:
                 continue
             far = sorted((lead, cell) for cell, lead in leads.items() if lead < -BAR)
             listed = ", ".join(f"{' '.join(cell)} {lead:+.3f}" for lead, cell in far) or "none"
             lines.append(
-                f"* {who}, {figure.upper()}{of}: mean lead {fmean(leads.values()):+.3f} over {len(leads)} rows; "
-                f"behind in {sum(lead < 0 for lead in leads.values())}, by more than {BAR} in {len(far)}: {listed}"
+                f"* {who}, {figure.upper()}{of}: mean lead {fmean(leads.values()):+.3f} over"
+                f" {len(leads)} rows; behind in {sum(lead < 0 for lead in leads.values())}, by more"
+                f" than {BAR} in {len(far)}: {listed}"
             )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     comma = lambda words: words.split(",")  # noqa: E731
     parser.add_argument("--dev", action="store_true", help="the sets that constants are chosen on")
     parser.add_argument("--sets", type=comma, help="names of sets, with commas")
     parser.add_argument("--noises", type=comma, help="kinds of mistakes, such as symmetric,none")
     parser.add_argument("--seeds", type=lambda words: tuple(map(int, comma(words))))
-    parser.add_argument("--only", type=comma, default=[*MODELS, *OURS], help="names above; ours; cleanlab")
+    parser.add_argument(
+        "--only", type=comma, default=[*MODELS, *OURS], help="names above; ours; cleanlab"
+    )
     parser.add_argument("--fresh", action="store_true", help="make rows again that are in the file")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of rows")
-    parser.add_argument("--table", action="store_true", help="only print the tables of what is there")
+    parser.add_argument(
+        "--table", action="store_true", help="only print the tables of what is there"
+    )
     options = parser.parse_args()
     groups = {"ours": [*OURS], "cleanlab": [*MODELS]}
     options.only = [who for word in options.only for who in groups.get(word, [word])]
     for word in (options.sets or []) + options.only:
         if word not in tablesets.SETS and word not in CONTENDERS:
             parser.error(
-                f"Expected sets of {', '.join(tablesets.SETS)} and contenders of {', '.join(CONTENDERS)}, got {word!r}."
+                f"Expected sets of {', '.join(tablesets.SETS)} and contenders of"
+                f" {', '.join(CONTENDERS)}, got {word!r}."
             )
     if find_spec("cleanlab") is None:
         print(
-            "cleanlab is not here, so its rows and the judge's are not made. `pip install cleanlab==2.9.0` brings it."
+            "cleanlab is not here, so its rows and the judge's are not made. `pip install"
+            " cleanlab==2.9.0` brings it."
         )
         options.only = [who for who in options.only if who not in MODELS]
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
@@ -455,7 +560,11 @@ def main() -> None:
         rows = make_rows(options, rows)
     known = options.sets or (tablesets.DEV if options.dev else tablesets.SETS)
     cells = cells_of(in_order(row for row in rows if row["data"] in known))
-    print("\n\n".join(filter(None, (table(cells), clean_table(cells), model_table(cells), summary(cells)))))
+    print(
+        "\n\n".join(
+            filter(None, (table(cells), clean_table(cells), model_table(cells), summary(cells)))
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/bench.py [--experiments 1000] [--out FILE]
 
-Everything but the training is real: experiments are read from TOML and checked, data is loaded and corrupted, locks are
-taken, results written to the disk, and a second call finds nothing left to do.
+Everything but the training is real: experiments are read from TOML and checked, data is loaded and
+corrupted, locks are taken, results written to the disk, and a second call finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ seed = {seeds}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--experiments", type=int, default=1000)
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "bench.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    trained = train(prepare(get_dataset("digits")), "ce", Settings(epochs=1, model="mlp:hidden=[8]"))
+    trained = train(
+        prepare(get_dataset("digits")), "ce", Settings(epochs=1, model="mlp:hidden=[8]")
+    )
 
-    def fit(jobs: Iterable[Job], *, finished: Callable[[int, Outcome], None], **others: object) -> list[Outcome]:
+    def fit(
+        jobs: Iterable[Job], *, finished: Callable[[int, Outcome], None], **others: object
+    ) -> list[Outcome]:
         number = -1
         for number, _ in enumerate(jobs):  # made as they are asked for, each with its task
             finished(number, trained)
@@ -59,7 +65,8 @@ def main() -> None:
             seconds[what] = time.perf_counter() - start
             assert len(results) == len(experiments)
     rows: list[dict[str, object]] = [
-        {"what": what, "experiments": len(experiments), "seconds": round(value, 3)} for what, value in seconds.items()
+        {"what": what, "experiments": len(experiments), "seconds": round(value, 3)}
+        for what, value in seconds.items()
     ]
     for row in rows:
         print(row)

@@ -1,10 +1,12 @@
-"""What checksums cost: checkpoints of 10 million weights with and without, and the digest of 50 000 CIFAR images.
+"""What checksums cost: checkpoints of 10 million weights with and without, and the digest of 50 000
+CIFAR images.
 
     python benchmarks/checkpoints.py [--quick] [--threads 1]
 
-A checkpoint holds the weights of an MLP and both moments of Adam, 120 MB. The baseline writes and reads the same
-tensors by safetensors, with the same copies, sync and rename, as versions without checksums did. All by turns in random
-order; a row is the median in ms with its p20 and p80, and the median ratio within a round.
+A checkpoint holds the weights of an MLP and both moments of Adam, 120 MB. The baseline writes and
+reads the same tensors by safetensors, with the same copies, sync and rename, as versions without
+checksums did. All by turns in random order; a row is the median in ms with its p20 and p80, and the
+median ratio within a round.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def make_state() -> dict[str, Any]:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.randn(4, 2200)).sum().backward()
     optimizer.step()
-    return {"models": [model.state_dict()], "optimizers": [optimizer.state_dict()["state"]], "step": 1}
+    return {
+        "models": [model.state_dict()],
+        "optimizers": [optimizer.state_dict()["state"]],
+        "step": 1,
+    }
 
 
 def save_before(path: Path, state: dict[str, Any]) -> None:
@@ -56,19 +62,31 @@ def load_before(path: Path) -> object:
 
 
 def copied(state: Any) -> object:
-    """Copy what was read, as models and optimisers do: safetensors reads a file only where it is used."""
+    """Copy what was read, as models and optimisers do: safetensors reads a file only where it is
+    used.
+    """
     tensors: dict[str, Tensor] = {}
     return _take_tensors(state, tensors)
 
 
 def row(task: str, seconds: dict[str, list[float]], bar: float | None = None) -> dict[str, object]:
-    times = {name: [round(1e3 * value, 2) for value in quantiles(values)] for name, values in seconds.items()}
+    times = {
+        name: [round(1e3 * value, 2) for value in quantiles(values)]
+        for name, values in seconds.items()
+    }
     ratio = [round(value, 3) for value in against(seconds, "before")["now"]]
-    return {"task": task, **{f"{name}_ms": value for name, value in times.items()}, "ratio": ratio, "bar": bar}
+    return {
+        "task": task,
+        **{f"{name}_ms": value for name, value in times.items()},
+        "ratio": ratio,
+        "bar": bar,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, nothing written")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -88,7 +106,10 @@ def main() -> None:
         ]
     hashing = {"before": lambda: checksum(images), "now": lambda: digest(images)}
     rows.append(
-        row("digest of 50 000 images of CIFAR; before: of 1 000 of them", interleave(hashing, rounds=rounds, calls=3))
+        row(
+            "digest of 50 000 images of CIFAR; before: of 1 000 of them",
+            interleave(hashing, rounds=rounds, calls=3),
+        )
     )
     rows[-1]["bar_ms"] = DIGEST_BAR
     print(*rows, sep="\n")

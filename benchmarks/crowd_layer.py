@@ -1,11 +1,13 @@
-"""Training from the three annotators of CIFAR-10N: each label by itself, through `crowd-layer`, or their consensus.
+"""Training from the three annotators of CIFAR-10N: each label by itself, through `crowd-layer`, or
+their consensus.
 
     python benchmarks/crowd_layer.py [--data DIR] [--out FILE]
 
-2 000 photos with three labels each, tested on 1 000 others with their true labels; features of EfficientNet-Lite0,
-which ImageNet taught, on the 128 main axes of both; a network with one hidden layer. Rows of single labels are three
-times as many, so that they are trained for a third of the epochs: all have the same number of steps. Accuracies are
-those after the last epoch. ``DIR`` as in crowd.py.
+2 000 photos with three labels each, tested on 1 000 others with their true labels; features of
+EfficientNet-Lite0, which ImageNet taught, on the 128 main axes of both; a network with one hidden
+layer. Rows of single labels are three times as many, so that they are trained for a third of the
+epochs: all have the same number of steps. Accuracies are those after the last epoch. ``DIR`` as in
+crowd.py.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ def measure(folder: Path) -> list[dict[str, Any]]:
     def task(labels: Any, noise: str | None = None) -> Any:
         return prepare(from_arrays(x, labels, classes=names, test=test), noise)
 
-    combined = {method: consensus(votes, 10, method=method).label for method in ("majority", "dawid-skene", "pooled")}
+    combined = {
+        method: consensus(votes, 10, method=method).label
+        for method in ("majority", "dawid-skene", "pooled")
+    }
     single = task(truth, f"file:path={path},annotators=all")
     runs: list[tuple[str, str, Any, int]] = [
         *((f"{name} of the three", "ce", task(label), EPOCHS) for name, label in combined.items()),
@@ -54,23 +59,34 @@ def measure(folder: Path) -> list[dict[str, Any]]:
         ("majority of the three", "gce", task(combined["majority"]), EPOCHS),
         ("true labels", "ce", task(truth), EPOCHS),
     ]
-    right = {f"{name} of the three": float((label == truth).mean()) for name, label in combined.items()}
+    right = {
+        f"{name} of the three": float((label == truth).mean()) for name, label in combined.items()
+    }
     right |= {"each label": float((table == truth[:, None]).mean()), "true labels": 1.0}
     rows = []
     for seed in SEEDS:
         for labels, method, prepared, epochs in runs:
             settings = Settings(epochs=epochs, model=MODEL)
             accuracy = train(prepared, method, settings, seed=seed).metrics[-1]["test_accuracy"]
-            rows.append({
-                "data": "CIFAR-10N", "labels": labels, "right": right.get(labels), "method": method, "seed": seed,
-                "epochs": epochs, "accuracy": round(accuracy, 4),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "data": "CIFAR-10N",
+                    "labels": labels,
+                    "right": right.get(labels),
+                    "method": method,
+                    "seed": seed,
+                    "epochs": epochs,
+                    "accuracy": round(accuracy, 4),
+                }
+            )
             print(*rows[-1].values(), sep="\t", flush=True)
     return rows
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("/tmp/noiseproof-data"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

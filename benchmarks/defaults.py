@@ -1,18 +1,20 @@
-"""Every method at its defaults on fifteen sets: which diverge, and how accurate they are beside cross entropy.
+"""Every method at its defaults on fifteen sets: which diverge, and how accurate they are beside
+cross entropy.
 
-    python benchmarks/defaults.py --pack data/defaults     # on a machine that has the sets: write them, 5 minutes
-    python benchmarks/defaults.py --data data/defaults [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 500]
-    python benchmarks/defaults.py --sets rare --seeds 10   # a set of ``DEV``, on which constants were chosen
-    python benchmarks/defaults.py --table                  # write the tables of docs/methods.md from the results
+    python benchmarks/defaults.py --pack data/defaults     # on a machine that has the sets: write
+    them, 5 minutes python benchmarks/defaults.py --data data/defaults [--seeds 0,1,2] [--processes
+    12] [--out FILE] [--seconds 500] python benchmarks/defaults.py --sets rare --seeds 10   # a set
+    of ``DEV``, on which constants were chosen python benchmarks/defaults.py --table
+    # write the tables of docs/methods.md from the results
 
-Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained features, digits as
-images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random, or those that people gave (CIFAR-10N,
-CIFAR-100N). Constants of methods were chosen with accuracies on the sets of ``CHOSEN_ON`` in view, or on those of
-``DEV`` and ``CLOTHES``, which are not in the table; the others only report. A seed draws the split into training and
-test rows, the noise and the run. Model, optimiser and all else are what ``noiseproof train`` does by default, other
-than the epochs.
-Runs are written to benchmarks/results once all are there; ``auto.py`` and docs/methods.md compare them. Real sets are
-those of ``tablesets.py``, which says where they come from.
+Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained
+features, digits as images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random,
+or those that people gave (CIFAR-10N, CIFAR-100N). Constants of methods were chosen with accuracies
+on the sets of ``CHOSEN_ON`` in view, or on those of ``DEV`` and ``CLOTHES``, which are not in the
+table; the others only report. A seed draws the split into training and test rows, the noise and the
+run. Model, optimiser and all else are what ``noiseproof train`` does by default, other than the
+epochs. Runs are written to benchmarks/results once all are there; ``auto.py`` and docs/methods.md
+compare them. Real sets are those of ``tablesets.py``, which says where they come from.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ RANDOM = ("none", "symmetric:rate=0.2", "symmetric:rate=0.4")
 
 
 class Set(NamedTuple):
-    """How many rows a set trains on, for how many epochs, with which noise, and at most how many are for the test."""
+    """How many rows a set trains on, for how many epochs, with which noise, and at most how many
+    are for the test.
+    """
 
     rows: int
     epochs: int
@@ -72,7 +76,8 @@ CHOSEN_ON = ("wine", "breast_cancer", "digits", "classes100")
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 MANY = ("classes100", "classes200", "cifar100n")
 FEW = tuple(name for name in SETS if name not in (*MANY, "mnist"))
-COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of the table: sets and labels of a mean
+# of the table: sets and labels of a mean
+COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "clean": (FEW, ("none",)),
     "20 %": (FEW, ("symmetric:rate=0.2",)),
     "40 %": (FEW, ("symmetric:rate=0.4",)),
@@ -81,10 +86,16 @@ COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of the table:
     "many, 40 %": (MANY, ("symmetric:rate=0.4", "noisy")),
 }
 WORST = ("clean", "40 %")  # columns whose lowest set is named
-MADE = {"hundred": (3, 8, 1.0), "classes100": (100, 32, 1.0), "classes200": (200, 40, 0.9), "rows50k": (10, 12, 1.1)}
+MADE = {
+    "hundred": (3, 8, 1.0),
+    "classes100": (100, 32, 1.0),
+    "classes200": (200, 40, 0.9),
+    "rows50k": (10, 12, 1.1),
+}
 
 
-DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {  # shares of classes, clusters of each, features, …
+# shares of classes, clusters of each, features, …
+DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {
     "rare": (Set(2000, 20), [0.97, 0.03], 2, 6, 1.2, 101),
     "quarter": (Set(1500, 25), [0.75, 0.25], 3, 10, 0.45, 102),
     "curved": (Set(2000, 20), [0.65, 0.35], 6, 4, 1.3, 103),
@@ -98,7 +109,8 @@ DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {  # shares of c
     "tenth": (Set(1500, 25), [0.87, 0.13], 3, 64, 0.5, 110),
     "overlap": (Set(3000, 15), [1 / 100] * 100, 2, 64, 0.45, 109),
 }
-CLOTHES = {"clothes": Set(1000, 20, test=500), "pixels": Set(2000, 20)}  # Fashion-MNIST as images, and as numbers
+# Fashion-MNIST as images, and as numbers
+CLOTHES = {"clothes": Set(1000, 20, test=500), "pixels": Set(2000, 20)}
 
 
 class Job(NamedTuple):
@@ -108,7 +120,9 @@ class Job(NamedTuple):
     seed: int
 
 
-def gaussians(classes: int, features: int, spread: float, rows: int, *, seed: int) -> dict[str, NDArray[Any]]:
+def gaussians(
+    classes: int, features: int, spread: float, rows: int, *, seed: int
+) -> dict[str, NDArray[Any]]:
     """Unit normals around centres that are normal, too, with a standard deviation of ``spread``."""
     draw = np.random.default_rng(seed)
     y = draw.integers(0, classes, rows)
@@ -165,7 +179,10 @@ def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
     if name in CLOTHES:
         images = get_dataset("fashion-mnist").test
         x = images.x.numpy()
-        return {"x": x if name == "clothes" else x.reshape(len(x), -1) / np.float32(255), "y": images.y.numpy()}
+        return {
+            "x": x if name == "clothes" else x.reshape(len(x), -1) / np.float32(255),
+            "y": images.y.numpy(),
+        }
     if name in DEV:
         size, *shape, seed = DEV[name]
         return clusters(*shape, size.rows + size.test, seed=seed)
@@ -205,13 +222,17 @@ def task(name: str, noise: str, seed: int, folder: str) -> Task:
 
 def run(job: Job, folder: str) -> Row:
     settings = Settings(epochs=set_of(job.set).epochs)
-    return job._asdict() | outcome(lambda: task(job.set, job.noise, job.seed, folder), job.method, settings, job.seed)
+    return job._asdict() | outcome(
+        lambda: task(job.set, job.noise, job.seed, folder), job.method, settings, job.seed
+    )
 
 
 def with_gains(rows: Sequence[Row]) -> pd.DataFrame:
     """The runs, each with what it gains over ``ce`` on the same labels with the same seed."""
     runs = pd.DataFrame([row for row in rows if "accuracy" in row])
-    runs = runs.merge(runs[runs["method"] == "ce"], on=["set", "noise", "seed"], suffixes=("", "_of_ce"))
+    runs = runs.merge(
+        runs[runs["method"] == "ce"], on=["set", "noise", "seed"], suffixes=("", "_of_ce")
+    )
     runs["gain"] = runs["accuracy"] - runs["accuracy_of_ce"]
     return runs
 
@@ -223,7 +244,9 @@ def table(rows: Sequence[Row]) -> str:
     lines: dict[str, tuple[float, str]] = {}
     for method, own in runs.groupby("method"):
         by_set = {
-            title: own[own["set"].isin(sets) & own["noise"].isin(noises)].groupby("set")["gain"].mean()
+            title: (
+                own[own["set"].isin(sets) & own["noise"].isin(noises)].groupby("set")["gain"].mean()
+            )
             for title, (sets, noises) in COLUMNS.items()
         }
         means = [gains.mean() for gains in by_set.values()]
@@ -238,10 +261,17 @@ def table(rows: Sequence[Row]) -> str:
 
 def misses(rows: Sequence[Row]) -> str:
     """How often each method misses the bars, against ``ce`` on the same labels."""
-    gains = with_gains(rows).groupby(["method", "noise", "set"])["gain"].agg(["mean", "sem"]).reset_index()
+    gains = (
+        with_gains(rows)
+        .groupby(["method", "noise", "set"])["gain"]
+        .agg(["mean", "sem"])
+        .reset_index()
+    )
     is_clean = gains["noise"] == "none"
     is_judged_noise = ~gains["noise"].isin(["none", "symmetric:rate=0.2"])
-    below = (is_clean & (gains["mean"] < -0.03)) | (is_judged_noise & (gains["mean"] < -2 * gains["sem"]))
+    below = (is_clean & (gains["mean"] < -0.03)) | (
+        is_judged_noise & (gains["mean"] < -2 * gains["sem"])
+    )
     count = gains[below].groupby("method").size().reindex(METHODS, fill_value=0)
     lines = ["| misses | methods |", "| --- | --- |"]
     for number, methods in sorted(count.groupby(count).groups.items()):
@@ -259,11 +289,21 @@ def write_tables() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data/defaults"), help="folder that --pack wrote")
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the sets to this folder, and stop")
-    parser.add_argument("--table", action="store_true", help="write the tables of docs/methods.md, and stop")
-    parser.add_argument("--methods", default=",".join(METHODS), help="names or specs, separated by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/defaults"), help="folder that --pack wrote"
+    )
+    parser.add_argument(
+        "--pack", type=Path, metavar="FOLDER", help="write the sets to this folder, and stop"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="write the tables of docs/methods.md, and stop"
+    )
+    parser.add_argument(
+        "--methods", default=",".join(METHODS), help="names or specs, separated by commas"
+    )
     parser.add_argument("--sets", default=",".join(SETS), help="names, separated by commas")
     add_options(parser, "runs/defaults.jsonl", "0,1,2")
     options = parser.parse_args()
@@ -275,8 +315,13 @@ def main() -> None:
         return
     names = options.sets.split(",")
     known = {*MADE, *DEV, *CLOTHES}
-    if missing := [name for name in names if name not in known and not (options.data / f"{name}.npz").exists()]:
-        sys.exit(f"No {', '.join(missing)} in {options.data}: write the sets with --pack, or leave them out by --sets.")
+    if missing := [
+        name for name in names if name not in known and not (options.data / f"{name}.npz").exists()
+    ]:
+        sys.exit(
+            f"No {', '.join(missing)} in {options.data}: write the sets with --pack, or leave them"
+            " out by --sets."
+        )
     jobs = [
         Job(method, name, noise, int(seed))
         for seed in options.seeds.split(",")
@@ -284,8 +329,16 @@ def main() -> None:
         for noise in set_of(name).noises
         for method in re.split(r",(?!\w+=)", options.methods)  # not at the commas inside a spec
     ]
-    rows = run_all(partial(run, folder=str(options.data)), jobs, options.out, options.processes, options.seconds)
-    if len(jobs) == sum(len(each.noises) for each in SETS.values()) * len(METHODS) * len(options.seeds.split(",")):
+    rows = run_all(
+        partial(run, folder=str(options.data)),
+        jobs,
+        options.out,
+        options.processes,
+        options.seconds,
+    )
+    if len(jobs) == sum(len(each.noises) for each in SETS.values()) * len(METHODS) * len(
+        options.seeds.split(",")
+    ):
         write_rows(RESULTS, rows)
 
 

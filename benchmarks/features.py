@@ -2,11 +2,11 @@
 
     NOISEPROOF_DATA=… python benchmarks/features.py [--only photos] [--dev] [--table]
 
-Pictures: 4 000 photos of CIFAR-10 with CIFAR-10N's three human labellings. Texts: sms, packages and nouns of
-``tablesets.py`` with 15 % of the labels replaced at random (seed 1). All are sets to report on; ``--dev`` measures
-texts to choose on, fortunes and verbs, and is not written. Thorough and fast, all else by default (seed 1). Seconds are
-CPU time on one thread: of the features, and of the audit without them. The file is written after each row, and rows in
-it are not made again.
+Pictures: 4 000 photos of CIFAR-10 with CIFAR-10N's three human labellings. Texts: sms, packages and
+nouns of ``tablesets.py`` with 15 % of the labels replaced at random (seed 1). All are sets to
+report on; ``--dev`` measures texts to choose on, fortunes and verbs, and is not written. Thorough
+and fast, all else by default (seed 1). Seconds are CPU time on one thread: of the features, and of
+the audit without them. The file is written after each row, and rows in it are not made again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HUMAN = ("aggregate", "random1", "worst")
 CELLS = [
     *(("cifar10n", human, name) for name in PICTURES for human in HUMAN),
     *((data, "", name) for data in ("sms", "packages", "nouns") for name in TEXT),
-]  # fmt: skip
+]
 DEV = [(data, "", name) for data in ("fortunes", "verbs") for name in TEXT]
 
 
@@ -78,9 +78,14 @@ def measure(data: str, human: str, name: str) -> dict[str, Any]:
     y, given = labels(data, human)
     wrong, K = given != y, int(y.max()) + 1
     row: dict[str, Any] = {
-        "data": data, "noise": human or f"planted {RATE}", "features": name, "rows": len(y), "columns": x.shape[1],
-        "wrong": round(float(wrong.mean()), 4), "feature_seconds": round(seconds, 1),
-    }  # fmt: skip
+        "data": data,
+        "noise": human or f"planted {RATE}",
+        "features": name,
+        "rows": len(y),
+        "columns": x.shape[1],
+        "wrong": round(float(wrong.mean()), 4),
+        "feature_seconds": round(seconds, 1),
+    }
     for mode in ("fast", "thorough"):
         began = time.process_time()
         if mode == "fast":
@@ -98,7 +103,10 @@ def measure(data: str, human: str, name: str) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| data, noise | features | AP: fast, thorough | F1: fast, thorough | CPU s: features, fast, thorough |"]
+    lines = [
+        "| data, noise | features | AP: fast, thorough | F1: fast, thorough | CPU s: features,"
+        " fast, thorough |"
+    ]
     lines.append("| --- " * 5 + "|")
     for row in rows:
         ap, f1, seconds = (
@@ -111,17 +119,28 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help="one set")
-    parser.add_argument("--dev", action="store_true", help="the sets to choose on, which are not written")
-    parser.add_argument("--table", action="store_true", help="only print the table of what is there")
+    parser.add_argument(
+        "--dev", action="store_true", help="the sets to choose on, which are not written"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="only print the table of what is there"
+    )
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() and not options.dev else []
+    rows: list[dict[str, Any]] = (
+        json.loads(OUT.read_text())["rows"] if OUT.exists() and not options.dev else []
+    )
     torch.set_num_threads(1)
     with threadpool_limits(1):
         for cell in [] if options.table else DEV if options.dev else CELLS:
             done = [(row["data"], row["noise"], row["features"]) for row in rows]
-            if options.only in (None, cell[0]) and (cell[0], cell[1] or f"planted {RATE}", cell[2]) not in done:
+            if (
+                options.only in (None, cell[0])
+                and (cell[0], cell[1] or f"planted {RATE}", cell[2]) not in done
+            ):
                 rows.append(measure(*cell))
                 print(table(rows[-1:]).splitlines()[-1], flush=True)
                 if not options.dev:

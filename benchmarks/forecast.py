@@ -1,11 +1,13 @@
-"""How often the forecast before training agrees with published results: thresholds, and cells they were not set on.
+"""How often the forecast before training agrees with published results: thresholds, and cells they
+were not set on.
 
     python benchmarks/forecast.py
 
-A cell's outcome is its accuracy without added noise over that of cross entropy beside it: from 0.9 it learns, from 0.5
-partly, else it underfits. Thresholds are the geometric means of the two neighbours that they must keep apart among the
-cells of curriculum paper, Table 2 and bias paper, Table 3; bias paper, Table 2 is held out, and so are curriculum
-paper, Tables 3 and 4. Nothing is trained.
+A cell's outcome is its accuracy without added noise over that of cross entropy beside it: from 0.9
+it learns, from 0.5 partly, else it underfits. Thresholds are the geometric means of the two
+neighbours that they must keep apart among the cells of curriculum paper, Table 2 and bias paper,
+Table 3; bias paper, Table 2 is held out, and so are curriculum paper, Tables 3 and 4. Nothing is
+trained.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def loss_of(method: str, dataset: str, num_classes: int) -> Loss:
     """The loss of a table's method on this dataset."""
     labels = torch.arange(num_classes)
     data = NoisyData(
-        x=torch.zeros(num_classes, 1), given=labels, classes=tuple(map(str, labels.tolist())), index=labels
+        x=torch.zeros(num_classes, 1),
+        given=labels,
+        classes=tuple(map(str, labels.tolist())),
+        index=labels,
     )
     return get_method(method, Task(data, dataset=dataset.partition(":")[0]), Settings()).loss
 
@@ -66,19 +71,31 @@ def _forecast(spec: str, num_classes: int) -> Forecast:
 
 
 def read_cells(table: str, column: str) -> list[Cell]:
-    """The cells of a table's column; with an empty name of all columns, each of which is a number of classes."""
+    """The cells of a table's column; with an empty name of all columns, each of which is a number
+    of classes.
+    """
     published = [cell for cell in load_table(table).cells if not column or cell.column == column]
     reference: dict[Any, float] = {}
     for cell in published:
         if cell.row.rstrip(" ‡") == "CE":
-            reference |= dict.fromkeys([(cell.block, cell.column), cell.column], cell.published.mean)
+            reference |= dict.fromkeys(
+                [(cell.block, cell.column), cell.column], cell.published.mean
+            )
     cells = []
     for cell in published:
-        classes = CLASSES[cell.fields["dataset"].partition(":")[0]] if column else int(cell.column.split()[0])
+        classes = (
+            CLASSES[cell.fields["dataset"].partition(":")[0]]
+            if column
+            else int(cell.column.split()[0])
+        )
         loss = loss_of(cell.fields["method"], cell.fields["dataset"], classes)
-        share = cell.published.mean / reference.get((cell.block, cell.column), reference[cell.column])
+        share = cell.published.mean / reference.get(
+            (cell.block, cell.column), reference[cell.column]
+        )
         block = cell.block or f"WebVision, {classes} classes"
-        cells.append(Cell(table, block, cell.row, cell.published.mean, share, _forecast(str(loss), classes)))
+        cells.append(
+            Cell(table, block, cell.row, cell.published.mean, share, _forecast(str(loss), classes))
+        )
     return cells
 
 
@@ -96,14 +113,19 @@ def thresholds(cells: list[Cell]) -> tuple[float, float, float]:
 
 
 def by_one_number(rows: list[dict[str, Any]], number: str) -> dict[str, int]:
-    """The number of cells of each table that one number gets right, with its best thresholds on the tables SET_ON."""
+    """The number of cells of each table that one number gets right, with its best thresholds on the
+    tables SET_ON.
+    """
     of_set = [row for row in rows if row["set_on"]]
     values = sorted({row[number] for row in of_set})
     cuts = [0.0, *(math.sqrt(low * high) for low, high in pairwise(values)), math.inf]
 
     def agrees(row: dict[str, Any], partly: float, learns: float) -> bool:
         value = row[number]
-        return bool(row["outcome"] == ("learns" if value >= learns else "partly" if value >= partly else "underfits"))
+        return bool(
+            row["outcome"]
+            == ("learns" if value >= learns else "partly" if value >= partly else "underfits")
+        )
 
     best = max(
         ((partly, learns) for partly in cuts for learns in cuts if partly <= learns),
@@ -113,21 +135,34 @@ def by_one_number(rows: list[dict[str, Any]], number: str) -> dict[str, int]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     torch.set_num_threads(1)
     rows = []
     for tables in (SET_ON, HELD_OUT):
         cells = [cell for table, column in tables.items() for cell in read_cells(table, column)]
         if tables is SET_ON:
-            print("thresholds: LEARNS {:.4f}, PARTLY {:.4f}, SLOW {:.0f}".format(*thresholds(cells)))
+            print(
+                "thresholds: LEARNS {:.4f}, PARTLY {:.4f}, SLOW {:.0f}".format(*thresholds(cells))
+            )
             print(f"in use:     LEARNS {LEARNS:.4f}, PARTLY {PARTLY:.4f}, SLOW {SLOW:.0f}")
         for cell in cells:
-            rows.append({
-                "table": cell.table, "set_on": tables is SET_ON, "block": cell.block, "row": cell.row,
-                "loss": cell.forecast.loss, "classes": cell.forecast.num_classes, "accuracy": cell.accuracy,
-                "share_of_ce": round(cell.share, 3), "outcome": cell.outcome, "forecast": cell.forecast.answer,
-                **{name: float(f"{getattr(cell.forecast, name):.4g}") for name in NUMBERS},
-            })  # fmt: skip
+            rows.append(
+                {
+                    "table": cell.table,
+                    "set_on": tables is SET_ON,
+                    "block": cell.block,
+                    "row": cell.row,
+                    "loss": cell.forecast.loss,
+                    "classes": cell.forecast.num_classes,
+                    "accuracy": cell.accuracy,
+                    "share_of_ce": round(cell.share, 3),
+                    "outcome": cell.outcome,
+                    "forecast": cell.forecast.answer,
+                    **{name: float(f"{getattr(cell.forecast, name):.4g}") for name in NUMBERS},
+                }
+            )
         for table in tables:
             of_table = [cell for cell in cells if cell.table == table]
             agree = Counter(cell.outcome == cell.forecast.answer for cell in of_table)[True]
@@ -136,7 +171,10 @@ def main() -> None:
             print(f"{table}: {agree} of {len(of_table)} agree{held_out}; {learn} learn")
             for cell in of_table:
                 if cell.outcome != cell.forecast.answer:
-                    print(f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE, {cell.forecast.answer}")
+                    print(
+                        f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE,"
+                        f" {cell.forecast.answer}"
+                    )
     for number in ("weight", "start"):
         print(f"by {number} alone: {by_one_number(rows, number)} agree")
     write_rows(Path(__file__).parent / "results" / "forecast.json", rows)

@@ -1,11 +1,13 @@
-"""What the Gaussian likelihoods cost against what one would write with ``torch.distributions``, forward and backward.
+"""What the Gaussian likelihoods cost against what one would write with ``torch.distributions``,
+forward and backward.
 
     python benchmarks/gaussian.py [--quick] [--threads 1]
 
-``ln`` against ``torch.distributions.LowRankMultivariateNormal`` with the same covariance, both from labels to the
-gradients of the mean and the root, the baseline with its default checks (``torch.compile`` turns them off for the whole
-process, hence the row without); ``het`` against all noise at once through autograd. A row is the median time in
-microseconds with p20 and p80 over rounds; ``speedup`` is the median, with p20 and p80, of the ratio within a round.
+``ln`` against ``torch.distributions.LowRankMultivariateNormal`` with the same covariance, both from
+labels to the gradients of the mean and the root, the baseline with its default checks
+(``torch.compile`` turns them off for the whole process, hence the row without); ``het`` against all
+noise at once through autograd. A row is the median time in microseconds with p20 and p80 over
+rounds; ``speedup`` is the median, with p20 and p80, of the ratio within a round.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def all_at_once(mean: Tensor, scale: Tensor, y: Tensor, samples: int) -> Tensor:
     return F.nll_loss(log_p, y)
 
 
-def step(loss: Callable[..., Tensor], mean: Tensor, spread: Tensor, y: Tensor) -> Callable[[], None]:
+def step(
+    loss: Callable[..., Tensor], mean: Tensor, spread: Tensor, y: Tensor
+) -> Callable[[], None]:
     def run() -> None:
         mean.grad = spread.grad = None
         loss(mean, spread, y).backward()
@@ -71,15 +75,23 @@ def rows(
         low, median, high = (round(1e6 * t) for t in quantiles(times))
         row: dict[str, object] = {"loss": name, "size": size, "us": median, "p20": low, "p80": high}
         if name != baseline:
-            slow, ratio, fast = quantiles([b / t for b, t in zip(seconds[baseline], times, strict=True)])
-            row |= {"speedup": round(ratio, 1), "speedup_p20": round(slow, 1), "speedup_p80": round(fast, 1)}
+            slow, ratio, fast = quantiles(
+                [b / t for b, t in zip(seconds[baseline], times, strict=True)]
+            )
+            row |= {
+                "speedup": round(ratio, 1),
+                "speedup_p20": round(slow, 1),
+                "speedup_p80": round(fast, 1),
+            }
             if bar is not None and name.startswith("ln"):
                 row |= {"bar": bar, "verdict": "ok" if ratio >= bar else "under"}
         found.append(row)
     return found
 
 
-def measure_ln(B: int, K: int, rounds: int, calls: int, bar: float | None = None) -> list[dict[str, object]]:
+def measure_ln(
+    B: int, K: int, rounds: int, calls: int, bar: float | None = None
+) -> list[dict[str, object]]:
     parts = inputs(B, K)
     loss = get_loss("ln", lam=LAM, tau=TAU, t=T)
     compiled = torch.compile(loss, fullgraph=True)
@@ -98,19 +110,28 @@ def measure_het(B: int, K: int, samples: int, rounds: int) -> list[dict[str, obj
     loss = get_loss("het", samples=samples)
     baseline = f"all {samples} samples at once"
     contenders = {
-        baseline: step(lambda mean, scale, y: all_at_once(mean, scale, y, samples), mean, spread, y),
-        f"het:samples={samples}": step(lambda mean, scale, y: loss(Output(mean, scale=scale), y), mean, spread, y),
+        baseline: step(
+            lambda mean, scale, y: all_at_once(mean, scale, y, samples), mean, spread, y
+        ),
+        f"het:samples={samples}": step(
+            lambda mean, scale, y: loss(Output(mean, scale=scale), y), mean, spread, y
+        ),
     }
     return rows(contenders, baseline, [B, K], rounds, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a third of the rounds, nothing written")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a third of the rounds, nothing written"
+    )
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.empty(2**22).fill_(0)  # freed at once, as in any training step: glibc keeps freed memory from then on
+    # freed at once, as in any training step: glibc keeps freed memory from then on
+    torch.empty(2**22).fill_(0)
     share, found = 3 if args.quick else 1, []
     for part in (
         lambda: measure_ln(1024, 100, 60 // share, 5, 5.0),
@@ -119,8 +140,15 @@ def main() -> None:
     ):
         for row in part():
             found.append(row)
-            speedup = f"{row['speedup']}x [{row['speedup_p20']}, {row['speedup_p80']}]" if "speedup" in row else ""
-            print(f"{row['loss']:48}{row['size']!s:14}{row['us']:>9} µs [{row['p20']}, {row['p80']}]  {speedup}")
+            speedup = (
+                f"{row['speedup']}x [{row['speedup_p20']}, {row['speedup_p80']}]"
+                if "speedup" in row
+                else ""
+            )
+            print(
+                f"{row['loss']:48}{row['size']!s:14}{row['us']:>9} µs [{row['p20']}, {row['p80']}] "
+                f" {speedup}"
+            )
     if not args.quick:
         write_rows(Path(__file__).parent / "results" / "gaussian.json", found)
 

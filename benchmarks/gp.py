@@ -1,14 +1,16 @@
-"""The closed-form Gaussian-process classifier against scikit-learn's (Laplace, one against the rest), on noisy digits.
+"""The closed-form Gaussian-process classifier against scikit-learn's (Laplace, one against the
+rest), on noisy digits.
 
     python benchmarks/gp.py [--quick]
 
-Both have one RBF kernel with a signal variance, chosen by marginal likelihood from the same start (the median distance;
-from its default start scikit-learn's optimiser ended in a constant at 40 % noise), and one thread. A seed is a split
-with its own wrong labels, and both are fitted to its first samples in alternating order. A row has, over seeds, the
-mean and standard deviation of the accuracy on clean test labels; the mean negative log-likelihood of those labels,
-``nll``, and that of the softmax of the posterior mean, ``nll_at_mean``; the median, p20 and p80 of the seconds of a
-fit. ``speedup`` is the median of scikit-learn's time over ours with the same seed. The last rows leave scikit-learn out
-for its time.
+Both have one RBF kernel with a signal variance, chosen by marginal likelihood from the same start
+(the median distance; from its default start scikit-learn's optimiser ended in a constant at 40 %
+noise), and one thread. A seed is a split with its own wrong labels, and both are fitted to its
+first samples in alternating order. A row has, over seeds, the mean and standard deviation of the
+accuracy on clean test labels; the mean negative log-likelihood of those labels, ``nll``, and that
+of the softmax of the posterior mean, ``nll_at_mean``; the median, p20 and p80 of the seconds of a
+fit. ``speedup`` is the median of scikit-learn's time over ours with the same seed. The last rows
+leave scikit-learn out for its time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ def closed_form(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Result:
     fitted = GaussianProcessClassifier().fit(x, y, 10)
     seconds = time.perf_counter() - start
     at_mean = torch.softmax(fitted.posterior(x_test)[0], 1)
-    return judge(fitted.predict_proba(x_test), y_test) | {"nll_at_mean": nll(at_mean, y_test), "seconds": seconds}
+    return judge(fitted.predict_proba(x_test), y_test) | {
+        "nll_at_mean": nll(at_mean, y_test),
+        "seconds": seconds,
+    }
 
 
 def laplace(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Result:
@@ -69,7 +74,9 @@ def measure(
         x, x_test = ((part.x / 255).flatten(1).double() for part in (data, test))
         order = list(contenders)[:: 1 if seed % 2 else -1]
         for name in order:
-            results[name].append(contenders[name](x[:samples], data.given[:samples], x_test, test.y))
+            results[name].append(
+                contenders[name](x[:samples], data.given[:samples], x_test, test.y)
+            )
     rows = []
     for name, runs in results.items():
         accuracy, seconds = [run["accuracy"] for run in runs], [run["seconds"] for run in runs]
@@ -86,18 +93,33 @@ def measure(
             "sd": round(statistics.stdev(accuracy), 4),
         }
         for key in ("nll", "nll_at_mean"):
-            row[key] = round(statistics.mean(run[key] for run in runs), 3) if key in runs[0] else None
-        row |= {"fit_s": round(median, 3), "p20": round(p20, 3), "p80": round(p80, 3), "speedup": None}
+            row[key] = (
+                round(statistics.mean(run[key] for run in runs), 3) if key in runs[0] else None
+            )
+        row |= {
+            "fit_s": round(median, 3),
+            "p20": round(p20, 3),
+            "p80": round(p80, 3),
+            "speedup": None,
+        }
         if name == OURS and THEIRS in results:
-            ratios = [b["seconds"] / a["seconds"] for a, b in zip(runs, results[THEIRS], strict=True)]
+            ratios = [
+                b["seconds"] / a["seconds"] for a, b in zip(runs, results[THEIRS], strict=True)
+            ]
             row["speedup"] = round(statistics.median(ratios), 1)
         rows.append(row | {"sklearn": sklearn.__version__})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one noise rate, 150 samples, two seeds, nothing written")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one noise rate, 150 samples, two seeds, nothing written",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     both: dict[str, Callable[..., Result]] = {OURS: closed_form, THEIRS: laplace}

@@ -1,18 +1,22 @@
-"""Issue types beside cleanlab's Datalab: planted problems that are found, false alarms on the same data without them.
+"""Issue types beside cleanlab's Datalab: planted problems that are found, false alarms on the same
+data without them.
 
     python benchmarks/issues.py [--sets income chile …] [--types order slice …] [--table]
-    python benchmarks/issues.py --dev              # the sets that thresholds were changed after a look at
+    python benchmarks/issues.py --dev              # the sets that thresholds were changed after a
+    look at
 
-Each type is looked for in each set twice: as it is, its rows shuffled and at most 1 000 of them, and with one problem
-planted. Types about rows count planted rows that are marked, and all others that are; types about the whole
-count sets. Both get the same features and predictions: for `slice` and `imbalance`, the given labels with one in ten
-replaced at random. Datalab gets one call of ``find_issues`` for the type, with its defaults; seconds are those of the
-type alone, the fastest of three runs, with the search for neighbours where it needs one. Types that Datalab does not
-have are run without it. Thresholds of ours were chosen on the sets of ``DEV`` in tablesets.py, five of them after a
-look at ``REPORT`` (``--dev``, seed 0), and are reported on ``UNSEEN`` (seed 1), which was run when they were fixed.
-Odd texts are lines of Debian's fortunes in six languages and garbled ones, drawn with the seed (``--dev``: a list);
-pictures are 150 crops of six photographs of scikit-image 0.20 (``--dev``: of two of scikit-learn). cleanlab is needed
-for its own rows alone: ``pip install --target FOLDER --no-deps cleanlab==2.9.0 cleanvision==0.3.7 termcolor imagehash
+Each type is looked for in each set twice: as it is, its rows shuffled and at most 1 000 of them,
+and with one problem planted. Types about rows count planted rows that are marked, and all others
+that are; types about the whole count sets. Both get the same features and predictions: for `slice`
+and `imbalance`, the given labels with one in ten replaced at random. Datalab gets one call of
+``find_issues`` for the type, with its defaults; seconds are those of the type alone, the fastest of
+three runs, with the search for neighbours where it needs one. Types that Datalab does not have are
+run without it. Thresholds of ours were chosen on the sets of ``DEV`` in tablesets.py, five of them
+after a look at ``REPORT`` (``--dev``, seed 0), and are reported on ``UNSEEN`` (seed 1), which was
+run when they were fixed. Odd texts are lines of Debian's fortunes in six languages and garbled
+ones, drawn with the seed (``--dev``: a list); pictures are 150 crops of six photographs of
+scikit-image 0.20 (``--dev``: of two of scikit-learn). cleanlab is needed for its own rows alone:
+``pip install --target FOLDER --no-deps cleanlab==2.9.0 cleanvision==0.3.7 termcolor imagehash
 tabulate PyWavelets``, with FOLDER on the PYTHONPATH. ``--table`` prints Markdown.
 """
 
@@ -48,9 +52,13 @@ ROWS, PLANTED, WRONG = 1000, 10, 0.1
 REPEATS = 3  # of which the fastest counts
 PICTURES = ("dark", "bright", "blurred", "blank", "of an odd size")
 DATALAB = {  # its names of our types
-    "near-duplicate": "near_duplicate", "outlier": "outlier", "order": "non_iid", "imbalance": "class_imbalance",
-    "slice": "underperforming_group", "columns": "null",
-}  # fmt: skip
+    "near-duplicate": "near_duplicate",
+    "outlier": "outlier",
+    "order": "non_iid",
+    "imbalance": "class_imbalance",
+    "slice": "underperforming_group",
+    "columns": "null",
+}
 
 
 class Case(NamedTuple):
@@ -67,11 +75,15 @@ def clean(frame: pd.DataFrame, random: np.random.Generator) -> Case:
     return Case(frame[:half], (), random.random(half) < WRONG, frame[half:].reset_index(drop=True))
 
 
-# --- one problem planted ----------------------------------------------------------------------------------------------
+# --- one problem planted --------------------------------------------------------------------------
 
 
 def numbers_of(frame: pd.DataFrame) -> list[str]:
-    return [c for c in frame.columns if c != "label" and frame[c].dtype.kind in "iuf" and frame[c].nunique() > 10]
+    return [
+        c
+        for c in frame.columns
+        if c != "label" and frame[c].dtype.kind in "iuf" and frame[c].nunique() > 10
+    ]
 
 
 def copies(case: Case, random: np.random.Generator) -> Case:
@@ -89,7 +101,9 @@ def strangers(case: Case, random: np.random.Generator) -> Case:
 
 
 def by_label(case: Case, random: np.random.Generator) -> Case:
-    return case._replace(frame=case.frame.sort_values("label", kind="stable").reset_index(drop=True), planted=None)
+    return case._replace(
+        frame=case.frame.sort_values("label", kind="stable").reset_index(drop=True), planted=None
+    )
 
 
 def trend(case: Case, random: np.random.Generator) -> Case:
@@ -111,7 +125,9 @@ def rare(case: Case, random: np.random.Generator) -> Case:
 def weak(case: Case, random: np.random.Generator) -> Case:
     values = case.frame[numbers_of(case.frame)[0]]
     inside = (values >= values.quantile(0.8)).to_numpy()
-    return case._replace(planted=None, differs=case.differs | (inside & (random.random(len(values)) < 0.5)))
+    return case._replace(
+        planted=None, differs=case.differs | (inside & (random.random(len(values)) < 0.5))
+    )
 
 
 def gaps(case: Case, random: np.random.Generator) -> Case:
@@ -121,12 +137,16 @@ def gaps(case: Case, random: np.random.Generator) -> Case:
 
 
 def leak(case: Case, random: np.random.Generator) -> Case:
-    late = pd.Series(pd.factorize(case.frame["label"])[0]).where(random.random(len(case.frame)) > 0.01, 0)
+    late = pd.Series(pd.factorize(case.frame["label"])[0]).where(
+        random.random(len(case.frame)) > 0.01, 0
+    )
     return case._replace(frame=case.frame.assign(late=late), planted=None)
 
 
 def units(case: Case, random: np.random.Generator) -> Case:
-    grams = random.uniform(40, 90, len(case.frame)) * np.where(random.random(len(case.frame)) < 0.2, 1000, 1)
+    grams = random.uniform(40, 90, len(case.frame)) * np.where(
+        random.random(len(case.frame)) < 0.2, 1000, 1
+    )
     return case._replace(frame=case.frame.assign(grams=grams), planted=None)
 
 
@@ -146,21 +166,28 @@ def moved(case: Case, random: np.random.Generator) -> Case:
 
 def overlap(case: Case, random: np.random.Generator) -> Case:
     some = random.choice(len(case.frame), PLANTED, replace=False)
-    return case._replace(test=pd.concat([case.test, case.frame.iloc[some]], ignore_index=True), planted=some)
+    return case._replace(
+        test=pd.concat([case.test, case.frame.iloc[some]], ignore_index=True), planted=some
+    )
 
 
 PROBLEMS: dict[str, tuple[str, Callable[[Case, np.random.Generator], Case]]] = {
-    "ten copied rows": ("near-duplicate", copies), "ten rows moved by 8 deviations": ("outlier", strangers),
-    "sorted by label": ("order", by_label), "a column with a trend of 2 deviations": ("order", trend),
-    "a class of 1/25 of an even share": ("imbalance", rare), "a fifth with half wrong predictions": ("slice", weak),
-    "a column of which 70 % are missing": ("columns", gaps), "a column made from the label": ("leakage", leak),
-    "a fifth of a column times 1000": ("mixed", units), "three labels in capitals": ("spelling", spelling),
+    "ten copied rows": ("near-duplicate", copies),
+    "ten rows moved by 8 deviations": ("outlier", strangers),
+    "sorted by label": ("order", by_label),
+    "a column with a trend of 2 deviations": ("order", trend),
+    "a class of 1/25 of an even share": ("imbalance", rare),
+    "a fifth with half wrong predictions": ("slice", weak),
+    "a column of which 70 % are missing": ("columns", gaps),
+    "a column made from the label": ("leakage", leak),
+    "a fifth of a column times 1000": ("mixed", units),
+    "three labels in capitals": ("spelling", spelling),
     "a column moved by one deviation in the test set": ("drift", moved),
     "ten rows in the test set": ("test-overlap", overlap),
-}  # fmt: skip
+}
 
 
-# --- both contenders --------------------------------------------------------------------------------------------------
+# --- both contenders ------------------------------------------------------------------------------
 
 
 def probabilities(given: Any, differs: Any, K: int) -> Any:
@@ -172,7 +199,9 @@ def ours(kind: str, rows: Any, probs: Any) -> tuple[Any, int, float]:
     labels, kinds = find_label_issues(rows.given, probs), ISSUES[kind]
     needs_search = kind in ("near-duplicate", "outlier", "test-overlap")
     began = time.perf_counter()
-    around = Surroundings.search(rows.x, rows.given, 0) if needs_search else Surroundings.none(len(rows))
+    around = (
+        Surroundings.search(rows.x, rows.given, 0) if needs_search else Surroundings.none(len(rows))
+    )
     issue: Any = kinds.find(AuditEvidence(rows, around), labels)  # type: ignore[attr-defined]
     return issue.mask, len(issue.findings), time.perf_counter() - began
 
@@ -183,7 +212,11 @@ def datalab(kind: str, rows: Any, probs: Any) -> tuple[Any, int, float]:
     name = DATALAB[kind]
     lab = Datalab({"y": [int(k) for k in rows.given]}, label_name="y", verbosity=0)
     features = rows.x if name != "null" else rows.table.values
-    given = {"pred_probs": probs, "features": features} if name == "underperforming_group" else {"features": features}
+    given = (
+        {"pred_probs": probs, "features": features}
+        if name == "underperforming_group"
+        else {"features": features}
+    )
     given = {} if name == "class_imbalance" else given
     began = time.perf_counter()
     lab.find_issues(**given, issue_types={name: {}})
@@ -199,16 +232,20 @@ def look(who: str, kind: str, case: Case) -> dict[str, Any]:
     differs = np.r_[differs, np.zeros(max(0, len(case.frame) - len(differs)), bool)][rows.row]
     probs = probabilities(rows.given, differs, len(rows.classes))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        runs = [(ours if who == "noiseproof" else datalab)(kind, rows, probs) for _ in range(REPEATS)]
+        runs = [
+            (ours if who == "noiseproof" else datalab)(kind, rows, probs) for _ in range(REPEATS)
+        ]
     mask, findings, _ = runs[0]
     seconds = min(run[2] for run in runs)
     if case.planted is None or kind not in ("near-duplicate", "outlier", "test-overlap"):
         return {"alarm": findings > 0, "seconds": round(seconds, 4)}
     planted = np.isin(rows.row, case.planted)
     return {
-        "found": int(mask[planted].sum()), "planted": int(planted.sum()), "others": int(mask[~planted].sum()),
+        "found": int(mask[planted].sum()),
+        "planted": int(planted.sum()),
+        "others": int(mask[~planted].sum()),
         "seconds": round(seconds, 4),
-    }  # fmt: skip
+    }
 
 
 def tables(name: str, types: list[str], seed: int) -> list[dict[str, Any]]:
@@ -218,11 +255,16 @@ def tables(name: str, types: list[str], seed: int) -> list[dict[str, Any]]:
     frame = frame.sample(min(ROWS, len(frame)), random_state=seed).reset_index(drop=True)
     done = []
     for problem, (kind, plant) in PROBLEMS.items():
-        if kind not in types or (plant in (trend, weak, gaps, moved, strangers) and not numbers_of(frame)):
+        if kind not in types or (
+            plant in (trend, weak, gaps, moved, strangers) and not numbers_of(frame)
+        ):
             continue
         before = clean(frame, np.random.default_rng(seed))
         after = plant(before, np.random.default_rng(seed + 1))
-        for who in ("noiseproof", *(["datalab"] if kind in DATALAB and find_spec("cleanlab") else [])):
+        for who in (
+            "noiseproof",
+            *(["datalab"] if kind in DATALAB and find_spec("cleanlab") else []),
+        ):
             try:
                 row = {"clean": look(who, kind, before), "planted": look(who, kind, after)}
             except Exception as error:  # a failure is a result
@@ -231,7 +273,7 @@ def tables(name: str, types: list[str], seed: int) -> list[dict[str, Any]]:
     return done
 
 
-# --- pictures and texts -----------------------------------------------------------------------------------------------
+# --- pictures and texts ---------------------------------------------------------------------------
 
 
 def scikit_photos() -> list[NDArray[np.uint8]]:
@@ -244,7 +286,14 @@ def skimage_photos() -> list[NDArray[np.uint8]]:
     from PIL import Image
 
     folder = module_folder("skimage") / "data"
-    names = ("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
+    names = (
+        "astronaut.png",
+        "camera.png",
+        "chelsea.png",
+        "coffee.png",
+        "motorcycle_left.png",
+        "rocket.jpg",
+    )
     return [np.asarray(Image.open(folder / name).convert("RGB")) for name in names]
 
 
@@ -257,33 +306,52 @@ def pictures(photos: list[NDArray[np.uint8]], seed: int) -> list[dict[str, Any]]
             Path(folder, f"photo {k}").mkdir()
             for i in range(each):
                 y, x = (random.integers(0, side - 160) for side in photo.shape[:2])
-                Image.fromarray(photo[y : y + 160, x : x + 160]).save(Path(folder, f"photo {k}", f"{i:02}.png"))
+                Image.fromarray(photo[y : y + 160, x : x + 160]).save(
+                    Path(folder, f"photo {k}", f"{i:02}.png")
+                )
         for i in range(25):
-            path, kind = Path(folder, f"photo {i % len(photos)}", f"{2 * i % each:02}.png"), PICTURES[i % 5]
+            path, kind = (
+                Path(folder, f"photo {i % len(photos)}", f"{2 * i % each:02}.png"),
+                PICTURES[i % 5],
+            )
             image = Image.open(path).convert("RGB")
             pixels = np.asarray(image, float)
             changed = {
-                "dark": pixels * 0.12, "bright": 228 + pixels * 0.1, "blank": np.full_like(pixels, 128),
+                "dark": pixels * 0.12,
+                "bright": 228 + pixels * 0.1,
+                "blank": np.full_like(pixels, 128),
                 "blurred": np.asarray(image.filter(ImageFilter.GaussianBlur(8)), float),
                 "of an odd size": pixels[:30],
-            }[kind]  # fmt: skip
+            }[kind]
             Image.fromarray(changed.astype(np.uint8)).save(path.with_name(f"{kind}-{i}.png"))
         rows = read_rows(folder, features="pixels")
         odd = [next((kind for kind in PICTURES if kind in str(name)), "") for name in rows.names]
         masks: dict[str, tuple[Any, float]] = {}
-        mask, _, seconds = ours("picture", rows, probabilities(rows.given, np.zeros(len(rows), bool), len(photos)))
+        mask, _, seconds = ours(
+            "picture", rows, probabilities(rows.given, np.zeros(len(rows), bool), len(photos))
+        )
         masks["noiseproof"] = mask, seconds
         if find_spec("cleanlab") and find_spec("cleanvision"):
-            masks["datalab"] = datalab_pictures([Path(folder, str(name)) for name in rows.names], rows.given)
+            masks["datalab"] = datalab_pictures(
+                [Path(folder, str(name)) for name in rows.names], rows.given
+            )
         for who, (mask, seconds) in masks.items():
             counts = {kind: int(mask[[one == kind for one in odd]].sum()) for kind in PICTURES}
-            done.append({
-                "set": "150 crops of photographs", "type": "picture", "problem": "five each: " + ", ".join(PICTURES),
-                "who": who, "found_by_kind": counts, "planted": {
-                    "found": sum(counts.values()), "planted": 25, "others": int(mask[[not one for one in odd]].sum()),
-                    "seconds": round(seconds, 4),
-                },
-            })  # fmt: skip
+            done.append(
+                {
+                    "set": "150 crops of photographs",
+                    "type": "picture",
+                    "problem": "five each: " + ", ".join(PICTURES),
+                    "who": who,
+                    "found_by_kind": counts,
+                    "planted": {
+                        "found": sum(counts.values()),
+                        "planted": 25,
+                        "others": int(mask[[not one for one in odd]].sum()),
+                        "seconds": round(seconds, 4),
+                    },
+                }
+            )
     return done
 
 
@@ -296,9 +364,21 @@ def datalab_pictures(paths: list[Path], given: Any) -> tuple[Any, float]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         lab = Datalab(data, label_name="y", image_key="image", verbosity=0)
         began = time.perf_counter()
-        lab.find_issues(issue_types={"image_issue_types": {
-            kind: {} for kind in ("dark", "light", "blurry", "low_information", "odd_size", "odd_aspect_ratio")
-        }})  # fmt: skip
+        lab.find_issues(
+            issue_types={
+                "image_issue_types": {
+                    kind: {}
+                    for kind in (
+                        "dark",
+                        "light",
+                        "blurry",
+                        "low_information",
+                        "odd_size",
+                        "odd_aspect_ratio",
+                    )
+                }
+            }
+        )
         seconds = time.perf_counter() - began
     issues = lab.get_issues()
     flags = [c for c in issues.columns if c.startswith("is_") and "duplicate" not in c]
@@ -306,26 +386,46 @@ def datalab_pictures(paths: list[Path], given: Any) -> tuple[Any, float]:
 
 
 FOREIGN = (
-    "de/sprichworte", "es/proverbios.fortunes", "it/leggi", "pl/milosc", "cs/prislovi", "ru/life",
-)  # fmt: skip
+    "de/sprichworte",
+    "es/proverbios.fortunes",
+    "it/leggi",
+    "pl/milosc",
+    "cs/prislovi",
+    "ru/life",
+)
 ODD_TEXTS = (  # of --dev
-    "Entschuldigung, ich bin heute nicht zu Hause und komme auch nicht mit", "no puedo ir porque es muy tarde para mí",
-    "je ne suis pas là mais nous sommes dans la voiture avec les enfants", "привет, я не могу сегодня прийти",
-    "Ã‰tÃ© dÃ©jÃ  passÃ© â€™ nâ€™est plus lÃ ", "\ufffd\ufffd\ufffd hello \ufffd\ufffd\ufffd",
-    "@@##%%^^&&**!!~~||{}{}<>", "xkcdqwrtpsdfghjklzxcvbnmqwrtpsdfghjkl", "你好，我今天不能来，明天再说吧，谢谢你",
+    "Entschuldigung, ich bin heute nicht zu Hause und komme auch nicht mit",
+    "no puedo ir porque es muy tarde para mí",
+    "je ne suis pas là mais nous sommes dans la voiture avec les enfants",
+    "привет, я не могу сегодня прийти",
+    "Ã‰tÃ© dÃ©jÃ  passÃ© â€™ nâ€™est plus lÃ ",
+    "\ufffd\ufffd\ufffd hello \ufffd\ufffd\ufffd",
+    "@@##%%^^&&**!!~~||{}{}<>",
+    "xkcdqwrtpsdfghjklzxcvbnmqwrtpsdfghjkl",
+    "你好，我今天不能来，明天再说吧，谢谢你",
     "jestem w domu i nie mam już czasu na to co było",
-)  # fmt: skip
+)
 
 
 def drawn_texts(random: np.random.Generator) -> tuple[str, ...]:
-    """Six lines in another language, two of them again in a wrong encoding, and two lines of noise."""
+    """Six lines in another language, two of them again in a wrong encoding, and two lines of
+    noise.
+    """
     lines = []
     for name in FOREIGN:
         path = debian(f"usr/share/games/fortunes/{name}", f"fortunes-{name[:2]}")
-        fortunes = [" ".join(fortune.split()) for fortune in path.read_text("utf-8", errors="replace").split("\n%\n")]
-        lines.append(str(random.choice([fortune for fortune in fortunes if 40 <= len(fortune) <= 200])))
+        fortunes = [
+            " ".join(fortune.split())
+            for fortune in path.read_text("utf-8", errors="replace").split("\n%\n")
+        ]
+        lines.append(
+            str(random.choice([fortune for fortune in fortunes if 40 <= len(fortune) <= 200]))
+        )
     broken = [line.encode("utf-8").decode("latin-1") for line in lines[-2:]]
-    noise = ["".join(random.choice(list(signs), 40)) for signs in (string.punctuation, "bcdfghjklmnpqrstvwxz")]
+    noise = [
+        "".join(random.choice(list(signs), 40))
+        for signs in (string.punctuation, "bcdfghjklmnpqrstvwxz")
+    ]
     return (*lines, *broken, *noise)
 
 
@@ -336,18 +436,29 @@ def texts(name: str, odd: tuple[str, ...], seed: int) -> list[dict[str, Any]]:
     more = pd.DataFrame({one.text: odd, one.label: frame[one.label].iloc[: len(odd)].tolist()})
     both = pd.concat([frame, more], ignore_index=True)
     rows = read_rows(both, label=one.label, text=one.text, features="tfidf")
-    mask, _, seconds = ours("text", rows, probabilities(rows.given, np.zeros(len(rows), bool), len(rows.classes)))
+    mask, _, seconds = ours(
+        "text", rows, probabilities(rows.given, np.zeros(len(rows), bool), len(rows.classes))
+    )
     planted = rows.row >= len(frame)
-    empty = len(both) - len(rows)  # texts without words are left out of the audit, which the report says
-    return [{
-        "set": name, "type": "text", "problem": "ten garbled or foreign texts", "who": "noiseproof", "planted": {
-            "found": int(mask[planted].sum()) + empty, "planted": len(odd), "others": int(mask[~planted].sum()),
-            "seconds": round(seconds, 4),
-        },
-    }]  # fmt: skip
+    # texts without words are left out of the audit, which the report says
+    empty = len(both) - len(rows)
+    return [
+        {
+            "set": name,
+            "type": "text",
+            "problem": "ten garbled or foreign texts",
+            "who": "noiseproof",
+            "planted": {
+                "found": int(mask[planted].sum()) + empty,
+                "planted": len(odd),
+                "others": int(mask[~planted].sum()),
+                "seconds": round(seconds, 4),
+            },
+        }
+    ]
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 def cell(rows: list[dict[str, Any]]) -> str:
@@ -360,15 +471,23 @@ def cell(rows: list[dict[str, Any]]) -> str:
     if "alarm" in good[0]["planted"]:
         found, alarms = (sum(row[when]["alarm"] for row in good) for when in ("planted", "clean"))
         return f"{found} of {len(good)} sets | {alarms} of {len(good)} sets | {seconds:.3f}{failed}"
-    found, planted, others = (sum(row["planted"][key] for row in good) for key in ("found", "planted", "others"))
+    found, planted, others = (
+        sum(row["planted"][key] for row in good) for key in ("found", "planted", "others")
+    )
     return f"{found} of {planted} rows | {others} rows | {seconds:.3f}{failed}"
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print("| type | planted | found | false alarms | s | Datalab: found | false alarms | s |\n" + "| --- " * 8 + "|")
+    print(
+        "| type | planted | found | false alarms | s | Datalab: found | false alarms | s |\n"
+        + "| --- " * 8
+        + "|"
+    )
     for problem in dict.fromkeys(row["problem"] for row in rows):
         some = [row for row in rows if row["problem"] == problem]
-        cells = [cell([row for row in some if row["who"] == who]) for who in ("noiseproof", "datalab")]
+        cells = [
+            cell([row for row in some if row["who"] == who]) for who in ("noiseproof", "datalab")
+        ]
         cells = [one if one != "—" else "— | — | —" for one in cells]
         print(f"| `{some[0]['type']}` | {problem} | {' | '.join(cells)} |")
 
@@ -385,7 +504,9 @@ class Part(NamedTuple):
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--types", nargs="*", default=[*ISSUES])

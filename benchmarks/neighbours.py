@@ -1,14 +1,17 @@
-"""Searches for the 25 nearest neighbours of all rows: FAISS, usearch and pynndescent, and what the audit uses.
+"""Searches for the 25 nearest neighbours of all rows: FAISS, usearch and pynndescent, and what the
+audit uses.
 
-    python benchmarks/neighbours.py [--rows 100000] [--data clusters gaussian] [--searches ivf hnsw ...] [--threads 1]
+    python benchmarks/neighbours.py [--rows 100000] [--data clusters gaussian] [--searches ivf hnsw
+    ...] [--threads 1]
 
-Each search is one process on N × 50 numbers: ``clusters`` are those of benchmarks/audit_scale.py (30 bells in 20
-dimensions, turned into 50, with a little noise), ``gaussian`` is noise without any structure, the worst case of every
-index. An index is built on all rows. Its effort (lists, or candidates) is raised until 95 % of the true neighbours of
-512 rows are found; its time for all rows is estimated from 5 000 of them, unless it finds those of all rows while it is
-built (pynndescent), or is the search of the audit itself (``ours``: FAISS's IVF with rows in the order of their lists).
-CPU seconds, since other processes may share the machine, and the memory of index and results at the end. Rows of the
-results file that are not measured again stay.
+Each search is one process on N × 50 numbers: ``clusters`` are those of benchmarks/audit_scale.py
+(30 bells in 20 dimensions, turned into 50, with a little noise), ``gaussian`` is noise without any
+structure, the worst case of every index. An index is built on all rows. Its effort (lists, or
+candidates) is raised until 95 % of the true neighbours of 512 rows are found; its time for all rows
+is estimated from 5 000 of them, unless it finds those of all rows while it is built (pynndescent),
+or is the search of the audit itself (``ours``: FAISS's IVF with rows in the order of their lists).
+CPU seconds, since other processes may share the machine, and the memory of index and results at the
+end. Rows of the results file that are not measured again stay.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ def make_data(kind: str, rows: int) -> np.ndarray:
     return (x - x.mean(0)) / x.std(0)
 
 
-def faiss_index(x: np.ndarray, factory: str, efforts: list[int], threads: int) -> Iterator[tuple[int, Search]]:
+def faiss_index(
+    x: np.ndarray, factory: str, efforts: list[int], threads: int
+) -> Iterator[tuple[int, Search]]:
     """Searches of an index by its factory name, with rising effort."""
     import faiss
 
@@ -69,16 +74,23 @@ def usearch_index(x: np.ndarray, dtype: str, threads: int) -> Iterator[tuple[int
     index.add(np.arange(len(x)), x, threads=threads)
     for effort in (32, 64, 128, 256, 512):
         index.expansion_search = effort
-        yield effort, lambda rows: np.asarray(index.search(rows, K + 1, threads=threads).keys).astype(np.int64)
+        yield (
+            effort,
+            lambda rows: np.asarray(index.search(rows, K + 1, threads=threads).keys).astype(
+                np.int64
+            ),
+        )
 
 
 def searches(name: str, x: np.ndarray, threads: int) -> Iterator[tuple[int, Search]]:
     lists = round(len(x) ** 0.7 / 8)
     probes = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
     factories = {
-        "ivf": f"IVF{lists},Flat", "ivf-fp16": f"IVF{lists},SQfp16", "ivf-sq8": f"IVF{lists},SQ8",
+        "ivf": f"IVF{lists},Flat",
+        "ivf-fp16": f"IVF{lists},SQfp16",
+        "ivf-sq8": f"IVF{lists},SQ8",
         "ivf-pq-refined": f"IVF{lists},PQ{FEATURES}x4fs,RFlat",
-    }  # fmt: skip
+    }
     if name in factories:
         return faiss_index(x, factories[name], [n for n in probes if n <= lists], threads)
     if name == "hnsw":
@@ -89,7 +101,8 @@ def searches(name: str, x: np.ndarray, threads: int) -> Iterator[tuple[int, Sear
 def found(sample: np.ndarray, true: np.ndarray, index: np.ndarray) -> float:
     """The share of the true neighbours, without the row itself."""
     shares = [
-        len(np.intersect1d(a[a != row][:K], b[b != row][:K])) / K for row, a, b in zip(sample, true, index, strict=True)
+        len(np.intersect1d(a[a != row][:K], b[b != row][:K])) / K
+        for row, a, b in zip(sample, true, index, strict=True)
     ]
     return float(np.mean(shares))
 
@@ -113,13 +126,18 @@ def measure(name: str, kind: str, rows: int, threads: int) -> dict[str, object]:
         if name == "pynndescent":
             import pynndescent
 
-            graph = pynndescent.NNDescent(x, n_neighbors=K + 1, random_state=0, n_jobs=threads).neighbor_graph
+            graph = pynndescent.NNDescent(
+                x, n_neighbors=K + 1, random_state=0, n_jobs=threads
+            ).neighbor_graph
             index = graph[0]
         else:
             from noiseproof.audit.evidence.neighbours import nearest
 
             index = nearest(x, K, exact=name == "exact").index
-        row |= {"cpu_s": round(time.process_time() - began, 1), "wall_s": round(time.perf_counter() - wall, 1)}
+        row |= {
+            "cpu_s": round(time.process_time() - began, 1),
+            "wall_s": round(time.perf_counter() - wall, 1),
+        }
         row["recall"] = round(found(sample, true, index[sample]), 3)
     else:
         for effort, search in searches(name, x, threads):
@@ -136,34 +154,73 @@ def measure(name: str, kind: str, rows: int, threads: int) -> dict[str, object]:
     return row | {"threads": threads}
 
 
-SEARCHES = ["ours", "ivf", "ivf-fp16", "ivf-sq8", "ivf-pq-refined", "hnsw", "usearch", "usearch-f16", "pynndescent"]
+SEARCHES = [
+    "ours",
+    "ivf",
+    "ivf-fp16",
+    "ivf-sq8",
+    "ivf-pq-refined",
+    "hnsw",
+    "usearch",
+    "usearch-f16",
+    "pynndescent",
+]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000])
-    parser.add_argument("--data", nargs="+", default=["clusters", "gaussian"], choices=["clusters", "gaussian"])
+    parser.add_argument(
+        "--data", nargs="+", default=["clusters", "gaussian"], choices=["clusters", "gaussian"]
+    )
     parser.add_argument("--searches", nargs="+", default=SEARCHES, choices=[*SEARCHES, "exact"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--one", action="store_true", help="measure here, and print the row (one process per search)")
+    parser.add_argument(
+        "--one",
+        action="store_true",
+        help="measure here, and print the row (one process per search)",
+    )
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.searches[0], options.data[0], options.rows[0], options.threads)))
+        print(
+            json.dumps(
+                measure(options.searches[0], options.data[0], options.rows[0], options.threads)
+            )
+        )
         return
     for rows in options.rows:
         for kind in options.data:
             for name in options.searches:
-                command = [sys.executable, __file__, "--one", "--rows", str(rows), "--data", kind, "--searches", name]
-                output = subprocess.run([*command, "--threads", str(options.threads)], stdout=subprocess.PIPE)
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    "--rows",
+                    str(rows),
+                    "--data",
+                    kind,
+                    "--searches",
+                    name,
+                ]
+                output = subprocess.run(
+                    [*command, "--threads", str(options.threads)], stdout=subprocess.PIPE
+                )
                 if output.returncode:
-                    print(f"{name} on {rows} {kind} rows ended with status {output.returncode}", flush=True)
+                    print(
+                        f"{name} on {rows} {kind} rows ended with status {output.returncode}",
+                        flush=True,
+                    )
                     continue
                 row = json.loads(output.stdout.splitlines()[-1])
                 print(row, flush=True)
                 known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
                 same = ("search", "data", "rows")
                 known = [old for old in known if any(old[key] != row[key] for key in same)] + [row]
-                write_rows(RESULTS, sorted(known, key=lambda old: (old["rows"], old["data"], old["cpu_s"])))
+                write_rows(
+                    RESULTS, sorted(known, key=lambda old: (old["rows"], old["data"], old["cpu_s"]))
+                )
 
 
 if __name__ == "__main__":

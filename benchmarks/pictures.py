@@ -1,11 +1,12 @@
-"""What pictures are seen by, where there is no pretrained backbone: patch features against pixels, on CIFAR-10.
+"""What pictures are seen by, where there is no pretrained backbone: patch features against pixels,
+on CIFAR-10.
 
     python benchmarks/pictures.py [--data-dir FOLDER] [--threads 1]
 
-Features are learned and fitted on 5 000 training images, accuracy is that of the next 1 000, with their clean labels:
-of logistic regression, its penalty chosen among four on a fifth of the 5 000, and of the 15 nearest neighbours by
-cosine.
-The images are others than those on which the scaling of the features was chosen (the first 6 000).
+Features are learned and fitted on 5 000 training images, accuracy is that of the next 1 000, with
+their clean labels: of logistic regression, its penalty chosen among four on a fifth of the 5 000,
+and of the 15 nearest neighbours by cosine. The images are others than those on which the scaling of
+the features was chosen (the first 6 000).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def linear(x: np.ndarray, y: np.ndarray, C: float) -> LogisticRegression:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -57,13 +60,22 @@ def main() -> None:
             x = PCA(128, random_state=0).fit(pixels[:FIT]).transform(pixels)
         seconds = time.perf_counter() - began
         part = FIT * 4 // 5
-        penalty = max(PENALTIES, key=lambda C: linear(x[:part], y[:part], C).score(x[part:FIT], y[part:FIT]))
+        penalty = max(
+            PENALTIES, key=lambda C: linear(x[:part], y[:part], C).score(x[part:FIT], y[part:FIT])
+        )
         score = linear(x[:FIT], y[:FIT], penalty).score(x[FIT:], y[FIT:])
-        near = KNeighborsClassifier(15, metric="cosine").fit(x[:FIT], y[:FIT]).score(x[FIT:], y[FIT:])
-        rows.append({
-            "features": name, "images": FIT, "logistic_regression": round(score, 3), "neighbours": round(near, 3),
-            "ms_per_image": round(1e3 * seconds / len(images), 2),
-        })  # fmt: skip
+        near = (
+            KNeighborsClassifier(15, metric="cosine").fit(x[:FIT], y[:FIT]).score(x[FIT:], y[FIT:])
+        )
+        rows.append(
+            {
+                "features": name,
+                "images": FIT,
+                "logistic_regression": round(score, 3),
+                "neighbours": round(near, 3),
+                "ms_per_image": round(1e3 * seconds / len(images), 2),
+            }
+        )
         print(rows[-1], flush=True)
     write_rows(Path(__file__).parent / "results" / "pictures.json", rows)
 

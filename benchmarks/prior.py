@@ -5,16 +5,17 @@
     python benchmarks/real.py --only thorough --jobs 2 --controls unseen
     python benchmarks/prior.py
 
-A rule says how many labels are wrong from what the judge sees of a set: the share e that it explains by
-mistakes, the share h of that after many rounds, the balanced share c that predictions contradict. Calling
-as many labels wrong has an F1, which each row of results/real.json has for thirty shares. A rule is worth
-the mean of F1 over that of the best cut, half of it on families of real sets, a third on planted mistakes
-and a sixth on clean sets (there one minus the share called wrong); inside each part, families count alike.
+A rule says how many labels are wrong from what the judge sees of a set: the share e that it
+explains by mistakes, the share h of that after many rounds, the balanced share c that predictions
+contradict. Calling as many labels wrong has an F1, which each row of results/real.json has for
+thirty shares. A rule is worth the mean of F1 over that of the best cut, half of it on families of
+real sets, a third on planted mistakes and a sixth on clean sets (there one minus the share called
+wrong); inside each part, families count alike.
 
-Each family of real sets is left out in turn: constants are fitted on all others and the planted sets of
-``dev`` and ``unseen``, and judged on it. ``report`` has planted sets that no fit sees. The constants in
-noiseproof/audit/judge/prior.py are those fitted to all of it but ``report``, rounded; the width of their steps
-is chosen by hand, since a fit makes steps of no width between two sets.
+Each family of real sets is left out in turn: constants are fitted on all others and the planted
+sets of ``dev`` and ``unseen``, and judged on it. ``report`` has planted sets that no fit sees. The
+constants in noiseproof/audit/judge/prior.py are those fitted to all of it but ``report``, rounded;
+the width of their steps is chosen by hand, since a fit makes steps of no width between two sets.
 """
 
 from __future__ import annotations
@@ -53,10 +54,14 @@ def family_of(row: Row) -> tuple[str, str]:
 
 
 def value(row: Row, share: float) -> float:
-    """F1 over that of the best cut, if ``share`` of the labels are called wrong; of clean labels one minus it."""
+    """F1 over that of the best cut, if ``share`` of the labels are called wrong; of clean labels
+    one minus it.
+    """
     if "curve" not in row:
         return 1 - share
-    return float(np.interp(np.log(max(share, SHARES[0])), np.log(SHARES), row["curve"])) / row["best"]
+    return (
+        float(np.interp(np.log(max(share, SHARES[0])), np.log(SHARES), row["curve"])) / row["best"]
+    )
 
 
 def worth(rows: Sequence[Row], rule: Fitted) -> dict[str, float]:
@@ -72,7 +77,7 @@ def worth(rows: Sequence[Row], rule: Fitted) -> dict[str, float]:
     return means | {"all": sum(WEIGHTS[part] * mean for part, mean in means.items()) / total}
 
 
-# --- rules ----------------------------------------------------------------------------------------
+# --- rules --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -84,14 +89,18 @@ class FittedRule:
         return self.rule(row, *self.constants)
 
 
-def best_constants(rows: Sequence[Row], rule: Callable[..., float], start: Sequence[float]) -> Fitted:
+def best_constants(
+    rows: Sequence[Row], rule: Callable[..., float], start: Sequence[float]
+) -> Fitted:
     """``rule(row, *constants)`` with the constants, 0.01 or more, that are worth most."""
 
     def loss(logs: np.ndarray) -> float:
         return -worth(rows, lambda row: rule(row, *np.exp(logs).clip(0.01)))["all"]
 
     simplex = np.log(start) + np.vstack([np.zeros(len(start)), 0.4 * np.eye(len(start))])
-    found = minimize(loss, np.log(start), method="Nelder-Mead", options={"initial_simplex": simplex})
+    found = minimize(
+        loss, np.log(start), method="Nelder-Mead", options={"initial_simplex": simplex}
+    )
     constants = np.exp(found.x).clip(0.01)
     return FittedRule(rule, constants)
 
@@ -114,7 +123,12 @@ def fit_power(rows: Sequence[Row]) -> Fitted:
     """c^(1 − w)·e^w with one w for all sets, times a constant."""
 
     def rule(row: Row, times: float, weight: float) -> float:
-        return min(1.0, times * (row["contradicted"] + 1e-4) ** (1 - weight) * (row["explained"] + 1e-4) ** weight)
+        return min(
+            1.0,
+            times
+            * (row["contradicted"] + 1e-4) ** (1 - weight)
+            * (row["explained"] + 1e-4) ** weight,
+        )
 
     return best_constants(rows, rule, [1.0, 0.3])
 
@@ -136,7 +150,7 @@ RULES: dict[str, Callable[[Sequence[Row]], Fitted]] = {
 }
 
 
-# --- the table ------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -148,9 +162,18 @@ class Parts:
 
     @classmethod
     def read(cls) -> Parts:
-        rows = [row for row in json.loads(OUT.read_text())["rows"] if "explained" in row and row["who"] != "fast"]
-        rows = [row for row in rows if row["called"] or row["rate"] < 0.01]  # of labels that are predictable
-        held = [row for row in rows if family_of(row)[0] != "real" and row["data"].split()[0] in tablesets.REPORT]
+        rows = [
+            row
+            for row in json.loads(OUT.read_text())["rows"]
+            if "explained" in row and row["who"] != "fast"
+        ]
+        # of labels that are predictable
+        rows = [row for row in rows if row["called"] or row["rate"] < 0.01]
+        held = [
+            row
+            for row in rows
+            if family_of(row)[0] != "real" and row["data"].split()[0] in tablesets.REPORT
+        ]
         return cls([row for row in rows if row not in held], held)
 
 
@@ -167,16 +190,25 @@ def left_out(rows: Sequence[Row], fit: Callable[[Sequence[Row]], Fitted]) -> flo
 def main() -> None:
     parts = Parts.read()
     print(f"{len(parts.chosen)} sets to choose on, {len(parts.report)} to report on")
-    print(f"{'rule':30} {'families left out':>18} {'report: planted':>16} {'clean':>6} {'chosen: all':>12}")
+    print(
+        f"{'rule':30} {'families left out':>18} {'report: planted':>16} {'clean':>6}"
+        f" {'chosen: all':>12}"
+    )
     for name, fit in RULES.items():
         rule = fit(parts.chosen)
         held = worth(parts.report, rule)
         out, chosen = left_out(parts.chosen, fit), worth(parts.chosen, rule)
-        print(f"{name:30} {out:18.3f} {held['planted']:16.3f} {1 - held['clean']:6.3f} {chosen['all']:12.3f}")
+        print(
+            f"{name:30} {out:18.3f} {held['planted']:16.3f} {1 - held['clean']:6.3f}"
+            f" {chosen['all']:12.3f}"
+        )
         if (constants := getattr(rule, "constants", None)) is not None:
             print(f"{'':30} constants {', '.join(f'{constant:.3g}' for constant in constants)}")
     now = worth(parts.chosen, by_ratio)
-    print("constants as in judge/prior.py, chosen:", {part: round(mean, 3) for part, mean in now.items()})
+    print(
+        "constants as in judge/prior.py, chosen:",
+        {part: round(mean, 3) for part, mean in now.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -2,30 +2,32 @@
 
     python benchmarks/real.py [FOLDER] [--only thorough,fast] [--sets a,b] [--jobs 2] [--table]
 
-FOLDER holds the sets: every .csv or .csv.gz file with the columns ``given`` and ``true``; all others are
-features, or the column ``text`` is a text. Any set of your own will do. The default, ``../shared/data/real``
-(``NOISEPROOF_SHARED``), has two kinds more, which are read where they are there: pictures with the list of the
-wrong ones (roman numerals), and published predictions without any features (``predictions`` below).
-CIFAR-10N, CIFAR-100N and RTE come from ``tablesets.py``. As controls, ``--controls report`` adds its sets
-for reports with planted mistakes, half of them between look-alikes (the class that a cross-validated model
-confuses most with each), and without any; ``--controls dev`` and ``--controls unseen`` those that constants
-are chosen on (prior.py).
+FOLDER holds the sets: every .csv or .csv.gz file with the columns ``given`` and ``true``; all
+others are features, or the column ``text`` is a text. Any set of your own will do. The default,
+``../shared/data/real`` (``NOISEPROOF_SHARED``), has two kinds more, which are read where they are
+there: pictures with the list of the wrong ones (roman numerals), and published predictions without
+any features (``predictions`` below). CIFAR-10N, CIFAR-100N and RTE come from ``tablesets.py``. As
+controls, ``--controls report`` adds its sets for reports with planted mistakes, half of them
+between look-alikes (the class that a cross-validated model confuses most with each), and without
+any; ``--controls dev`` and ``--controls unseen`` those that constants are chosen on (prior.py).
 
 The contenders, each on one thread:
 
 * ``thorough``, ``fast``: the audit with default settings; for published predictions ``judge``.
-* ``cleanlab-lr``, ``cleanlab-hgb``: cleanlab's defaults on the out-of-fold probabilities of logistic
-  regression (TF-IDF of texts) and of gradient boosting (tables only); for published predictions ``cleanlab``.
-* ``self``, ``margin``: self-confidence and normalised margin of the predictions that ``thorough`` judges
-  by. As many labels are called wrong as these predictions contradict.
-* ``aum``, ``forgetting``, ``votes``: the plain detectors of the literature on the features of the audit:
-  area under the margin (Pleiss et al. 2020) and forgetting counts (Toneva et al. 2019) of a network of
-  one hidden layer, and the share of ten neighbours with another label. They only rank.
+* ``cleanlab-lr``, ``cleanlab-hgb``: cleanlab's defaults on the out-of-fold probabilities of
+  logistic regression (TF-IDF of texts) and of gradient boosting (tables only); for published
+  predictions ``cleanlab``.
+* ``self``, ``margin``: self-confidence and normalised margin of the predictions that ``thorough``
+  judges by. As many labels are called wrong as these predictions contradict.
+* ``aum``, ``forgetting``, ``votes``: the plain detectors of the literature on the features of the
+  audit: area under the margin (Pleiss et al. 2020) and forgetting counts (Toneva et al. 2019) of a
+  network of one hidden layer, and the share of ten neighbours with another label. They only rank.
 
-A row has F1 of what is called wrong, average precision, precision at 50 and 200, F1 of the best cut of the
-ranking, the rate and whether the printed range holds it, seconds. Those of ``thorough`` and ``judge`` have the
-signals that the rate is estimated from, ``explained``, ``converged`` and ``contradicted`` of
-noiseproof/audit/judge/rate.py, and as ``curve`` the F1 of calling each of `SHARES` of the ranking wrong.
+A row has F1 of what is called wrong, average precision, precision at 50 and 200, F1 of the best cut
+of the ranking, the rate and whether the printed range holds it, seconds. Those of ``thorough`` and
+``judge`` have the signals that the rate is estimated from, ``explained``, ``converged`` and
+``contradicted`` of noiseproof/audit/judge/rate.py, and as ``curve`` the F1 of calling each of
+`SHARES` of the ranking wrong.
 """
 
 from __future__ import annotations
@@ -74,7 +76,13 @@ PLAIN = ("self", "margin")
 DETECTORS = ("aum", "forgetting", "votes")
 CONTENDERS = (*OURS, *CLEANLAB, *DETECTORS)  # PLAIN come with thorough
 PEOPLE = {"rte": ("vote",), "cifar10n": ("aggregate", "random1", "worst"), "cifar100n": ("noisy",)}
-CONTROLS = ("alike:rate=0.05", "alike:rate=0.15", "symmetric:rate=0.08", "asymmetric-next:rate=0.15", "none")
+CONTROLS = (
+    "alike:rate=0.05",
+    "alike:rate=0.15",
+    "symmetric:rate=0.08",
+    "asymmetric-next:rate=0.15",
+    "none",
+)
 EPOCHS, HIDDEN, BATCH = 30, 128, 128  # of the detectors' network
 VOTERS = 10
 SHARES = np.geomspace(0.002, 0.7, 30)  # of labels called wrong, for the curve of F1
@@ -92,14 +100,16 @@ class RealSet:
     pred_probs: Array | None = None  # (N, K), published; `given` are then class numbers
 
 
-# --- the sets -------------------------------------------------------------------------------------
+# --- the sets -----------------------------------------------------------------
 
 
 def from_csv(path: Path) -> RealSet:
     words = {"given": str, "true": str, "text": str}
     header = pd.read_csv(path, nrows=0).columns
     text = "text" if "text" in header else None
-    frame = pd.read_csv(path, dtype={c: words[c] for c in header if c in words}, keep_default_na=text is None)
+    frame = pd.read_csv(
+        path, dtype={c: words[c] for c in header if c in words}, keep_default_na=text is None
+    )
     given = frame.pop("given").to_numpy(str)
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     data = tablesets.LabelledSet(name, "true", text, (), frame)
@@ -118,9 +128,13 @@ def unpacked(archive: Path) -> Path:
 def from_pictures(archive: Path) -> RealSet:
     folder = unpacked(archive)
     files = sorted(folder.glob("*/*"))
-    is_wrong = pd.read_csv(archive.with_name(f"{folder.name}_errors.csv")).set_index("picture").wrong
+    is_wrong = (
+        pd.read_csv(archive.with_name(f"{folder.name}_errors.csv")).set_index("picture").wrong
+    )
     wrong = np.array([bool(is_wrong[file.name]) for file in files])
-    return RealSet(folder.name, np.array([file.parent.name for file in files]), wrong, folder=folder)
+    return RealSet(
+        folder.name, np.array([file.parent.name for file in files]), wrong, folder=folder
+    )
 
 
 def from_predictions(folder: Path, name: str) -> RealSet:
@@ -136,7 +150,9 @@ def from_predictions(folder: Path, name: str) -> RealSet:
         given, probs = arrays[f"{which}_given_{model}"], arrays[f"{which}_{model}"]
         wrong = given != arrays[f"{which}_true_{model}"]
     probs = probs.astype(np.float32)
-    return RealSet(name, given.astype(np.int64), wrong, pred_probs=probs / probs.sum(1, keepdims=True))
+    return RealSet(
+        name, given.astype(np.int64), wrong, pred_probs=probs / probs.sum(1, keepdims=True)
+    )
 
 
 def predictions_in(folder: Path) -> Iterator[str]:
@@ -181,7 +197,9 @@ def from_tablesets(name: str, noise: str, seed: int = 0) -> RealSet:
 
 def names_of_sets(folder: Path, *, controls: str | None) -> list[str]:
     """All that is here, named as `load` takes it."""
-    names = [file.name for file in sorted(folder.glob("*.csv*")) if not file.name.endswith("_errors.csv")]
+    names = [
+        file.name for file in sorted(folder.glob("*.csv*")) if not file.name.endswith("_errors.csv")
+    ]
     names += [file.name for file in sorted(folder.glob("*.tar.xz"))]
     names += predictions_in(folder)
     if folder == FOLDER:
@@ -202,7 +220,7 @@ def load(folder: Path, name: str) -> RealSet:
     return from_tablesets(*name.split(" "))
 
 
-# --- figures --------------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------
 
 
 def figures(wrong: Array, score: Array, called: Array | None, seconds: float) -> Row:
@@ -278,7 +296,7 @@ def plain_scores(given: Array, probs: Array) -> dict[str, Array]:
     return {"self": -own, "margin": others.max(1) - own}
 
 
-# --- contenders -----------------------------------------------------------------------------------
+# --- contenders ---------------------------------------------------------------
 
 
 def rows_of(real: RealSet) -> Any:
@@ -289,7 +307,9 @@ def rows_of(real: RealSet) -> Any:
     assert data is not None
     if data.images is not None:
         return read_rows(data.images, labels=real.given)
-    return read_rows(planted.columns_of(data).assign(given=real.given), label="given", text=data.text)
+    return read_rows(
+        planted.columns_of(data).assign(given=real.given), label="given", text=data.text
+    )
 
 
 def by_us(who: str, real: RealSet) -> dict[str, Row]:
@@ -328,7 +348,10 @@ def by_cleanlab_model(who: str, real: RealSet) -> dict[str, Row]:
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     with Clock() as clock:
         if real.data is None:  # pictures, by the features of our audit
-            model, x = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)), rows_of(real).x
+            model, x = (
+                make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+                rows_of(real).x,
+            )
         else:
             model, x = planted.model_of(who.removeprefix("cleanlab-"), real.data)
         probs = cross_val_predict(model, x, given, cv=folds, method="predict_proba")
@@ -370,7 +393,9 @@ def margins_in_training(x: torch.Tensor, given: torch.Tensor, num_classes: int) 
 
 
 def forgetting_counts(margins: Array) -> Array:
-    """How often each row was learned and then forgotten, (N,); never learned is more than any count."""
+    """How often each row was learned and then forgotten, (N,); never learned is more than any
+    count.
+    """
     is_right = margins > 0
     counts = (is_right[:-1] & ~is_right[1:]).sum(0)
     return np.where(is_right.any(0), counts, len(margins))
@@ -385,7 +410,11 @@ def by_detectors(real: RealSet) -> dict[str, Row]:
     with Clock() as clock:
         margins = margins_in_training(x, given, len(rows.classes))
     with Clock() as voting:
-        near = NearestNeighbors(n_neighbors=VOTERS + 1).fit(x.numpy()).kneighbors(return_distance=False)
+        near = (
+            NearestNeighbors(n_neighbors=VOTERS + 1)
+            .fit(x.numpy())
+            .kneighbors(return_distance=False)
+        )
     votes = (rows.given[near[:, 1:]] != rows.given[:, None]).mean(1)
     return {
         "aum": figures(wrong, -margins.mean(0), None, clock.wall),
@@ -410,10 +439,12 @@ def measure(folder: Path, name: str, who: str, commit: str) -> list[Row]:
     return [{"data": real.name, "who": one, **about, **row} for one, row in by_who.items()]
 
 
-# --- which rows, and the table --------------------------------------------------------------------
+# --- which rows, and the table ------------------------------------------------
 
 
-def plan(folder: Path, options: argparse.Namespace, made: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def plan(
+    folder: Path, options: argparse.Namespace, made: set[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Set and contender of the rows that are not there."""
     for name in names_of_sets(folder, controls=options.controls):
         key = name.removesuffix(".gz").removesuffix(".csv").removesuffix(".tar.xz")
@@ -484,24 +515,38 @@ def table(rows: list[Row]) -> str:
     """A line for each real set in Markdown."""
     cells = cells_of(rows)
     lines = [
-        "| set | rows | wrong | estimate | range | F1 | fast | cleanlab | best cut | AP | self | cleanlab |",
+        (
+            "| set | rows | wrong | estimate | range | F1 | fast | cleanlab | best cut | AP | self"
+            " | cleanlab |"
+        ),
         "| --- " * 12 + "|",
     ]
     for ours, theirs, cell in cells:
         if kind_of(ours["data"]) != "real":
             continue
         fast, plain = cell.get("fast", {}), cell.get("self", {})
-        numbers = [ours["f1"], fast.get("f1"), theirs["f1"], ours["best"], ours["ap"], plain.get("ap"), theirs["ap"]]
+        numbers = [
+            ours["f1"],
+            fast.get("f1"),
+            theirs["f1"],
+            ours["best"],
+            ours["ap"],
+            plain.get("ap"),
+            theirs["ap"],
+        ]
         shown = " | ".join("" if value is None else f"{value:.3f}" for value in numbers)
         within = f"{ours['low']:.3f} to {ours['high']:.3f}{'' if ours['holds'] else ' (no)'}"
         lines.append(
-            f"| {ours['data']} | {ours['rows']} | {ours['wrong']:.3f} | {ours['rate']:.3f} | {within} | {shown} |"
+            f"| {ours['data']} | {ours['rows']} | {ours['wrong']:.3f} | {ours['rate']:.3f} |"
+            f" {within} | {shown} |"
         )
     return "\n".join(lines)
 
 
 def means(rows: list[Row]) -> str:
-    """The means over the sets of each kind in Markdown, and the share called wrong of clean sets."""
+    """The means over the sets of each kind in Markdown, and the share called wrong of clean
+    sets.
+    """
     kinds: dict[str, list[Cell]] = {}
     for cell in cells_of(rows):
         kinds.setdefault(kind_of(cell[0]["data"]), []).append(cell)
@@ -511,7 +556,15 @@ def means(rows: list[Row]) -> str:
     ]
     for kind, cells in sorted(kinds.items(), key=lambda item: (item[0] != "real", item[0])):
         figures_of_sets = [
-            (ours["f1"], theirs["f1"], ours["best"], ours["ap"], cell["self"]["ap"], theirs["ap"], ours["holds"])
+            (
+                ours["f1"],
+                theirs["f1"],
+                ours["best"],
+                ours["ap"],
+                cell["self"]["ap"],
+                theirs["ap"],
+                ours["holds"],
+            )
             for ours, theirs, cell in cells
         ]
         shown = " | ".join(f"{fmean(column):.3f}" for column in zip(*figures_of_sets, strict=True))
@@ -530,18 +583,30 @@ def is_reported(row: Row) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--sets", type=lambda words: words.split(","), help="names of sets, with commas")
+    parser.add_argument(
+        "--sets", type=lambda words: words.split(","), help="names of sets, with commas"
+    )
     parser.add_argument("--only", type=lambda words: words.split(","), default=list(CONTENDERS))
-    parser.add_argument("--controls", choices=("dev", "unseen", "report"), help="planted mistakes and clean sets, too")
+    parser.add_argument(
+        "--controls",
+        choices=("dev", "unseen", "report"),
+        help="planted mistakes and clean sets, too",
+    )
     parser.add_argument("--fresh", action="store_true", help="make rows again that are in the file")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of rows")
-    parser.add_argument("--table", action="store_true", help="only print the table of what is there")
+    parser.add_argument(
+        "--table", action="store_true", help="only print the table of what is there"
+    )
     options = parser.parse_args()
     if unknown := set(options.only) - set(CONTENDERS):
-        parser.error(f"Expected contenders of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}.")
+        parser.error(
+            f"Expected contenders of {', '.join(CONTENDERS)}, got {', '.join(sorted(unknown))}."
+        )
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     if not options.table:
         rows = make_rows(options.folder, options, rows)

@@ -1,19 +1,22 @@
-"""Add results of `noiseproof bench run` to the reruns of the papers' tables, and write the tables of docs/results.md.
+"""Add results of `noiseproof bench run` to the reruns of the papers' tables, and write the tables
+of docs/results.md.
 
     python benchmarks/reruns.py RESULTS [RESULTS …] [--note "two side by side"]
     python benchmarks/reruns.py RESULTS --commit 4d74622 --command "noiseproof bench run …"
     python benchmarks/reruns.py RESULTS --as noise-f@ln
     python benchmarks/reruns.py                     only docs/results.md
 
-Every run in the folders RESULTS that belongs to a cell of a table, or to a file of benchmarks/sweeps that a diagnosis
-names, goes into src/noiseproof/papers/reruns/PAPER.json, values of the latter into a file of the same name beside it;
-what is there already stays. A new file of experiments first needs an entry in ``diagnoses``, without finding and seeds;
-what they found is written by hand once they have run, and ``cells`` names those whose data and method they have.
+Every run in the folders RESULTS that belongs to a cell of a table, or to a file of
+benchmarks/sweeps that a diagnosis names, goes into src/noiseproof/papers/reruns/PAPER.json, values
+of the latter into a file of the same name beside it; what is there already stays. A new file of
+experiments first needs an entry in ``diagnoses``, without finding and seeds; what they found is
+written by hand once they have run, and ``cells`` names those whose data and method they have.
 
-``--commit`` is for results of a machine without git, which have none; results that name their commit keep it.
-``--command`` is for runs of a file that the repository does not have: a command that makes the same runs.
-``--as`` is for runs that are the training of a cell, whose table spells their method in another way.
-Hours and memory are not entered: runs side by side share a machine, and a paper's ran alone.
+``--commit`` is for results of a machine without git, which have none; results that name their
+commit keep it. ``--command`` is for runs of a file that the repository does not have: a command
+that makes the same runs. ``--as`` is for runs that are the training of a cell, whose table spells
+their method in another way. Hours and memory are not entered: runs side by side share a machine,
+and a paper's ran alone.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ from noiseproof.papers import PAPERS
 ROOT = Path(__file__).parents[1]
 RERUNS = ROOT / "src" / "noiseproof" / "papers" / "reruns"
 PAGE = ROOT / "docs" / "results.md"
-TEST = Cell("", "", "", Published(0.0, None, False, 2), {}, {})  # the test accuracy of the last epoch
+# the test accuracy of the last epoch
+TEST = Cell("", "", "", Published(0.0, None, False, 2), {}, {})
 SAME = "the same training, written as "  # in the note of a session
 FAR = "!"  # after a z of more than 2
 FAR_UNEXAMINED = "!!"  # the same, where no experiment looks into why
@@ -72,21 +76,30 @@ Json = dict[str, Any]
 # Results
 
 
-def with_source(results: Mapping[str, Json], commit: str | None, command: str | None) -> dict[str, Json]:
-    """Return ``results`` with the commit that they lack, and with a command that the repository has."""
+def with_source(
+    results: Mapping[str, Json], commit: str | None, command: str | None
+) -> dict[str, Json]:
+    """Return ``results`` with the commit that they lack, and with a command that the repository
+    has.
+    """
     return {key: _with_source(result, commit, command) for key, result in results.items()}
 
 
 def _with_source(result: Json, commit: str | None, command: str | None) -> Json:
     made = result["provenance"]
     if commit and made["commit"]:
-        raise ValueError(f"Expected results without a commit for --commit, got {made['commit']} in {result['key']}.")
+        raise ValueError(
+            f"Expected results without a commit for --commit, got {made['commit']} in"
+            f" {result['key']}."
+        )
     given = {"commit": commit or made["commit"], "command": command or made["command"]}
     return {**result, "provenance": {**made, **given}}
 
 
 def spelled_as(results: Mapping[str, Json], method: str) -> tuple[dict[str, Json], str]:
-    """Return ``results`` with ``method`` as the name of their method, and a note on how it was written."""
+    """Return ``results`` with ``method`` as the name of their method, and a note on how it was
+    written.
+    """
     changed = {}
     for result in results.values():
         experiment = {**result["experiment"], "method": method}
@@ -99,15 +112,21 @@ def spelled_as(results: Mapping[str, Json], method: str) -> tuple[dict[str, Json
 # Rows
 
 
-def add_results(content: Json, paper: str, results: Mapping[str, Json], note: str = "") -> list[str]:
-    """Add to ``content``, the file of ``paper``, the runs of its cells and diagnoses in ``results``; name what grew."""
+def add_results(
+    content: Json, paper: str, results: Mapping[str, Json], note: str = ""
+) -> list[str]:
+    """Add to ``content``, the file of ``paper``, the runs of its cells and diagnoses in
+    ``results``; name what grew.
+    """
     rows = {row["key"]: row for row in content["rows"]}
     grown = []
     for key, runs in by_first_seed(results).items():
         for one in content["diagnoses"]:
             if key in sweep_keys(one["sweep"]):
                 add_to_sweep(one, key, runs, note)
-                grown.append(f"{runs[min(runs)]['experiment']['method']}, experiment of {one['sweep']}")
+                grown.append(
+                    f"{runs[min(runs)]['experiment']['method']}, experiment of {one['sweep']}"
+                )
         if key not in cells_of(paper):
             continue
         table, cell, reported = cells_of(paper)[key]
@@ -115,7 +134,9 @@ def add_results(content: Json, paper: str, results: Mapping[str, Json], note: st
             rows[key] = {"precision": runs[min(runs)]["experiment"]["precision"], "key": key}
             content["rows"].append(rows[key])
         extend(rows[key], reported, runs, content["made_by"], note)
-        grown.append(f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds")
+        grown.append(
+            f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds"
+        )
     return grown
 
 
@@ -146,7 +167,8 @@ def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
 def add_to_sweep(diagnosis: Json, key: str, runs: Mapping[int, Json], note: str) -> None:
     """Add runs of a diagnosis to the file beside its experiments, and their seeds to its entry.
 
-    A row has what tells it from others; all else, such as the model, is in the file of experiments, by its key.
+    A row has what tells it from others; all else, such as the model, is in the file of experiments,
+    by its key.
     """
     path = (ROOT / diagnosis["sweep"]).with_suffix(".json")
     content = json.loads(path.read_text("utf-8")) if path.exists() else {"made_by": [], "rows": []}
@@ -167,10 +189,17 @@ def sweep_keys(path: str) -> set[str]:
     return {row_key(run) for run in load_experiments(ROOT / path, check_runs=False)}
 
 
-def extend(row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions: list[Json], note: str) -> None:
-    """Add the seeds that ``row`` does not have, with what ``cells`` report of them, and their sessions."""
+def extend(
+    row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions: list[Json], note: str
+) -> None:
+    """Add the seeds that ``row`` does not have, with what ``cells`` report of them, and their
+    sessions.
+    """
     old = dict.fromkeys(row.setdefault("seeds", []))
-    values = {cell.metric: dict(zip(row["seeds"], row.get(cell.metric, []), strict=False)) for cell in cells}
+    values = {
+        cell.metric: dict(zip(row["seeds"], row.get(cell.metric, []), strict=False))
+        for cell in cells
+    }
     for seed, result in runs.items():
         for cell in cells:
             value = measured(result, cell)
@@ -181,7 +210,10 @@ def extend(row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions:
             if session not in sessions:
                 sessions.append(session)
             number = sessions.index(session)
-            row["made_by"] = [*row.get("made_by", []), *([number] if number not in row.get("made_by", []) else [])]
+            row["made_by"] = [
+                *row.get("made_by", []),
+                *([number] if number not in row.get("made_by", []) else []),
+            ]
         old.setdefault(seed)
     row["seeds"] = sorted(old)
     if epochs := {cell.epoch for cell in cells if cell.metric in ACCURACIES} - {"last"}:
@@ -194,9 +226,16 @@ def describe(result: Json, note: str) -> Json:
     """The session of a result: commit, hardware, versions, command."""
     made, versions = result["provenance"], result["provenance"]["versions"]
     commit = re.sub(r"^(\w{7})\w*", r"\1", made["commit"] or "unknown")
-    machine = {"gpu": made["gpu"]} if made["gpu"] else {"cpu": made["cpu"], "threads": made["threads"]}
+    machine = (
+        {"gpu": made["gpu"]} if made["gpu"] else {"cpu": made["cpu"], "threads": made["threads"]}
+    )
     command = re.sub(r"^\S*/(?=noiseproof )", "", made["command"])
-    session = {"commit": commit, **machine, "torch": versions["torch"], "python": versions["python"]}
+    session = {
+        "commit": commit,
+        **machine,
+        "torch": versions["torch"],
+        "python": versions["python"],
+    }
     return session | {"command": command} | ({"note": note} if note else {})
 
 
@@ -204,7 +243,9 @@ def write(path: Path, content: Json) -> None:
     """One line for each entry, so that a change is a line."""
     parts = []
     for name, entries in content.items():
-        lines = ",\n".join(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in entries)
+        lines = ",\n".join(
+            json.dumps(entry, ensure_ascii=False, separators=(",", ":")) for entry in entries
+        )
         parts.append(f'"{name}":[\n{lines}]')
     path.write_text("{" + ",\n".join(parts) + "}\n", "utf-8")
 
@@ -212,7 +253,8 @@ def write(path: Path, content: Json) -> None:
 # The page
 
 BLOCK = re.compile(
-    r"(?P<mark><!-- (?P<kind>counts|diagnoses|rerun|readings)(?:: (?P<table>\S+)(?P<options>.*?))? -->\n)"
+    r"(?P<mark><!-- (?P<kind>counts|diagnoses|rerun|readings)(?:: (?P<table>\S+)(?P<options>.*?))?"
+    r" -->\n)"
     r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -221,12 +263,18 @@ BLOCK = re.compile(
 def page(text: str) -> str:
     """``text`` with new tables between its marks and `<!-- end -->`.
 
-    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->` (with `--whole` it shows the
-    cells that were not run, too), `<!-- readings: ID --only … --method M --without SEED -->`, which compares a row with
-    another reading of it, and `<!-- rerun: rest -->` for the cells that no other mark shows.
+    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->` (with
+    `--whole` it shows the cells that were not run, too), `<!-- readings: ID --only … --method M
+    --without SEED -->`, which compares a row with another reading of it, and `<!-- rerun: rest -->`
+    for the cells that no other mark shows.
     """
     marks = [Mark.of(found) for found in BLOCK.finditer(text)]
-    shown = {id(cell) for mark in marks if mark.kind == "rerun" and mark.id != "rest" for cell in mark.table.cells}
+    shown = {
+        id(cell)
+        for mark in marks
+        if mark.kind == "rerun" and mark.id != "rest"
+        for cell in mark.table.cells
+    }
 
     def made(mark: Mark) -> str:
         if mark.kind == "counts":
@@ -257,12 +305,18 @@ class Mark:
     @property
     def options(self) -> dict[str, str]:
         """The value of each option; the last of ``--only``, for all of which see ``table``."""
-        return {name.removeprefix("--"): value for name, value in pairwise(self.words) if name.startswith("--")}
+        return {
+            name.removeprefix("--"): value
+            for name, value in pairwise(self.words)
+            if name.startswith("--")
+        }
 
     @property
     def table(self) -> PaperTable:
         """The cells that it chooses."""
-        return load_table(self.id).only(*(value for name, value in pairwise(self.words) if name == "--only"))
+        return load_table(self.id).only(
+            *(value for name, value in pairwise(self.words) if name == "--only")
+        )
 
 
 def rest(shown: set[int]) -> str:
@@ -277,15 +331,29 @@ def rest(shown: set[int]) -> str:
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(columns), *map(list, rows)]
     lines.insert(1, ["---"] * len(lines[0]))
-    return "".join("| " + " | ".join(re.sub(r"([|*])", r"\\\1", cell) for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(re.sub(r"([|*])", r"\\\1", cell) for cell in line) + " |\n"
+        for line in lines
+    )
 
 
 def counts() -> str:
     """How many cells of each table were rerun, and how they compare."""
     found = count_all()
-    rows = [(f"{PAPERS[load_table(id).paper]}, {load_table(id).number}", one) for id, one in found.items()]
+    rows = [
+        (f"{PAPERS[load_table(id).paper]}, {load_table(id).number}", one)
+        for id, one in found.items()
+    ]
     rows.append(("all", reduce(add, found.values())))
-    head = ("table", "published", "can run", "rerun", "with the paper's seeds", "|z| ≤ 2", "others with an experiment")
+    head = (
+        "table",
+        "published",
+        "can run",
+        "rerun",
+        "with the paper's seeds",
+        "|z| ≤ 2",
+        "others with an experiment",
+    )
     return markdown(head, ((name, *count_texts(one)) for name, one in rows))
 
 
@@ -297,7 +365,9 @@ def count_texts(one: Counts) -> Iterator[str]:
 
 
 def diagnoses() -> str:
-    """The files of experiments on why cells differ, the tables of these cells, and what the experiments found."""
+    """The files of experiments on why cells differ, the tables of these cells, and what the
+    experiments found.
+    """
     rows = []
     for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
         tables = ", ".join(dict.fromkeys(f"`{id}`" for id, *_ in one["cells"]))
@@ -306,7 +376,11 @@ def diagnoses() -> str:
 
 
 def reruns(
-    table: PaperTable, precision: str | None = None, without: Container[int] = (), *, whole: bool = False
+    table: PaperTable,
+    precision: str | None = None,
+    without: Container[int] = (),
+    *,
+    whole: bool = False,
 ) -> str:
     """The cells that were rerun, methods by settings, each as rerun (published; z).
 
@@ -323,12 +397,15 @@ def reruns(
         name = (one.cell.block, one.cell.row) if has_blocks else (one.cell.row,)
         rows.setdefault(name, {})[one.cell.column] = _cell(table, one, usual_seeds)
     head = ["data", "method", *settings] if has_blocks else ["method", *settings]
-    lines = [[*name, *(cells.get(setting, "") for setting in settings)] for name, cells in rows.items()]
+    lines = [
+        [*name, *(cells.get(setting, "") for setting in settings)] for name, cells in rows.items()
+    ]
     c = count_cells(table, done)
     seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
     within = f"{c.within} of {c.judged} within |z| ≤ 2"
     return (
-        markdown(head, lines) + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
+        markdown(head, lines)
+        + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
     )
 
 
@@ -338,7 +415,9 @@ def _cell(table: PaperTable, one: CellComparison, usual_seeds: int) -> str:
     parts = [str(one.cell.published)]
     if z:
         is_far = one.z is not None and abs(one.z) > 2
-        parts.append(f"{z} {FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED}" if is_far else z)
+        parts.append(
+            f"{z} {FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED}" if is_far else z
+        )
     if one.mean is not None and one.seeds != usual_seeds:
         parts.append(counted(one.seeds, "seed"))
     return f"{mean} ({'; '.join(parts)})"
@@ -355,7 +434,9 @@ def _texts(one: CellComparison) -> tuple[str, str]:
 
 
 def readings(table: PaperTable, method: str, without: int) -> str:
-    """The cells as they are read, with and without a seed, and with another ``method``, whose runs a sweep has."""
+    """The cells as they are read, with and without a seed, and with another ``method``, whose runs
+    a sweep has.
+    """
     paper = load_reruns(table.paper)
     swept = {row["key"]: row for one in paper.diagnoses for row in _sweep_rows(one["sweep"])}
     many = len({cell.row for cell in table.cells}) > 1
@@ -364,12 +445,25 @@ def readings(table: PaperTable, method: str, without: int) -> str:
         read = by_seed(cell, paper.rows)
         other = by_seed(replace(cell, fields={**cell.fields, "method": method}), swept)
         some = {seed: value for seed, value in read.items() if seed != without}
-        texts = [_texts(summarise(CellComparison(cell), of.values(), table, None)) for of in (read, some, other)]
+        texts = [
+            _texts(summarise(CellComparison(cell), of.values(), table, None))
+            for of in (read, some, other)
+        ]
         row = [cell.column, str(cell.published), *(text for pair in texts for text in pair)]
         rows.append([cell.row] * many + row)
     names = (table.cells[0].fields["method"], method)
     own, others = (f"`{name}`" for name in names)
-    head = [*["method"] * many, "setting", "published", own, "z", f"without seed {without}", "z", others, "z"]
+    head = [
+        *["method"] * many,
+        "setting",
+        "published",
+        own,
+        "z",
+        f"without seed {without}",
+        "z",
+        others,
+        "z",
+    ]
     return markdown(head, rows)
 
 
@@ -387,14 +481,26 @@ def by_seed(cell: Cell, rows: Mapping[str, Json]) -> dict[int, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("results", nargs="*", help="Folders of results.")
-    parser.add_argument("--note", default="", help="How the runs were made, for the session's entry.")
-    parser.add_argument("--commit", help="Of results that have none, since their machine had no git.")
-    parser.add_argument("--command", help="One that makes these runs, where theirs names a file that is not here.")
-    parser.add_argument("--as", dest="method", metavar="METHOD", help="How a table writes the method of these runs.")
+    parser.add_argument(
+        "--note", default="", help="How the runs were made, for the session's entry."
+    )
+    parser.add_argument(
+        "--commit", help="Of results that have none, since their machine had no git."
+    )
+    parser.add_argument(
+        "--command", help="One that makes these runs, where theirs names a file that is not here."
+    )
+    parser.add_argument(
+        "--as", dest="method", metavar="METHOD", help="How a table writes the method of these runs."
+    )
     given = parser.parse_args()
-    results = {key: result for folder in given.results for key, result in read_results(folder).items()}
+    results = {
+        key: result for folder in given.results for key, result in read_results(folder).items()
+    }
     results, note = with_source(results, given.commit, given.command), given.note
     if given.method and results:
         results, same = spelled_as(results, given.method)

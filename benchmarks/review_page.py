@@ -1,13 +1,16 @@
-"""How quick the review page is in a browser: from a key to the next row drawn, and decisions a minute.
+"""How quick the review page is in a browser: from a key to the next row drawn, and decisions a
+minute.
 
     python benchmarks/review_page.py [--issues 100000] [--decisions 200]
 
-A server process (`noiseproof review`) and Chromium on this machine; a table of four columns, every row an issue. The
-scripted reviewer decides as soon as a row is drawn, so its decisions a minute are the page's limit, not a person's.
-A row is drawn when the frame after the one that shows it begins (two ``requestAnimationFrame``).
+A server process (`noiseproof review`) and Chromium on this machine; a table of four columns, every
+row an issue. The scripted reviewer decides as soon as a row is drawn, so its decisions a minute are
+the page's limit, not a person's. A row is drawn when the frame after the one that shows it begins
+(two ``requestAnimationFrame``).
 
 - list: one key for each row.
-- grid: a screenful at a time, all of it selected (Shift+PageDown), accepted with one key, saved as one batch.
+- grid: a screenful at a time, all of it selected (Shift+PageDown), accepted with one key, saved as
+  one batch.
 
 Bytes are those of the page itself, and of all that was fetched up to the first row.
 """
@@ -24,7 +27,8 @@ from typing import Any
 
 from timing import write_rows
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))  # the server and browser of the tests
+# the server and browser of the tests
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from handmade_audit import write_table_audit
 from review_browser import browsing, open_page, until
@@ -93,7 +97,9 @@ def decide_in_grid(page: Any, count: int) -> dict[str, float]:
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--issues", type=int, default=100_000)
     parser.add_argument("--decisions", type=int, default=200)
     options = parser.parse_args()
@@ -102,7 +108,10 @@ def main() -> None:
         folder = write_table_audit(root, rows=options.issues + 20, issues=options.issues)
         with Server(folder) as server, browsing(driver.chromium, root / "profile") as page:
             sizes: list[int] = []
-            page.on("response", lambda response: sizes.append(int(response.headers.get("content-length", 0))))
+            page.on(
+                "response",
+                lambda response: sizes.append(int(response.headers.get("content-length", 0))),
+            )
             started = time.perf_counter()
             open_page(page, server.link)
             until(page, "document.getElementById('row') !== null")

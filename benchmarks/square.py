@@ -1,13 +1,16 @@
-"""Every strategy beside every other, and with every loss: what trains, how well, and what is refused with which reason.
+"""Every strategy beside every other, and with every loss: what trains, how well, and what is
+refused with which reason.
 
     python benchmarks/square.py [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 450]
-    python benchmarks/square.py --only promix,sop    # cells of these, which replace those in the table or join them
-    python benchmarks/square.py --only changed,gce/mixup  # cells whose line is another than in the table, and one cell
+    python benchmarks/square.py --only promix,sop    # cells of these, which replace those in the
+    table or join them python benchmarks/square.py --only changed,gce/mixup  # cells whose line is
+    another than in the table, and one cell
 
-A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both with 30 % symmetric
-noise, and compares the accuracy on clean test rows with the better of its two parts alone: each strategy with its own
-loss, each loss by itself. Runs are kept in FILE, one line each, so that a run that is stopped continues; the table is
-written to benchmarks/results/square.json once all are there, and its verdicts to docs/strategies.md
+A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both
+with 30 % symmetric noise, and compares the accuracy on clean test rows with the better of its two
+parts alone: each strategy with its own loss, each loss by itself. Runs are kept in FILE, one line
+each, so that a run that is stopped continues; the table is written to
+benchmarks/results/square.json once all are there, and its verdicts to docs/strategies.md
 (``--table-only`` does only that). tests/strategies/test_square.py builds every cell again.
 """
 
@@ -42,16 +45,31 @@ REASONS = {  # why a cell is refused: part of the message, and words for it
     "t": ("each strategy once", "a strategy twice"),
     "s": ("makes steps of its own", "its own steps would skip what the other does"),
     "c": ("Expected the loss `ce` for", "its own loss takes the place of any but `ce`"),
-    "b": ("the loss `backward` for sigua-bc", "the sign of a sum, or of another loss, says nothing of the correction"),
-    "g": ("nothing beside sigua-bc", "`sigua-bc` judges a row by the corrected loss of its given label alone"),
-    "n": ("no selection beside progressive", "new layers would learn from only the rows that are kept"),
+    "b": (
+        "the loss `backward` for sigua-bc",
+        "the sign of a sum, or of another loss, says nothing of the correction",
+    ),
+    "g": (
+        "nothing beside sigua-bc",
+        "`sigua-bc` judges a row by the corrected loss of its given label alone",
+    ),
+    "n": (
+        "no selection beside progressive",
+        "new layers would learn from only the rows that are kept",
+    ),
     "k": ("Expected a loss whose targets", "the loss does not take such targets"),
     "m": ("inputs of single rows", "mixed inputs belong to no single row"),
     "o": ("Expected class-balanced before", "`class-balanced` comes first: it replaces the rows"),
-    "p": ("no noise on targets from the `start` of prune", "noise keeps right labels below `prune`'s `k`, too"),
+    "p": (
+        "no noise on targets from the `start` of prune",
+        "noise keeps right labels below `prune`'s `k`, too",
+    ),
     "1": ("one model to predict", "both predict with a model of their own"),
     "l": ("a loss that learns noise", "`sparse-noise` needs `sop`"),
-    "e": ("probabilities of the given labels to estimate T", "T cannot be read from predictions that are too certain"),
+    "e": (
+        "probabilities of the given labels to estimate T",
+        "T cannot be read from predictions that are too certain",
+    ),
 }
 
 STRATEGIES = {
@@ -73,7 +91,9 @@ STRATEGIES = {
     "mixup": "mixup",
     "sparse-noise": "sparse-noise",
     "progressive-stopping": "progressive-stopping:start=10,block_epochs=2,head_epochs=2,lr=0.01",
-    "progressive-mixmatch": "progressive-mixmatch:start=10,block_epochs=2,head_epochs=2,lr=0.01,lambda_u=0",
+    "progressive-mixmatch": (
+        "progressive-mixmatch:start=10,block_epochs=2,head_epochs=2,lr=0.01,lambda_u=0"
+    ),
     "consistency": "consistency",
     "estimate-transition": "estimate-transition:warmup=8",
     "dividemix": "dividemix:warmup=10,lambda_u=0",
@@ -109,7 +129,8 @@ LOSSES = {
     "het full": "(het:samples=20,covariance=full)",
     "nal": "(nal:lam=2)",
 }
-WITH_LOSS = {"elr": "target-memory", "sop": "sparse-noise"}  # strategies that a loss cannot do without
+# strategies that a loss cannot do without
+WITH_LOSS = {"elr": "target-memory", "sop": "sparse-noise"}
 
 
 class Job(NamedTuple):
@@ -138,9 +159,15 @@ def own(name: str) -> str:
 
 
 def mean(*losses: str) -> str:
-    """The mean of losses: their sum would take steps as many times as long, with which each alone is less accurate."""
+    """The mean of losses: their sum would take steps as many times as long, with which each alone
+    is less accurate.
+    """
     terms = [term for loss in losses for term in loss.split(" + ")]
-    return losses[0] if len(losses) == 1 else " + ".join(f"{1 / len(losses):g}*{term}" for term in terms)
+    return (
+        losses[0]
+        if len(losses) == 1
+        else " + ".join(f"{1 / len(losses):g}*{term}" for term in terms)
+    )
 
 
 def cells() -> Iterator[Cell]:
@@ -148,7 +175,8 @@ def cells() -> Iterator[Cell]:
     for first in STRATEGIES:
         for second in STRATEGIES:
             losses = sorted(
-                {own(name) for name in (first, second)} - {"ce"}, key=lambda loss: ("backward" not in loss, loss)
+                {own(name) for name in (first, second)} - {"ce"},
+                key=lambda loss: ("backward" not in loss, loss),
             )
             both = (
                 losses[:1]
@@ -156,14 +184,24 @@ def cells() -> Iterator[Cell]:
                 else losses
             )
             alone = line(own(first), first), line(own(second), second)
-            yield Cell("strategies", first, second, line(mean(*both) if both else "ce", first, second), alone)
+            yield Cell(
+                "strategies",
+                first,
+                second,
+                line(mean(*both) if both else "ce", first, second),
+                alone,
+            )
     for loss, spec in LOSSES.items():
         needed = [WITH_LOSS[loss]] if loss in WITH_LOSS else []
         for name in STRATEGIES:
             if name in needed or (name == "exchanged-memory" and loss == "elr"):
                 continue  # it is what the strategy has alone
-            is_corrected = all(loss.startswith(("(forward", "(backward")) for loss in (spec, own(name)))
-            both = line(spec if own(name) == "ce" or is_corrected else mean(spec, own(name)), *needed, name)
+            is_corrected = all(
+                loss.startswith(("(forward", "(backward")) for loss in (spec, own(name))
+            )
+            both = line(
+                spec if own(name) == "ce" or is_corrected else mean(spec, own(name)), *needed, name
+            )
             yield Cell("losses", loss, name, both, (line(spec, *needed), line(own(name), name)))
 
 
@@ -186,7 +224,9 @@ def task(name: str, seed: int) -> Task:
 
 def transition(K: int) -> str:
     """T of the noise, as a spec writes it."""
-    return json.dumps([[0.7 if i == j else 0.3 / (K - 1) for j in range(K)] for i in range(K)]).replace(" ", "")
+    return json.dumps(
+        [[0.7 if i == j else 0.3 / (K - 1) for j in range(K)] for i in range(K)]
+    ).replace(" ", "")
 
 
 def run(job: Job) -> Row:
@@ -196,17 +236,22 @@ def run(job: Job) -> Row:
 
 
 def gap(own: Sequence[Row], part: Sequence[Row]) -> tuple[float, float]:
-    """How much more accurate a cell is than a part of it alone, by the seeds of both, and the standard error."""
+    """How much more accurate a cell is than a part of it alone, by the seeds of both, and the
+    standard error.
+    """
     by_seed = {run["seed"]: run.get("accuracy", 0.0) for run in part}
     gaps = [run["accuracy"] - by_seed[run["seed"]] for run in own if run["seed"] in by_seed]
-    return statistics.mean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+    return statistics.mean(gaps), (
+        statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+    )
 
 
 def compare(cell: Cell, runs: dict[tuple[str, str], list[Row]]) -> Row:
-    """A row of the table: of each set, the cell's mean accuracy and how far it is from its better part.
+    """A row of the table: of each set, the cell's mean accuracy and how far it is from its better
+    part.
 
-    A cell *trains* to within 0.03 of its better part on average; it is *limited* by its weaker part if it is as near to
-    that one, and *fails* if it is worse than both.
+    A cell *trains* to within 0.03 of its better part on average; it is *limited* by its weaker part
+    if it is as near to that one, and *fails* if it is worse than both.
     """
     row: Row = {"kind": cell.kind, "row": cell.row, "column": cell.column, "line": cell.line}
     verdicts = set()
@@ -222,14 +267,28 @@ def compare(cell: Cell, runs: dict[tuple[str, str], list[Row]]) -> Row:
         )
         (to_weaker, _), (to_better, error) = (gap(own_runs, part) for part in parts)
         row |= {name: round(statistics.mean(r["accuracy"] for r in own_runs), 3)}
-        row |= {f"{name}, difference": round(to_better, 3), f"{name}, error": round(error, 3), "seeds": len(own_runs)}
+        row |= {
+            f"{name}, difference": round(to_better, 3),
+            f"{name}, error": round(error, 3),
+            "seeds": len(own_runs),
+        }
         row |= {f"{name}, to the weaker": round(to_weaker, 3)}
-        verdicts.add("trains" if to_better >= -TOLERANCE else "limited" if to_weaker >= -TOLERANCE else "fails")
-    return row | {"verdict": next(word for word in ("fails", "limited", "trains") if word in verdicts)}
+        verdicts.add(
+            "trains"
+            if to_better >= -TOLERANCE
+            else "limited"
+            if to_weaker >= -TOLERANCE
+            else "fails"
+        )
+    return row | {
+        "verdict": next(word for word in ("fails", "limited", "trains") if word in verdicts)
+    }
 
 
 def joined(rows: Sequence[Row], only: str) -> tuple[list[Row], Row]:
-    """The rows of the table with these in place of earlier ones or beside them, and how both were made."""
+    """The rows of the table with these in place of earlier ones or beside them, and how both were
+    made.
+    """
     table, here = json.loads(RESULTS.read_text("utf-8")), provenance()
     by_cell = {(row["kind"], row["row"], row["column"]): row for row in (*table["rows"], *rows)}
     order = [key for cell in cells() if (key := cell[:3]) in by_cell]
@@ -245,27 +304,40 @@ def reason(message: str) -> str:
 
 
 def grid(rows: Sequence[Row], kind: str) -> list[str]:
-    """The verdicts of a kind of cells: a sign or the letter of a reason each, a space where there is no cell."""
+    """The verdicts of a kind of cells: a sign or the letter of a reason each, a space where there
+    is no cell.
+    """
     signs = {
-        (row["row"], row["column"]): reason(row["reason"]) if row["verdict"] == "refused" else SIGNS[row["verdict"]]
+        (row["row"], row["column"]): (
+            reason(row["reason"]) if row["verdict"] == "refused" else SIGNS[row["verdict"]]
+        )
         for row in rows
         if row["kind"] == kind
     }
-    first = [" " * 24 + " ".join(f"{n // 10 or ' '}" for n in range(1, len(STRATEGIES) + 1)).rstrip()]
+    first = [
+        " " * 24 + " ".join(f"{n // 10 or ' '}" for n in range(1, len(STRATEGIES) + 1)).rstrip()
+    ]
     first.append(" " * 24 + " ".join(str(n % 10) for n in range(1, len(STRATEGIES) + 1)))
     lines = []
     for number, name in enumerate(dict.fromkeys(row for row, _ in signs), 1):
         title = f"{number:>2} {name}" if kind == "strategies" else f"   {name}"
-        lines.append(f"{title:<24}{' '.join(signs.get((name, column), ' ') for column in STRATEGIES)}".rstrip())
+        lines.append(
+            f"{title:<24}{' '.join(signs.get((name, column), ' ') for column in STRATEGIES)}".rstrip()
+        )
     return first + lines
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """What docs/strategies.md shows of the rows: counts, both grids, and what the letters stand for."""
+    """What docs/strategies.md shows of the rows: counts, both grids, and what the letters stand
+    for.
+    """
     count = Counter((row["verdict"], row["kind"]) for row in rows)
     words = {
         "trains": ("train", "on both sets within 0.03 of the better part on average"),
-        "limited": ("are limited by the weaker part", "within 0.03 of that part alone, but not of the better one"),
+        "limited": (
+            "are limited by the weaker part",
+            "within 0.03 of that part alone, but not of the better one",
+        ),
         "fails": ("are worse than both parts", ""),
         "diverges": ("diverge", ""),
         "refused": ("are refused before the first step", "with a reason"),
@@ -273,11 +345,16 @@ def tables(rows: Sequence[Row]) -> str:
     head = [f"| of {len(rows)} cells | strategies | losses with strategies | |", "| --- " * 4 + "|"]
     for verdict, (title, note) in words.items():
         sign = f"`{SIGNS[verdict]}` " if verdict in SIGNS else ""
-        head.append(f"| {sign}{title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} | {note} |")
+        head.append(
+            f"| {sign}{title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} |"
+            f" {note} |"
+        )
     refused = Counter(reason(row["reason"]) for row in rows if row["verdict"] == "refused")
     why = ["| refused | cells | because |", "| --- " * 3 + "|"]
     why += [
-        f"| `{letter}` | {refused[letter]} | {words} |" for letter, (_, words) in REASONS.items() if refused[letter]
+        f"| `{letter}` | {refused[letter]} | {words} |"
+        for letter, (_, words) in REASONS.items()
+        if refused[letter]
     ]
     grids = ["```text", *grid(rows, "strategies"), "", *grid(rows, "losses"), "```"]
     return "\n".join([*head, "", *grids, "", *why])
@@ -295,10 +372,16 @@ def write_page() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_options(parser, "runs/square.jsonl", "0,1,2")
-    parser.add_argument("--only", default="", help="names, separated by commas, one of which a cell must have")
-    parser.add_argument("--table-only", action="store_true", help="write the page from the rows that are there")
+    parser.add_argument(
+        "--only", default="", help="names, separated by commas, one of which a cell must have"
+    )
+    parser.add_argument(
+        "--table-only", action="store_true", help="write the page from the rows that are there"
+    )
     options = parser.parse_args()
     if options.table_only:
         return write_page()
@@ -312,7 +395,12 @@ def main() -> None:
         or ("changed" in names and cell.line not in known)
     ]
     lines = list(dict.fromkeys(text for cell in chosen for text in (cell.line, *cell.alone)))
-    jobs = [Job(text, name, int(seed)) for seed in options.seeds.split(",") for text in lines for name in SETS]
+    jobs = [
+        Job(text, name, int(seed))
+        for seed in options.seeds.split(",")
+        for text in lines
+        for name in SETS
+    ]
     done = run_all(run, jobs, options.out, options.processes, options.seconds)
     runs: dict[tuple[str, str], list[Row]] = {}
     for row in done:
@@ -326,7 +414,9 @@ def main() -> None:
         rows, made_by = joined(rows, options.only)
     write_rows(RESULTS, rows, made_by)
     write_page()
-    for (kind, verdict), count in sorted(Counter((row["kind"], row["verdict"]) for row in rows).items()):
+    for (kind, verdict), count in sorted(
+        Counter((row["kind"], row["verdict"]) for row in rows).items()
+    ):
         print(f"{kind}, {verdict}: {count}")
 
 

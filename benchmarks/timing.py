@@ -1,4 +1,6 @@
-"""Interleaved timing: every contender in random order in every round, so that a busy machine troubles all alike."""
+"""Interleaved timing: every contender in random order in every round, so that a busy machine
+troubles all alike.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from pathlib import Path
 import torch
 
 
-def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, list[float]]:
+def interleave(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int, calls: int
+) -> dict[str, list[float]]:
     """Seconds per call of each contender, one number a round."""
     order, seconds = list(contenders), {name: [] for name in contenders}
     shuffle = random.Random(0).shuffle
@@ -39,7 +43,9 @@ def quantiles(values: list[float]) -> tuple[float, float, float]:
     return cuts[0], statistics.median(values), cuts[3]
 
 
-def against(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, tuple[float, float, float]]:
+def against(
+    seconds: Mapping[str, list[float]], baseline: str
+) -> dict[str, tuple[float, float, float]]:
     """p20, median and p80 of each contender's time over the baseline's in the same round."""
     return {
         name: quantiles([t / b for t, b in zip(times, seconds[baseline], strict=True)])
@@ -49,9 +55,14 @@ def against(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, tupl
 
 def provenance() -> dict[str, object]:
     """What a row needs to be believed: command, hardware, versions, threads, load."""
-    cpu = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine())
+    cpu = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
     return {
-        "command": " ".join(["python", *(os.path.relpath(a) if os.path.exists(a) else a for a in sys.argv)]),
+        "command": " ".join(
+            ["python", *(os.path.relpath(a) if os.path.exists(a) else a for a in sys.argv)]
+        ),
         "cpu": cpu,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -67,11 +78,14 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def write_rows(path: Path, rows: list[dict[str, object]], made_by: dict[str, object] | None = None) -> None:
+def write_rows(
+    path: Path, rows: list[dict[str, object]], made_by: dict[str, object] | None = None
+) -> None:
     """Results as one JSON file: provenance once, by default that of this run, then the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
-    partial = path.with_name(path.name + ".partial")  # a run that is stopped while it writes leaves the last rows
+    # a run that is stopped while it writes leaves the last rows
+    partial = path.with_name(path.name + ".partial")
     made = json.dumps(made_by or provenance(), ensure_ascii=False)
     partial.write_text(f'{{"made_by": {made},\n "rows": [\n{lines}\n]}}\n')
     partial.replace(path)

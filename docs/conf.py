@@ -1,4 +1,6 @@
-"""Sphinx settings, tables made from the registries and the benchmarks, docstrings made safe for reStructuredText."""
+"""Sphinx settings, tables made from the registries and the benchmarks, docstrings made safe for
+reStructuredText.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ author = "The noiseproof authors"
 copyright = author
 release = version = noiseproof.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build", "_generated"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
@@ -51,16 +59,29 @@ GENERATED = Path(__file__).parent / "_generated"
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; bars inside a cell are escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+    return "".join(
+        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |\n" for line in lines
+    )
 
 
 def table_of_losses() -> str:
     rows = []
     for name in sorted(LOSSES):
         loss = describe(name)
-        defaults = ((k, f"{v:g}" if isinstance(v, float) else v) for k, v in loss["parameters"].items())
-        parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in defaults)
-        rows.append((f"`{name}`", f"`{parameters}`" if parameters else "", f"`{loss['formula']}`", loss["source"]))
+        defaults = (
+            (k, f"{v:g}" if isinstance(v, float) else v) for k, v in loss["parameters"].items()
+        )
+        parameters = ", ".join(
+            key if value is None else f"{key}={value}" for key, value in defaults
+        )
+        rows.append(
+            (
+                f"`{name}`",
+                f"`{parameters}`" if parameters else "",
+                f"`{loss['formula']}`",
+                loss["source"],
+            )
+        )
     return markdown(("name", "parameters", "formula", "source"), rows)
 
 
@@ -68,9 +89,13 @@ def table_of_noises() -> str:
     rows = []
     for name in sorted(NOISES):
         given = NOISES.parameters(name).items()
-        parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
+        parameters = ", ".join(
+            k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given
+        )
         summary = (inspect.getdoc(NOISES[name]) or "").partition("\n\n")[0]
-        rows.append((f"`{name}`", f"`{parameters}`" if parameters else "", " ".join(summary.split())))
+        rows.append(
+            (f"`{name}`", f"`{parameters}`" if parameters else "", " ".join(summary.split()))
+        )
     return markdown(("name", "parameters", "what it does"), rows)
 
 
@@ -79,10 +104,14 @@ def table_of_strategies() -> str:
     for name in sorted(STRATEGIES):
         strategy: Any = STRATEGIES[name]
         given = STRATEGIES.parameters(name).items()
-        parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
+        parameters = ", ".join(
+            k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given
+        )
         summary = (inspect.getdoc(strategy) or "").partition("\n\n")[0].replace("``", "`")
         captured = "yes" if strategy.capturable or not strategy.overrides(*IN_STEP) else "no"
-        rows.append((f"`{name}`", f"`{parameters}`", " ".join(summary.split()), strategy.models, captured))
+        rows.append(
+            (f"`{name}`", f"`{parameters}`", " ".join(summary.split()), strategy.models, captured)
+        )
     return markdown(("name", "parameters", "what it does", "models", "captured"), rows)
 
 
@@ -91,9 +120,14 @@ def tables_of_benchmarks() -> str:
     parts = []
     for path in sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.json")):
         results = json.loads(path.read_text("utf-8"))
-        made_by = ", ".join(f"{key} {value}" for key, value in results["made_by"].items() if value is not None)
+        made_by = ", ".join(
+            f"{key} {value}" for key, value in results["made_by"].items() if value is not None
+        )
         columns = list(dict.fromkeys(key for row in results["rows"] for key in row))
-        cells = [["" if row.get(column) is None else row[column] for column in columns] for row in results["rows"]]
+        cells = [
+            ["" if row.get(column) is None else row[column] for column in columns]
+            for row in results["rows"]
+        ]
         parts.append(f"### {path.name}\n\n`{made_by}`\n\n{markdown(columns, cells)}")
     return "\n".join(parts) or "There are no results here: run the scripts.\n"
 
@@ -112,8 +146,11 @@ def write_tables(app: Sphinx) -> None:
     method_pages.write_pages(Path(__file__).parent / "_methods")
 
 
-def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape the |, * and final _ of formulas in running text, which reStructuredText would read as markup.
+def keep_mathematics(
+    app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
+    """Escape the |, * and final _ of formulas in running text, which reStructuredText would read as
+    markup.
 
     Names that a docstring describes, as ``classes_:``, are escaped by napoleon.
     """
@@ -122,10 +159,14 @@ def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: An
         code = line.lstrip().startswith(">>>") or (code and line.strip() != "")
         if not code:
             parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)
-            texts = (p if p.startswith(("``", ":")) else re.sub(r"([|*]|_(?![\w:]))", r"\\\1", p) for p in parts)
+            texts = (
+                p if p.startswith(("``", ":")) else re.sub(r"([|*]|_(?![\w:]))", r"\\\1", p)
+                for p in parts
+            )
             lines[i] = "".join(texts)
 
 
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_tables)
-    app.connect("autodoc-process-docstring", keep_mathematics, priority=400)  # before napoleon, at 500
+    # before napoleon, at 500
+    app.connect("autodoc-process-docstring", keep_mathematics, priority=400)

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.comprehension,
+    ast.Assert,
+    ast.match_case,
+)
 
 
 class Function(NamedTuple):
@@ -27,7 +36,11 @@ def modules(src: Path) -> Iterator[tuple[Path, ast.Module]]:
 def functions(src: Path) -> list[Function]:
     """All functions and methods; nested ones count on their own and in the one around them."""
     return [
-        Function(f"{path.relative_to(src / 'noiseproof').as_posix()}: {node.name}", _lines(node), _complexity(node))
+        Function(
+            f"{path.relative_to(src / 'noiseproof').as_posix()}: {node.name}",
+            _lines(node),
+            _complexity(node),
+        )
         for path, tree in modules(src)
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -36,11 +49,18 @@ def functions(src: Path) -> list[Function]:
 
 def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     docstring = ast.get_docstring(node)
-    return (node.end_lineno or node.lineno) - node.lineno + 1 - (docstring.count("\n") + 1 if docstring else 0)
+    return (
+        (node.end_lineno or node.lineno)
+        - node.lineno
+        + 1
+        - (docstring.count("\n") + 1 if docstring else 0)
+    )
 
 
 def _complexity(node: ast.AST) -> int:
-    """One more than the number of decisions: branches, loops, handlers, conditions and operands of and/or."""
+    """One more than the number of decisions: branches, loops, handlers, conditions and operands of
+    and/or.
+    """
     total = 1
     for part in ast.walk(node):
         total += isinstance(part, BRANCHES)

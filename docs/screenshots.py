@@ -1,7 +1,8 @@
-"""Screenshots of the review page for docs/review.md: `python docs/screenshots.py` (Chromium and playwright).
+"""Screenshots of the review page for docs/review.md: `python docs/screenshots.py` (Chromium and
+playwright).
 
-Scikit-learn's digits as pictures and its breast cancer table, each with 10 % of the labels changed at random, seed 0;
-audited by `noiseproof audit --fast` and served by `noiseproof review`.
+Scikit-learn's digits as pictures and its breast cancer table, each with 10 % of the labels changed
+at random, seed 0; audited by `noiseproof audit --fast` and served by `noiseproof review`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))  # the server and browser of the tests
+# the server and browser of the tests
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from review_browser import browsing, open_page, until
 from review_server import Server
@@ -30,7 +32,9 @@ def changed(labels: np.ndarray) -> np.ndarray:
     """The labels, of which a share is another class at random."""
     rng, classes = np.random.default_rng(0), np.unique(labels)
     wrong = rng.random(len(labels)) < RATE
-    return np.where(wrong, (labels + rng.integers(1, len(classes), len(labels))) % len(classes), labels)
+    return np.where(
+        wrong, (labels + rng.integers(1, len(classes), len(labels))) % len(classes), labels
+    )
 
 
 def write_digits(root: Path) -> Path:
@@ -46,13 +50,25 @@ def write_digits(root: Path) -> Path:
 
 def write_cancer(root: Path) -> Path:
     table = load_breast_cancer(as_frame=True)
-    frame = table.data.assign(diagnosis=np.array(table.target_names)[changed(table.target.to_numpy())])
+    frame = table.data.assign(
+        diagnosis=np.array(table.target_names)[changed(table.target.to_numpy())]
+    )
     frame.to_csv(root / "cancer.csv", index=False)
     return root / "cancer.csv"
 
 
 def audited(data: Path, out: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "noiseproof", "audit", str(data), "--fast", "--out", str(out), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "noiseproof",
+        "audit",
+        str(data),
+        "--fast",
+        "--out",
+        str(out),
+        *options,
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return out
 
@@ -63,7 +79,10 @@ def shoot(page: Any, name: str, ready: str) -> None:
     page.screenshot(path=str(IMAGES / f"review-{name}.png"))
 
 
-COMPARED = "document.querySelector('#row.compared') && !document.body.innerText.includes('Looking for rows')"
+COMPARED = (
+    "document.querySelector('#row.compared') && !document.body.innerText.includes('Looking for"
+    " rows')"
+)
 
 
 def main() -> None:
@@ -74,7 +93,10 @@ def main() -> None:
         root = Path(name)
         digits = audited(write_digits(root), root / "digits-audit")
         cancer = audited(write_cancer(root), root / "cancer-audit", "--label", "diagnosis")
-        with Server(digits) as server, browsing(driver.chromium, root / "one", viewport=VIEWPORT) as page:
+        with (
+            Server(digits) as server,
+            browsing(driver.chromium, root / "one", viewport=VIEWPORT) as page,
+        ):
             open_page(page, server.link, "overview")
             shoot(page, "overview", "document.querySelector('#overview canvas') !== null")
             page.evaluate("views.show('list')")
@@ -83,7 +105,10 @@ def main() -> None:
             for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown"):
                 page.keyboard.press(key)
             shoot(page, "grid", "document.querySelectorAll('.cell img').length > 8")
-        with Server(cancer) as server, browsing(driver.chromium, root / "two", viewport=VIEWPORT) as page:
+        with (
+            Server(cancer) as server,
+            browsing(driver.chromium, root / "two", viewport=VIEWPORT) as page,
+        ):
             open_page(page, server.link)
             shoot(page, "table", COMPARED)
         with (

@@ -14,16 +14,17 @@ from untested import untested
 
 from noiseproof.core import plugins
 
-# Tests start many processes. Where bytecode is not written, each of them, and the rewriting of asserts at every start,
-# compiles all of the sources again: a second for each process and ten for pytest itself.
+# Tests start many processes. Where bytecode is not written, each of them, and the rewriting of
+# asserts at every start, compiles all of the sources again: a second for each process and ten for
+# pytest itself.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Two workers on two cores: a second thread in each only makes them wait for one another.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
-# Tests compare bits, which a GPU does not promise: on a machine that has one they train on the CPU all the same, those
-# aside that ask for the fixture `any_accelerator`.
+# Tests compare bits, which a GPU does not promise: on a machine that has one they train on the CPU
+# all the same, those aside that ask for the fixture `any_accelerator`.
 os.environ["LT_ACCELERATOR"] = "cpu"
 
 # The same examples on every run, and no verdict from a clock.

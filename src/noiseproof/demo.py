@@ -1,4 +1,6 @@
-"""The demo on bundled data: what wrong labels do, which ones they are, and the gain from correcting them."""
+"""The demo on bundled data: what wrong labels do, which ones they are, and the gain from correcting
+them.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,13 +21,22 @@ from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
 
 NOISE = "symmetric:rate=0.4"
-METHODS = ("ce", "gce", "sln-mo-lc", "ln", "co-teaching")  # a loss, another, strategies, a head, two models
+# a loss, another, strategies, a head, two models
+METHODS = ("ce", "gce", "sln-mo-lc", "ln", "co-teaching")
 DECISIONS = 60  # of the scripted reviewer
 MENDED = ("ce", "gce")  # methods that train on the corrected labels, too
 FIGURES = (
-    "loss-weights", "accuracy-curves", "false-labels", "margins", "dissection", "label-probability", "confusion",
-)  # fmt: skip
-SETTINGS = Settings(model="mlp:hidden=[256,256]", epochs=60, optimizer="sgd:lr=0.05,momentum=0.9,nesterov=true")
+    "loss-weights",
+    "accuracy-curves",
+    "false-labels",
+    "margins",
+    "dissection",
+    "label-probability",
+    "confusion",
+)
+SETTINGS = Settings(
+    model="mlp:hidden=[256,256]", epochs=60, optimizer="sgd:lr=0.05,momentum=0.9,nesterov=true"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,9 @@ class Written:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The table with the decisions, and with suggestions that are more likely right than the other labels."""
+    """The table with the decisions, and with suggestions that are more likely right than the other
+    labels.
+    """
 
     path: Path
     changed: int
@@ -118,14 +131,16 @@ def demo(
     epochs: int = SETTINGS.epochs,
     seed: int = 0,
 ) -> Iterator[Step]:
-    """Train on scikit-learn's digits with wrong labels, audit and measure them, write pages, correct and train again.
+    """Train on scikit-learn's digits with wrong labels, audit and measure them, write pages,
+    correct and train again.
 
-    Every fifth digit is a test, which neither the methods nor the audit see. Each method gets the same wrong labels,
-    initial weights and batches, and its defaults. Some defaults were chosen with results on digits in view, so this
-    shows what methods do and is not a fair comparison.
+    Every fifth digit is a test, which neither the methods nor the audit see. Each method gets the
+    same wrong labels, initial weights and batches, and its defaults. Some defaults were chosen with
+    results on digits in view, so this shows what methods do and is not a fair comparison.
 
     Args:
-        out: a new or empty folder for the table, the runs, the audit, the pages and the corrected table.
+        out: a new or empty folder for the table, the runs, the audit, the pages and the corrected
+            table.
         mended: methods among ``methods`` that train on the corrected labels, too.
     """
     folder = check_folder(out)
@@ -133,17 +148,22 @@ def demo(
     settings = replace(SETTINGS, epochs=epochs)
     accuracy = {}
     for method in methods:
-        rows = train(task, method, settings, seed=seed, out=folder / "runs" / method, samples=True).metrics
+        rows = train(
+            task, method, settings, seed=seed, out=folder / "runs" / method, samples=True
+        ).metrics
         last, seconds = rows[-1], sum(row["seconds"] for row in rows)
         accuracy[method] = last["test_accuracy"]
         yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)
-    yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)  # None: the default of the audit
+    # None: the default of the audit
+    yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)
     yield _measure(task, folder)
     yield _write_pages(folder, methods)
     corrected, task = _correct(task, folder)
     yield corrected
     for method in mended:
-        yield Mended(method, accuracy[method], train(task, method, settings, seed=seed).last["test_accuracy"])
+        yield Mended(
+            method, accuracy[method], train(task, method, settings, seed=seed).last["test_accuracy"]
+        )
     yield _doubt(task, folder, seed)
 
 
@@ -160,32 +180,54 @@ def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
     began, data = time.perf_counter(), task.train
     assert data.is_flipped is not None
     report = audit(
-        read_rows(_write_table(task, data.given, folder / "digits.csv"), label="digit"), epochs=epochs, seed=seed
+        read_rows(_write_table(task, data.given, folder / "digits.csv"), label="digit"),
+        epochs=epochs,
+        seed=seed,
     )
     report.save(folder / "audit")
     called, wrong = report.label_issues.is_issue, data.is_flipped.numpy()
     return Audited(
-        folder / "audit", len(data), int(wrong.sum()), int(called.sum()), int((called & wrong).sum()),
-        report.label_issues.noise_rate, report.label_issues.noise_interval, time.perf_counter() - began,
-    )  # fmt: skip
+        folder / "audit",
+        len(data),
+        int(wrong.sum()),
+        int(called.sum()),
+        int((called & wrong).sum()),
+        report.label_issues.noise_rate,
+        report.label_issues.noise_interval,
+        time.perf_counter() - began,
+    )
 
 
 def review_by(audit: Audit, truth: Sequence[str], count: int) -> list[Decision]:
-    """Answer the questions of a designed sample, up to ``count`` rows in all, by the labels ``truth`` of the source."""
+    """Answer the questions of a designed sample, up to ``count`` rows in all, by the labels
+    ``truth`` of the source.
+    """
     path, design = audit.folder / FILE, Design.open(audit)
-    rows = {row: cells for row, *cells in audit.issues[["row", "id", "given_label", "suggested_label"]].values.tolist()}
+    rows = {
+        row: cells
+        for row, *cells in audit.issues[
+            ["row", "id", "given_label", "suggested_label"]
+        ].values.tolist()
+    }
     log = DecisionLog(path)
-    while questions := design.questions(read_answers(path), count):  # a pilot, then where it showed most to learn
+    # a pilot, then where it showed most to learn
+    while questions := design.questions(read_answers(path), count):
         for question in questions:
             true, (id, given, suggested) = truth[question.row], rows[question.row]
             choice: Choice = "keep" if true == given else "accept" if true == suggested else "other"
-            log.add(Decision(question.row, id, given, choice, true, "", question.asked, question.probability))
+            log.add(
+                Decision(
+                    question.row, id, given, choice, true, "", question.asked, question.probability
+                )
+            )
     log.close()
     return read_answers(path)
 
 
 def _measure(task: Task, folder: Path) -> Measured:
-    """Answer the questions of a designed sample by the true digits, and recalibrate the audit by the answers."""
+    """Answer the questions of a designed sample by the true digits, and recalibrate the audit by
+    the answers.
+    """
     began, data = time.perf_counter(), task.train
     assert data.clean is not None and data.is_flipped is not None
     saved = read_audit(folder / "audit")
@@ -194,7 +236,9 @@ def _measure(task: Task, folder: Path) -> Measured:
     found, issues = measured.measurement, measured.audit.issues.query("is_label_issue")["row"]
     wrong = int(data.is_flipped[torch.from_numpy(issues.to_numpy(copy=True))].sum())
     seconds = time.perf_counter() - began
-    return Measured(found.decisions, found.rate, found.precision, found.wrong_left, len(issues), wrong, seconds)
+    return Measured(
+        found.decisions, found.rate, found.precision, found.wrong_left, len(issues), wrong, seconds
+    )
 
 
 def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
@@ -214,7 +258,8 @@ def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
     saved, data = read_audit(folder / "audit"), task.train
     decided = read_decided(saved.folder, None)
     plan = plan_corrections(saved, *decided, accept_all=True)
-    if plan.gain is None or plan.gain.net.low <= 0:  # as `noiseproof apply` does: what may spoil labels is not done
+    # as `noiseproof apply` does: what may spoil labels is not done
+    if plan.gain is None or plan.gain.net.low <= 0:
         plan = plan_corrections(saved, *decided)
     path = write_corrected(saved, plan.changes, folder / "corrected.csv")
     mended = replace(data, given=torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True)))
@@ -234,6 +279,10 @@ def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
     page.write_text(file_page(read_audit(folder / "originals")), "utf-8")
     worst = report.table()[["row", "given_label", "suggested_label"]].head(3)
     return Doubted(
-        folder / "originals", page, len(task.train), int(report.label_issues.is_issue.sum()),
-        tuple(worst.itertuples(index=False, name=None)), time.perf_counter() - began,
-    )  # fmt: skip
+        folder / "originals",
+        page,
+        len(task.train),
+        int(report.label_issues.is_issue.sum()),
+        tuple(worst.itertuples(index=False, name=None)),
+        time.perf_counter() - began,
+    )

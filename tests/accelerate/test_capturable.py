@@ -1,7 +1,8 @@
 """What strategies promise to CUDA graphs, checked without a GPU.
 
-A captured step is replayed as it was: the same operations with the same numbers on the same memory. So as long as a
-strategy says the same ``phase``, its hooks inside a step must do just that, and must never look at a value.
+A captured step is replayed as it was: the same operations with the same numbers on the same memory.
+So as long as a strategy says the same ``phase``, its hooks inside a step must do just that, and
+must never look at a value.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ METHODS = [
     "tgce:start=1,every=2,k=0.1",
 ]
 SETTINGS = Settings(model="mlp:hidden=[8]", epochs=6, batch_size=24, optimizer="adam:lr=0.01")
-WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "is_nonzero", "repeat_interleave", "item")
+WAITS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique",
+    "is_nonzero",
+    "repeat_interleave",
+    "item",
+)
 
 
 class Operations(TorchDispatchMode):
@@ -52,8 +61,12 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = tree_flatten((args, kwargs))[0]
-        masks = "index" in str(func) and any(isinstance(v, Tensor) and v.dtype is torch.bool for v in leaves[1:])
-        assert not masks and not any(word in str(func) for word in WAITS), f"{func} waits for the GPU"
+        masks = "index" in str(func) and any(
+            isinstance(v, Tensor) and v.dtype is torch.bool for v in leaves[1:]
+        )
+        assert not masks and not any(word in str(func) for word in WAITS), (
+            f"{func} waits for the GPU"
+        )
         self.seen.append((str(func), *map(_known, leaves)))
         return func(*args, **(kwargs or {}))
 
@@ -86,9 +99,13 @@ class Replayable:
                 result = hook(*args)
             self.found[strategy.name, name, run.count, phase].add(tuple(operations.seen))
             tensors = [v for v in tree_flatten(strategy.state_dict())[0] if isinstance(v, Tensor)]
-            self.found[strategy.name, "memory", phase].add(tuple(tensor.data_ptr() for tensor in tensors))
+            self.found[strategy.name, "memory", phase].add(
+                tuple(tensor.data_ptr() for tensor in tensors)
+            )
             groups = [group for model in run.models for group in model.optimizer.param_groups]
-            settings = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
+            settings = [
+                {k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups
+            ]
             if name in ("gradients", "after_step"):
                 self.found[strategy.name, "optimiser", phase].add(repr(settings))
             return result
@@ -104,13 +121,19 @@ class Replayable:
 def task() -> Task:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     assert task.normalise is not None
-    return Task(task.train.subset(torch.arange(60)), augment=Compose([task.normalise]), normalise=task.normalise)
+    return Task(
+        task.train.subset(torch.arange(60)),
+        augment=Compose([task.normalise]),
+        normalise=task.normalise,
+    )
 
 
 @pytest.fixture(autouse=True)
 def without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU ``one_hot`` looks at its labels; on a GPU it does not."""
-    monkeypatch.setattr("torch.nn.functional.one_hot", lambda labels, K: torch.eye(K, dtype=torch.int64)[labels])
+    monkeypatch.setattr(
+        "torch.nn.functional.one_hot", lambda labels, K: torch.eye(K, dtype=torch.int64)[labels]
+    )
 
 
 class Watch(Strategy):
@@ -127,7 +150,9 @@ class Watch(Strategy):
 
 def watch(method: Method, task: Task) -> Replayable:
     watched = Method(method.loss, method.head, (*method.strategies, Watch(method.strategies)))
-    last = train(task, watched, SETTINGS, fabric=Fabric(accelerator="cpu", devices=1)).strategies[-1]
+    last = train(task, watched, SETTINGS, fabric=Fabric(accelerator="cpu", devices=1)).strategies[
+        -1
+    ]
     assert isinstance(last, Watch)
     return last.seen
 
@@ -142,7 +167,11 @@ def test_same_phase_same_operations(spec: str, task: Task) -> None:
 
 
 def test_every_capturable_strategy_is_among_them(task: Task) -> None:
-    used = {strategy.name for spec in METHODS for strategy in get_method(spec, task, SETTINGS).strategies}
+    used = {
+        strategy.name
+        for spec in METHODS
+        for strategy in get_method(spec, task, SETTINGS).strategies
+    }
     assert {name for name in STRATEGIES if STRATEGIES[name].capturable} <= used  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,6 @@
-"""A fleet on the CPU: every run ends as it would alone, whoever else is in it, and however often it is stopped."""
+"""A fleet on the CPU: every run ends as it would alone, whoever else is in it, and however often it
+is stopped.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,24 @@ def fly(jobs: Iterable[Job], **options: Any) -> list[Outcome]:
 
 
 def alone(job: Job, out: Path | None = None) -> Result:
-    return train(job.task, job.method, job.settings, seed=job.seed, fabric=cpu(), out=out, samples=job.samples)
+    return train(
+        job.task,
+        job.method,
+        job.settings,
+        seed=job.seed,
+        fabric=cpu(),
+        out=out,
+        samples=job.samples,
+    )
 
 
 def essence(outcome: Outcome) -> dict[str, Any]:
     """A run's rows and weights."""
     assert isinstance(outcome, Result), outcome
-    models = [dict(model.state_dict()) for model in ([model.plain for model in outcome.run.models] + outcome.models)]
+    models = [
+        dict(model.state_dict())
+        for model in [model.plain for model in outcome.run.models] + outcome.models
+    ]
     return {"rows": outcome.metrics, "models": models, "stopped": outcome.stopped}
 
 
@@ -98,7 +111,12 @@ def test_a_folder_that_is_taken_fails_alone(tmp_path: Path) -> None:
     told: list[int] = []
     outcomes = fit_many(every, fabric=cpu(), finished=lambda number, outcome: told.append(number))
     assert [isinstance(outcome, ValueError) for outcome in outcomes] == [False, False, True, False]
-    assert "Expected a different folder for each run" in str(outcomes[2]) and sorted(told) == [0, 1, 2, 3]
+    assert "Expected a different folder for each run" in str(outcomes[2]) and sorted(told) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_no_more_than_asked_for_are_under_way() -> None:
@@ -124,7 +142,11 @@ def test_seconds_of_all_runs_are_no_more_than_passed(at_once: int) -> None:
     began = time.perf_counter()
     outcomes = fly(jobs(), at_once=at_once)
     passed = time.perf_counter() - began
-    seconds = [[row["seconds"] for row in outcome.metrics] for outcome in outcomes if isinstance(outcome, Result)]
+    seconds = [
+        [row["seconds"] for row in outcome.metrics]
+        for outcome in outcomes
+        if isinstance(outcome, Result)
+    ]
     assert len(seconds) == 5 and min(map(min, seconds)) > 0 and sum(map(sum, seconds)) <= passed
 
 
@@ -132,20 +154,26 @@ def test_finished_is_told_of_each_run_once() -> None:
     told: list[tuple[int, Outcome]] = []
     longer = Settings(model="mlp:hidden=[4]", epochs=4, batch_size=24)
     asked = [Job(task(), "ce", settings) for settings in (longer, TOO_FAST, PLAIN, PLAIN)]
-    outcomes = fly(asked, at_once=3, finished=lambda number, outcome: told.append((number, outcome)))
-    assert [number for number, _ in told] == [1, 2, 3, 0]  # in few steps, 10, 10 that began late, 20
+    outcomes = fly(
+        asked, at_once=3, finished=lambda number, outcome: told.append((number, outcome))
+    )
+    # in few steps, 10, 10 that began late, 20
+    assert [number for number, _ in told] == [1, 2, 3, 0]
     assert all(outcomes[number] is outcome for number, outcome in told)
     assert [type(outcome) for outcome in outcomes] == [Result, Diverged, Result, Result]
 
 
 def test_jobs_are_taken_as_there_is_room() -> None:
-    """A generator's tasks need not be in memory together, and inputs at one address are not taken for others."""
+    """A generator's tasks need not be in memory together, and inputs at one address are not taken
+    for others.
+    """
     made: list[int] = []
 
     def lazily() -> Iterator[Job]:
         for i in range(4):
             made.append(i)
-            yield Job(task(), "ce", PLAIN, seed=i)  # the task is nobody else's: freed when its run ends
+            # the task is nobody else's: freed when its run ends
+            yield Job(task(), "ce", PLAIN, seed=i)
 
     seen: list[list[int]] = []
     outcomes = fly(lazily(), at_once=2, finished=lambda number, outcome: seen.append(list(made)))
@@ -169,7 +197,9 @@ class At:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_a_stopped_fleet_goes_on_where_each_run_was(at_once: int, number: int, tmp_path: Path) -> None:
+def test_a_stopped_fleet_goes_on_where_each_run_was(
+    at_once: int, number: int, tmp_path: Path
+) -> None:
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     stop = At(1, 2, number)
     asked = jobs(tmp_path / "fleet")
@@ -177,10 +207,15 @@ def test_a_stopped_fleet_goes_on_where_each_run_was(at_once: int, number: int, t
     told: list[int] = []
     with pytest.raises(Interrupted, match="Stopped after . of 5 runs. Resume to continue."):
         fly(asked, at_once=at_once, finished=lambda i, outcome: told.append(i))
-    assert stop.sent and (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert (
+        stop.sent
+        and (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    )
     begun = {int(path.name) for path in (tmp_path / "fleet").iterdir()}
     saved = {int(path.parent.name) for path in (tmp_path / "fleet").glob("*/checkpoints")}
-    assert saved == begun == set(told) == {1: {0, 1, 2}, 2: {0, 1, 2, 3}, 5: {0, 1, 2, 3, 4}}[at_once]
+    assert (
+        saved == begun == set(told) == {1: {0, 1, 2}, 2: {0, 1, 2, 3}, 5: {0, 1, 2, 3, 4}}[at_once]
+    )
 
     outcomes = fly(asked, at_once=at_once)
     for i, (job, outcome) in enumerate(zip(jobs(), outcomes, strict=True)):
@@ -190,20 +225,24 @@ def test_a_stopped_fleet_goes_on_where_each_run_was(at_once: int, number: int, t
 
 def test_asked_twice_it_stops_at_once(tmp_path: Path) -> None:
     stop = At(0, 3, signal.SIGINT, signal.SIGINT)
-    asked = [Job(task(), "ce", PLAIN, seed=i, out=tmp_path / str(i), progress=stop) for i in range(3)]
+    asked = [
+        Job(task(), "ce", PLAIN, seed=i, out=tmp_path / str(i), progress=stop) for i in range(3)
+    ]
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         fly(asked, at_once=2)
     assert signal.getsignal(signal.SIGINT) == before
     stop.sent = True
-    for job, outcome in zip(asked, fly(asked, at_once=2), strict=True):  # from the start: nothing had been saved
+    # from the start: nothing had been saved
+    for job, outcome in zip(asked, fly(asked, at_once=2), strict=True):
         same(essence(outcome), essence(alone(job)))
 
 
 def test_finished_runs_are_not_trained_again_unless_asked_to_begin(tmp_path: Path) -> None:
     calls: list[int] = []
     asked = [
-        Job(task(), "ce", PLAIN, seed=i, out=tmp_path / str(i), progress=lambda *_: calls.append(1)) for i in range(2)
+        Job(task(), "ce", PLAIN, seed=i, out=tmp_path / str(i), progress=lambda *_: calls.append(1))
+        for i in range(2)
     ]
     first = fly(asked, at_once=2)
     count = len(calls)

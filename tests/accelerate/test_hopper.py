@@ -1,4 +1,5 @@
-"""The kernels of conv3x3.cu against PyTorch in float64: their source compiled for a CPU, threads being coroutines.
+"""The kernels of conv3x3.cu against PyTorch in float64: their source compiled for a CPU, threads
+being coroutines.
 
 On a Hopper GPU, test_kernels.py runs them as they are.
 """
@@ -43,10 +44,13 @@ class Emulated:
         kinds = {"product": "hhfhiii", "weight_gradient": "hhfiii"}[name]
         types = {"h": "half*", "f": "float*", "i": "int"}
         names = [f"v{i}" for i in range(len(kinds))]
-        signature = ", ".join(f"{types[kind]} {name}" for kind, name in zip(kinds, names, strict=True))
+        signature = ", ".join(
+            f"{types[kind]} {name}" for kind, name in zip(kinds, names, strict=True)
+        )
         run = (
-            f"\nextern \"C\" void run(int x, int y, int z, {signature}) {{ is_bfloat16 = TYPE[0] == 'b';"
-            f" launch({{x, y, z}}, {threads}, {memory}, [=] {{ {name}({', '.join(names)}); }}); }}\n"
+            f'\nextern "C" void run(int x, int y, int z, {signature}) {{ is_bfloat16 = TYPE[0] =='
+            f" 'b'; launch({{x, y, z}}, {threads}, {memory}, [=] {{ {name}({', '.join(names)});"
+            " }); }\n"
         )
         defined = text.replace("constexpr bool DEEP", PRODUCTS + "constexpr bool DEEP", 1)
         built = self.folder / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -101,20 +105,29 @@ def test_convolutions_and_gradients_are_pytorchs(name: str) -> None:
     to_x, to_weight, to_bias = torch.autograd.grad(out, exact, grad.double())
     found, back = hopper.product(x, weight, bias, False), hopper.product(grad, weight, None, True)
     parts = hopper.weight_gradient(x, grad, s, True)
-    assert parts is not None and all((made is None) == (side < 16) for made in (found, back))  # else Triton's serve
+    # else Triton's serve
+    assert parts is not None and all((made is None) == (side < 16) for made in (found, back))
     if found is not None and back is not None:
         assert close(found, out.detach(), dtype) and close(back, to_x, dtype)
-    assert close(parts.double().sum(0), torch.cat([to_weight.flatten(), to_bias.flatten()]), torch.float32)
+    assert close(
+        parts.double().sum(0), torch.cat([to_weight.flatten(), to_bias.flatten()]), torch.float32
+    )
     # The last network alone: to the bit the same.
-    x, grad, weight, bias = (value.unflatten(0, (s, -1))[-1:].flatten(0, 1) for value in (x, grad, weight, bias))
+    x, grad, weight, bias = (
+        value.unflatten(0, (s, -1))[-1:].flatten(0, 1) for value in (x, grad, weight, bias)
+    )
     alone = hopper.weight_gradient(x, grad, 1, False)
-    assert alone is not None and torch.equal(alone, parts[:, : to_weight.numel()].view(len(parts), s, -1)[:, -1])
+    assert alone is not None and torch.equal(
+        alone, parts[:, : to_weight.numel()].view(len(parts), s, -1)[:, -1]
+    )
     one = hopper.product(x, weight, bias, False)
     assert one is None or (found is not None and torch.equal(one, found[-b:]))
 
 
 @pytest.mark.parametrize("name", ["product", "weight_gradient"])
-def test_a_wrong_kernel_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_a_wrong_kernel_is_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
     class Wrong(Emulated):
         """As if each program lost what it summed up before its last tile."""
 
@@ -124,15 +137,25 @@ def test_a_wrong_kernel_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(hopper, "_Kernel", Wrong)
     monkeypatch.setattr(hopper, "is_enabled", True)
-    x, grad, weight = torch.ones(1, 16, 16, 32), torch.ones(1, 16, 16, 32), torch.ones(1, 32, 3, 3, 32)
+    x, grad, weight = (
+        torch.ones(1, 16, 16, 32),
+        torch.ones(1, 16, 16, 32),
+        torch.ones(1, 32, 3, 3, 32),
+    )
     x, grad, weight = (value.bfloat16() for value in (x, grad, weight))
-    made = hopper.product(x, weight, None, False) if name == "product" else hopper.weight_gradient(x, grad, 1, False)
+    made = (
+        hopper.product(x, weight, None, False)
+        if name == "product"
+        else hopper.weight_gradient(x, grad, 1, False)
+    )
     assert made is None and not hopper.is_enabled
     assert "is off by" in caplog.text and "Convolutions run in Triton" in caplog.text
 
 
 @pytest.mark.parametrize("side", hopper.SIDES)
-@pytest.mark.parametrize(("c", "n"), [(16, 32), (32, 32), (32, 64), (64, 128), (96, 160), (256, 256), (512, 512)])
+@pytest.mark.parametrize(
+    ("c", "n"), [(16, 32), (32, 32), (32, 64), (64, 128), (96, 160), (256, 256), (512, 512)]
+)
 def test_tiles_fit(side: int, c: int, n: int) -> None:
     assert hopper.weight_tile(side, c, n) is not None
     for one, other in ((c, n), (n, c)):
@@ -146,4 +169,6 @@ def test_wide_networks_are_stacked_where_the_kernels_serve(monkeypatch: pytest.M
     weight = torch.zeros(1)
     assert hopper.widest(weight, (32, 32)) == 128  # on a CPU
     monkeypatch.setattr(hopper, "serves", lambda x: True)
-    assert [hopper.widest(weight, sides) for sides in ((32, 32), (32, 16), (28, 28), (784,), ())] == [512, *[128] * 4]
+    assert [
+        hopper.widest(weight, sides) for sides in ((32, 32), (32, 16), (28, 28), (784,), ())
+    ] == [512, *[128] * 4]

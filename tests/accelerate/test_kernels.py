@@ -1,4 +1,6 @@
-"""Triton kernels of stacked networks against plain PyTorch, one network after another, in float64."""
+"""Triton kernels of stacked networks against plain PyTorch, one network after another, in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ here = pytest.mark.skipif(
 DEVICE = "cuda" if CUDA and not INTERPRETED else "cpu"
 
 # The interpreter's product takes bfloat16 for the integers of its bits.
-PRODUCTS = [torch.float32, torch.float16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]
+PRODUCTS = (
+    [torch.float32, torch.float16]
+    if INTERPRETED
+    else [torch.float32, torch.float16, torch.bfloat16]
+)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 # networks, rows of each, inputs, outputs, height, width, kernel, stride, padding, bias
 CONVOLUTIONS = {
@@ -68,10 +74,17 @@ def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def close(value: Tensor, exact: Tensor, dtype: torch.dtype, terms: int = 1) -> bool:
-    """Within the rounding of a result of this dtype, next to the largest; float32 sums err with √terms."""
-    error = float((value.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max())
-    nearest = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6 * terms**0.5}[dtype]
-    return error < (2 if INTERPRETED else 1.1) * nearest  # the interpreter cuts off where a GPU rounds
+    """Within the rounding of a result of this dtype, next to the largest; float32 sums err with
+    √terms.
+    """
+    error = float(
+        (value.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max()
+    )
+    nearest = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6 * terms**0.5}[
+        dtype
+    ]
+    # the interpreter cuts off where a GPU rounds
+    return error < (2 if INTERPRETED else 1.1) * nearest
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +113,9 @@ def convolve(
     exact = [value.detach().double().requires_grad_() for value in inputs]
     rounded = exact[1] + (weight.to(dtype).double() - exact[1]).detach()
     each = [
-        F.conv2d(rows, rounded[n].permute(0, 3, 1, 2), exact[2][n] if has_bias else None, stride, padding)
+        F.conv2d(
+            rows, rounded[n].permute(0, 3, 1, 2), exact[2][n] if has_bias else None, stride, padding
+        )
         for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
     ]
     reference = torch.cat(each)
@@ -112,7 +127,9 @@ def convolve(
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_those_of_each_network(name: str, dtype: torch.dtype) -> None:
     found, exact = convolve(name, dtype)
-    assert [value.dtype for value in found] == [dtype, dtype, torch.float32, torch.float32][: len(found)]
+    assert [value.dtype for value in found] == [dtype, dtype, torch.float32, torch.float32][
+        : len(found)
+    ]
     assert found[0].is_contiguous(memory_format=torch.channels_last)
     for label, value, reference in zip(("out", "x", "weight", "bias"), found, exact, strict=False):
         assert value.shape == reference.shape
@@ -123,14 +140,18 @@ def test_convolutions_are_those_of_each_network(name: str, dtype: torch.dtype) -
 
 @here
 def test_rows_need_not_have_their_channels_last() -> None:
-    for one, other in zip(*(convolve("same", torch.float32, last=last)[0] for last in (True, False)), strict=True):
+    for one, other in zip(
+        *(convolve("same", torch.float32, last=last)[0] for last in (True, False)), strict=True
+    ):
         assert torch.equal(one, other)
 
 
 @here
 @pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long", "side 16", "side 4"])
 def test_a_convolution_does_not_depend_on_the_other_networks(name: str) -> None:
-    together, alone = (convolve(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2)))
+    together, alone = (
+        convolve(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2))
+    )
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.reshape(CONVOLUTIONS[name][0], -1)[1], other.flatten())
 
@@ -165,20 +186,35 @@ def test_pooling_hides_no_nan() -> None:
 
 
 def normalise(
-    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5,
-    beside: bool = False, twice: bool = False,
-) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
-    """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels and in float64."""
+    name: str,
+    dtype: torch.dtype,
+    relu: bool,
+    *,
+    members: slice = slice(None),
+    mean: float = 0.5,
+    beside: bool = False,
+    twice: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels
+    and in float64.
+    """
     from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_twice
 
     s, shape = NORMS[name]
     c, momentum, eps = shape[1], 0.1, 1e-5
-    spread = torch.logspace(-1, 1, c, device=DEVICE).view(c, *(1 for _ in shape[2:])) if mean < 100 else 1.0
-    x = (normal(s, *shape, seed=0) * spread + mean).to(dtype)[members].flatten(0, 1).clone()  # aligned like a whole one
+    spread = (
+        torch.logspace(-1, 1, c, device=DEVICE).view(c, *(1 for _ in shape[2:]))
+        if mean < 100
+        else 1.0
+    )
+    # aligned like a whole one
+    x = (normal(s, *shape, seed=0) * spread + mean).to(dtype)[members].flatten(0, 1).clone()
     x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     weight, bias = normal(s, c, seed=1)[members], normal(s, c, seed=2)[members]
     running = [normal(s, c, seed=3)[members].clone(), normal(s, c, seed=4)[members].exp()]
-    inputs = [x, weight, bias] + ([2 * normal(s, *shape, seed=6, dtype=dtype)[members].flatten(0, 1)] if beside else [])
+    inputs = [x, weight, bias] + (
+        [2 * normal(s, *shape, seed=6, dtype=dtype)[members].flatten(0, 1)] if beside else []
+    )
     exact = [value.detach().double().requires_grad_() for value in inputs]
     exact_running = [value.double() for value in running]
     inputs = [value.requires_grad_() for value in inputs]
@@ -187,12 +223,15 @@ def normalise(
     if twice:
         made = stacked_norm_twice(*values)
         assert torch.equal(*made)
-        found = [made[0], *torch.autograd.grad(made, inputs, (2 * grad, -grad)), *running]  # whose sum is exact
+        # whose sum is exact
+        found = [made[0], *torch.autograd.grad(made, inputs, (2 * grad, -grad)), *running]
     else:
         out = stacked_norm(*values)
         found = [out, *torch.autograd.grad(out, inputs, grad), *running]
     each = [
-        F.batch_norm(rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps)
+        F.batch_norm(
+            rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps
+        )
         for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
     ]
     reference = sum(exact[3:], torch.cat(each))
@@ -201,7 +240,9 @@ def normalise(
 
 
 @here
-@pytest.mark.parametrize(("beside", "twice"), [(False, False), (True, False), (True, True), (False, True)])
+@pytest.mark.parametrize(
+    ("beside", "twice"), [(False, False), (True, False), (True, True), (False, True)]
+)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["images", "wide", "vectors", "long"])
@@ -209,7 +250,15 @@ def test_normalisations_are_those_of_each_network(
     name: str, dtype: torch.dtype, relu: bool, beside: bool, twice: bool
 ) -> None:
     found, exact = normalise(name, dtype, relu, beside=beside, twice=twice)
-    labels = ["out", "x", "weight", "bias", *(["beside"] if beside else []), "running_mean", "running_var"]
+    labels = [
+        "out",
+        "x",
+        "weight",
+        "bias",
+        *(["beside"] if beside else []),
+        "running_mean",
+        "running_var",
+    ]
     for label, value, reference in zip(labels, found, exact, strict=True):
         expected = dtype if label in ("out", "x", "beside") else torch.float32
         assert value.dtype is expected and close(value, reference, expected, terms=64), label
@@ -217,13 +266,22 @@ def test_normalisations_are_those_of_each_network(
 
 @here
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("name", "relu"), [("images", True), ("wide", False), ("vectors", True), ("long", True)])
-def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, relu: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("name", "relu"), [("images", True), ("wide", False), ("vectors", True), ("long", True)]
+)
+def test_a_normalised_sum_is_that_of_what_was_added_before(
+    name: str, relu: bool, dtype: torch.dtype
+) -> None:
     from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_of_sum
 
     s, shape = NORMS[name]
-    x, beside, to_out, to_total = (normal(s, *shape, seed=seed, dtype=dtype).flatten(0, 1) for seed in range(4))
-    inputs = [value.requires_grad_() for value in (x, beside, normal(s, shape[1], seed=4), normal(s, shape[1], seed=5))]
+    x, beside, to_out, to_total = (
+        normal(s, *shape, seed=seed, dtype=dtype).flatten(0, 1) for seed in range(4)
+    )
+    inputs = [
+        value.requires_grad_()
+        for value in (x, beside, normal(s, shape[1], seed=4), normal(s, shape[1], seed=5))
+    ]
     running = [[normal(s, shape[1], seed=6), normal(s, shape[1], seed=7).exp()] for _ in range(2)]
     found = stacked_norm_of_sum(*inputs, *running[0], 0.1, 1e-5, relu)
     total = (x + beside).detach()
@@ -232,19 +290,29 @@ def test_a_normalised_sum_is_that_of_what_was_added_before(name: str, relu: bool
     for one, other in zip(running[0], running[1], strict=True):
         assert close(one, other.double(), dtype if INTERPRETED else torch.float32, terms=64)
     assert close(found[0], expected.double(), dtype, terms=64)
-    sums, weight, bias = (value.detach().double().requires_grad_() for value in (found[1], *inputs[2:]))
+    sums, weight, bias = (
+        value.detach().double().requires_grad_() for value in (found[1], *inputs[2:])
+    )
     each = [
-        F.batch_norm(rows, None, None, weight[n], bias[n], True) for n, rows in enumerate(sums.unflatten(0, (s, -1)))
+        F.batch_norm(rows, None, None, weight[n], bias[n], True)
+        for n, rows in enumerate(sums.unflatten(0, (s, -1)))
     ]
     exact, slopes = (F.relu(torch.cat(each)) if relu else torch.cat(each), sums), (to_out, to_total)
     for chosen in ((0, 1), (0,), (1,)):  # with and without a gradient of either
         ours, theirs = (
-            torch.autograd.grad([made[i] for i in chosen], by, [slopes[i].to(made[i]) for i in chosen], True,
-                                allow_unused=True)
+            torch.autograd.grad(
+                [made[i] for i in chosen],
+                by,
+                [slopes[i].to(made[i]) for i in chosen],
+                True,
+                allow_unused=True,
+            )
             for made, by in ((found, inputs), (exact, (sums, sums, weight, bias)))
-        )  # fmt: skip
+        )
         for value, reference in zip(ours, theirs, strict=True):
-            assert (value is None and reference is None) or close(value, reference, value.dtype, terms=64)
+            assert (value is None and reference is None) or close(
+                value, reference, value.dtype, terms=64
+            )
 
 
 @here
@@ -252,30 +320,44 @@ def test_either_reader_of_a_normalisation_may_have_no_gradient() -> None:
     from noiseproof.accelerate.layer_kernels import stacked_norm, stacked_norm_twice
 
     x, weight, bias = (
-        normal(*shape, seed=seed).requires_grad_() for seed, shape in enumerate([(6, 20), (2, 20), (2, 20)])
+        normal(*shape, seed=seed).requires_grad_()
+        for seed, shape in enumerate([(6, 20), (2, 20), (2, 20)])
     )
     values = weight, bias, torch.zeros_like(weight), torch.ones_like(weight), 0.1, 1e-5, True
     slope = normal(6, 20, seed=3)
     expected = torch.autograd.grad(stacked_norm(x, *values), (x, weight, bias), slope)
     for reader in range(2):
-        found = torch.autograd.grad(stacked_norm_twice(x, *values)[reader], (x, weight, bias), slope)
+        found = torch.autograd.grad(
+            stacked_norm_twice(x, *values)[reader], (x, weight, bias), slope
+        )
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @here
 def test_a_variance_far_below_the_square_of_the_mean_is_exact() -> None:
     found, exact = normalise("very long", torch.float32, False, mean=1e3)
-    variance, reference = (values[-1] - normal(1, 128, seed=4).exp().double() * 0.9 for values in (found, exact))
+    variance, reference = (
+        values[-1] - normal(1, 128, seed=4).exp().double() * 0.9 for values in (found, exact)
+    )
     assert float(((variance - reference) / reference).abs().max()) < 1e-4
     # Means near 1000 have steps of 6e-5 in float32.
     for value, expected in zip(found, exact, strict=True):
-        assert float((value.detach().double() - expected.detach()).abs().max() / expected.detach().abs().max()) < 3e-4
+        assert (
+            float(
+                (value.detach().double() - expected.detach()).abs().max()
+                / expected.detach().abs().max()
+            )
+            < 3e-4
+        )
 
 
 @here
 @pytest.mark.parametrize("name", ["vectors", "long"])
 def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> None:
-    together, alone = (normalise(name, torch.bfloat16, True, members=each)[0] for each in (slice(None), slice(1, 2)))
+    together, alone = (
+        normalise(name, torch.bfloat16, True, members=each)[0]
+        for each in (slice(None), slice(1, 2))
+    )
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.reshape(NORMS[name][0], -1)[1], other.flatten())
 
@@ -283,17 +365,23 @@ def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> Non
 @here
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(5, 20, 9, 7), (3, 160, 4, 4)], ids=str)
-def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_normalisation_that_predicts_is_pytorchs(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     from noiseproof.accelerate.layer_kernels import affine
 
     x = normal(*shape, seed=0, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight, bias, mean, var = (normal(shape[1], seed=seed) for seed in range(1, 5))
-    exact = F.batch_norm(x.double(), mean.double(), var.double().abs(), weight.double(), bias.double(), eps=1e-5)
+    exact = F.batch_norm(
+        x.double(), mean.double(), var.double().abs(), weight.double(), bias.double(), eps=1e-5
+    )
     beside = normal(*shape, seed=5, dtype=dtype)
     for relu, more in itertools.product((False, True), (None, beside)):
         found = affine(x, weight, bias, mean, var.abs(), 1e-5, relu, more)
         whole = exact if more is None else exact + more.double()
-        assert found.dtype is dtype and close(found, whole.relu() if relu else whole, dtype, terms=4)
+        assert found.dtype is dtype and close(
+            found, whole.relu() if relu else whole, dtype, terms=4
+        )
 
 
 @here
@@ -308,7 +396,11 @@ def test_normalisations_hide_no_nan(relu: bool) -> None:
     out = stacked_norm(x, ones, zeros, zeros.clone(), ones.clone(), 0.1, 1e-5, relu)
     (grad,) = torch.autograd.grad(out.sum(), x)
     for value in (out, grad):
-        assert value[:3, 2].isnan().all() and value[3:].isfinite().all() and value[:, 3:].isfinite().all()
+        assert (
+            value[:3, 2].isnan().all()
+            and value[3:].isfinite().all()
+            and value[:, 3:].isfinite().all()
+        )
     predicted = affine(x.detach(), ones[0], zeros[0], zeros[0], ones[0], 1e-5, relu)
     assert predicted.isnan().sum() == 1 and predicted[1, 2, 0, 0].isnan()
 
@@ -319,7 +411,9 @@ def note_folds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     folded: list[bool] = []
     fold = layers._folded
-    monkeypatch.setattr(layers, "_folded", lambda *values: (out := fold(*values), folded.append(out is not None))[0])
+    monkeypatch.setattr(
+        layers, "_folded", lambda *values: (out := fold(*values), folded.append(out is not None))[0]
+    )
     return folded
 
 
@@ -341,14 +435,22 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     from noiseproof.accelerate import layer_kernels as kernels
     from noiseproof.models import get_model, layers
 
-    network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
+    network = (
+        get_model(model, generator=torch.Generator().manual_seed(0))
+        .cuda()
+        .to(memory_format=torch.channels_last)
+    )
     x = normal(40, *((1, 28, 28) if model == "lenet5" else (3, 32, 32)), seed=0)
     network(x)  # so that batch statistics are not the first ones
     network.eval()
     calls: list[int] = []
-    monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+    monkeypatch.setattr(
+        kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values))
+    )
     folded = note_folds(monkeypatch)
-    layers_of_ours = sum(isinstance(layer, (layers.Conv2d, layers.NormReLU)) for layer in network.modules())
+    layers_of_ours = sum(
+        isinstance(layer, (layers.Conv2d, layers.NormReLU)) for layer in network.modules()
+    )
     with torch.no_grad():
         exact = network.double()(x.double())
         network.float()
@@ -356,7 +458,9 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
         with torch.autocast("cuda", torch.bfloat16):
             ours = network(x)
             assert len(calls) + sum(folded) == layers_of_ours
-            assert any(folded) == ("resnet" in model and torch.cuda.get_device_capability() == (9, 0))
+            assert any(folded) == (
+                "resnet" in model and torch.cuda.get_device_capability() == (9, 0)
+            )
             monkeypatch.setattr(layers, "_only_predicts", lambda *values: False)
             calls.clear()
             theirs = network(x)
@@ -371,13 +475,16 @@ def test_predictions_hide_no_nan() -> None:
     network = get_model("resnet32", generator=torch.Generator().manual_seed(0)).cuda().eval()
     x = normal(4, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last)
     x[1, 0, 5, 5] = torch.nan
-    torch.full((2**28,), torch.nan, dtype=torch.bfloat16, device="cuda")  # so that memory which is not written is NaN
+    # so that memory which is not written is NaN
+    torch.full((2**28,), torch.nan, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         assert network(x).isnan().any(1).tolist() == [False, True, False, False]
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
-def test_layers_with_hooks_and_exact_predictions_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_with_hooks_and_exact_predictions_are_not_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from noiseproof.models import get_model
 
     network = get_model("resnet32", generator=torch.Generator().manual_seed(0)).cuda().eval()
@@ -395,14 +502,22 @@ def test_layers_with_hooks_and_exact_predictions_are_not_folded(monkeypatch: pyt
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 @pytest.mark.parametrize("model", ["resnet32", "resnet34", "resnet50:stem=cifar,layers=[1,1,1,1]"])
-def test_what_a_network_learns_does_not_depend_on_who_computes_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_network_learns_does_not_depend_on_who_computes_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from noiseproof.accelerate import layer_kernels as kernels
     from noiseproof.models import get_model, layers
 
-    network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
+    network = (
+        get_model(model, generator=torch.Generator().manual_seed(0))
+        .cuda()
+        .to(memory_format=torch.channels_last)
+    )
     x = normal(40, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last)
     calls: list[int] = []
-    monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+    monkeypatch.setattr(
+        kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values))
+    )
 
     def learned(network: torch.nn.Module, x: Tensor) -> list[Tensor]:
         network.zero_grad()
@@ -437,7 +552,9 @@ def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: boo
     expected = []
     for seat, rate in enumerate(rates.tolist()):
         alone = torch.nn.Parameter(weight[seat].double())
-        optimizer = torch.optim.SGD([alone], lr=rate, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
+        optimizer = torch.optim.SGD(
+            [alone], lr=rate, momentum=0.9, weight_decay=0.1, nesterov=nesterov
+        )
         optimizer.state[alone]["momentum_buffer"] = momentum[seat].double()
         expected.append((alone, optimizer))
     rounded = torch.zeros(shape, dtype=torch.float16, device=DEVICE)
@@ -465,14 +582,28 @@ def linear_layers(inputs: int, outputs: int, bias: bool) -> list[torch.nn.Module
 @pytest.mark.parametrize(("decay", "nesterov"), [(0.0, False), (0.1, True)])
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs", "bias"),
-    [(5, 24, 16, True), (33, 136, 40, False), (32, 144, 10, True), (20, 8, 72, True), (4, 20, 8, True)],
+    [
+        (5, 24, 16, True),
+        (33, 136, 40, False),
+        (32, 144, 10, True),
+        (20, 8, 72, True),
+        (4, 20, 8, True),
+    ],
 )
 @pytest.mark.parametrize("dtype", PRODUCTS[1:], ids=str)
 def test_updates_from_factors_are_those_from_gradients(
-    rows: int, inputs: int, outputs: int, bias: bool, decay: float, nesterov: bool, dtype: torch.dtype,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    bias: bool,
+    decay: float,
+    nesterov: bool,
+    dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Three steps of three stacked layers of different learning rates, as a stack makes them, with and without."""
+) -> None:
+    """Three steps of three stacked layers of different learning rates, as a stack makes them, with
+    and without.
+    """
     from noiseproof.accelerate import networks, stacks
 
     for module in (networks, stacks):
@@ -482,7 +613,9 @@ def test_updates_from_factors_are_those_from_gradients(
     ends: list[list[Tensor]] = []
     for deferred in (False, True):
         layer = networks.StackedLinear(linear_layers(inputs, outputs, bias))
-        momenta = {name: normal(*value.shape, seed=5) / 9 for name, value in layer.named_parameters()}
+        momenta = {
+            name: normal(*value.shape, seed=5) / 9 for name, value in layer.named_parameters()
+        }
         results: list[Tensor] = []
         for step in range(3):
             layer.zero_grad()
@@ -493,7 +626,8 @@ def test_updates_from_factors_are_those_from_gradients(
                 out = layer(x)
             (out.float() * normal(3 * rows, outputs, seed=30 + step)).sum().backward()
             if step and deferred:
-                odd = inputs % 8 or outputs % 8  # which our convolutions multiply, and leave gradients
+                # which our convolutions multiply, and leave gradients
+                odd = inputs % 8 or outputs % 8
                 assert (layer.factors is None) == (layer.rounded is None) == bool(odd)
             if layer.factors is not None:
                 assert layer.weight.grad is None
@@ -515,7 +649,8 @@ def test_updates_from_factors_are_those_from_gradients(
 
 @here
 @pytest.mark.parametrize(
-    ("rows", "inputs", "outputs"), [(5, 20, 16), (32, 136, 40), (70, 300, 10), (33, 17, 33), (1, 1, 1)]
+    ("rows", "inputs", "outputs"),
+    [(5, 20, 16), (32, 136, 40), (70, 300, 10), (33, 17, 33), (1, 1, 1)],
 )
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("dtype", PRODUCTS[1:], ids=str)
@@ -525,16 +660,26 @@ def test_updates_from_factors_are_exact(
     from noiseproof.accelerate.layer_kernels import linear_sgd
 
     shape = 2, outputs, inputs
-    weight, momentum, bias, bias_momentum = (normal(*s, seed=i) for i, s in enumerate((shape, shape, *[shape[:2]] * 2)))
-    grad, x = normal(2, rows, outputs, seed=4, dtype=dtype), normal(2, rows, inputs, seed=5, dtype=dtype)
+    weight, momentum, bias, bias_momentum = (
+        normal(*s, seed=i) for i, s in enumerate((shape, shape, *[shape[:2]] * 2))
+    )
+    grad, x = (
+        normal(2, rows, outputs, seed=4, dtype=dtype),
+        normal(2, rows, inputs, seed=5, dtype=dtype),
+    )
     rates = torch.tensor([0.3, 0.01], device=DEVICE)
     expected = []
     for seat in range(2):
         alone = [torch.nn.Parameter(value[seat].double()) for value in (weight, bias)]
-        optimizer = torch.optim.SGD(alone, lr=float(rates[seat]), momentum=0.9, weight_decay=0.1, nesterov=nesterov)
+        optimizer = torch.optim.SGD(
+            alone, lr=float(rates[seat]), momentum=0.9, weight_decay=0.1, nesterov=nesterov
+        )
         for each, moving in zip(alone, (momentum, bias_momentum), strict=True):
             optimizer.state[each]["momentum_buffer"] = moving[seat].double()
-        alone[0].grad, alone[1].grad = grad[seat].double().T @ x[seat].double(), grad[seat].double().sum(0)
+        alone[0].grad, alone[1].grad = (
+            grad[seat].double().T @ x[seat].double(),
+            grad[seat].double().sum(0),
+        )
         optimizer.step()
         expected.append([*alone, *(optimizer.state[each]["momentum_buffer"] for each in alone)])
     rounded = torch.zeros(shape, dtype=dtype, device=DEVICE)
@@ -550,12 +695,18 @@ def test_an_ensemble_by_vmap_predicts_without_them() -> None:
 
     from noiseproof.models import get_model
 
-    members = [get_model("lenet5", generator=torch.Generator().manual_seed(seed)).cuda().eval() for seed in (0, 1)]
+    members = [
+        get_model("lenet5", generator=torch.Generator().manual_seed(seed)).cuda().eval()
+        for seed in (0, 1)
+    ]
     x = normal(4, 1, 28, 28, seed=0)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        together = vmap(lambda weights: functional_call(members[0], weights, (x,)))(stack_module_state(members)[0])
+        together = vmap(lambda weights: functional_call(members[0], weights, (x,)))(
+            stack_module_state(members)[0]
+        )
         apart = torch.stack([member(x) for member in members])
-    torch.testing.assert_close(together.float(), apart.float(), rtol=0.02, atol=0.02)  # vmap adds a float32 bias
+    # vmap adds a float32 bias
+    torch.testing.assert_close(together.float(), apart.float(), rtol=0.02, atol=0.02)
 
 
 @here
@@ -564,7 +715,9 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
 
     weight, per = torch.zeros(2, 4, 3, 3, 3, device=DEVICE), torch.ones(2, 3, device=DEVICE)
     with pytest.raises(TypeError, match="Expected float32, bfloat16 or float16"):
-        stacked_conv(torch.zeros(2, 3, 5, 5, dtype=torch.float64, device=DEVICE), weight.double(), None, 1, 1)
+        stacked_conv(
+            torch.zeros(2, 3, 5, 5, dtype=torch.float64, device=DEVICE), weight.double(), None, 1, 1
+        )
     with pytest.raises(TypeError, match="Expected parameters in float32"):
         stacked_conv(torch.zeros(2, 3, 5, 5, device=DEVICE), weight.double(), None, 1, 1)
     with pytest.raises(TypeError, match="in one piece"):
@@ -573,7 +726,9 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
         stacked_conv(torch.zeros(3, 3, 5, 5, device=DEVICE), weight, None, 1, 1)
     with pytest.raises(ValueError, match="more than one number per channel"):
         stacked_norm(torch.zeros(2, 3, device=DEVICE), per, per, per, per, 0.1, 1e-5, False)
-    with pytest.raises(ValueError, match=r"Expected `beside` of shape \(4, 3\), as x has, got \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"Expected `beside` of shape \(4, 3\), as x has, got \(4, 2\)"
+    ):
         x, beside = (torch.zeros(4, width, device=DEVICE) for width in (3, 2))
         stacked_norm(x, per, per, per, per, 0.1, 1e-5, False, beside)
 
@@ -583,8 +738,15 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
     from noiseproof.accelerate import layer_kernels as kernels
 
     x = normal(4, 6, 5, 7, seed=0).contiguous(memory_format=torch.channels_last).requires_grad_()
-    weight, bias = normal(2, 8, 3, 3, 6, seed=1).requires_grad_(), normal(2, 8, seed=2).requires_grad_()
-    slope, offset, moments = normal(2, 6, seed=3).requires_grad_(), normal(2, 6, seed=4), normal(2, 2, 6, seed=5)
+    weight, bias = (
+        normal(2, 8, 3, 3, 6, seed=1).requires_grad_(),
+        normal(2, 8, seed=2).requires_grad_(),
+    )
+    slope, offset, moments = (
+        normal(2, 6, seed=3).requires_grad_(),
+        normal(2, 6, seed=4),
+        normal(2, 2, 6, seed=5),
+    )
     running = [torch.zeros(2, 6, device=DEVICE), torch.ones(2, 6, device=DEVICE)]
     calls: list[tuple[object, tuple[object, ...]]] = [
         (kernels._conv, (x, weight, weight.detach().clone(), bias, 2, 1)),
@@ -593,16 +755,30 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
         (kernels._measure, (x.detach(), (2 * x).detach(), *running, 0.1, 1e-5)),
         (kernels._normalise, (x, slope, offset, moments, None, True)),
         (kernels._normalise, (x, slope, offset, moments, (2 * x).detach().requires_grad_(), True)),
-        (kernels._normalise_backward, (x.detach(), *(v.detach() for v in (x, slope, offset, moments)), None, True)),
         (
             kernels._normalise_backward,
-            (x.detach(), *(v.detach() for v in (x, slope, offset, moments, x)), True, x.detach(), x.detach()),
+            (x.detach(), *(v.detach() for v in (x, slope, offset, moments)), None, True),
         ),
-        (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False)),
+        (
+            kernels._normalise_backward,
+            (
+                x.detach(),
+                *(v.detach() for v in (x, slope, offset, moments, x)),
+                True,
+                x.detach(),
+                x.detach(),
+            ),
+        ),
+        (
+            kernels._normalise,
+            (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False),
+        ),
     ]
     for operator, values in calls:
         torch.library.opcheck(
-            operator, values, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+            operator,
+            values,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
 
 
@@ -610,13 +786,20 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
 def test_a_graph_replays_the_same_bits() -> None:
     from noiseproof.accelerate.layer_kernels import stacked_conv, stacked_norm
 
-    x = normal(6, 16, 9, 9, seed=0, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
-    weight, bias = normal(3, 16, 3, 3, 16, seed=1).requires_grad_(), normal(3, 16, seed=2).requires_grad_()
+    x = normal(6, 16, 9, 9, seed=0, dtype=torch.bfloat16).contiguous(
+        memory_format=torch.channels_last
+    )
+    weight, bias = (
+        normal(3, 16, 3, 3, 16, seed=1).requires_grad_(),
+        normal(3, 16, seed=2).requires_grad_(),
+    )
     running = [torch.zeros(3, 16, device=DEVICE), torch.ones(3, 16, device=DEVICE)]
 
     def step() -> list[Tensor]:
         out = stacked_conv(x, weight, bias, 1, 1)
-        out = stacked_norm(out, weight[:, :, 0, 0, 0].detach().contiguous(), bias, *running, 0.0, 1e-5, True)
+        out = stacked_norm(
+            out, weight[:, :, 0, 0, 0].detach().contiguous(), bias, *running, 0.0, 1e-5, True
+        )
         return [out, *torch.autograd.grad(out.float().square().sum(), (weight, bias))]
 
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -637,7 +820,17 @@ def test_a_graph_replays_the_same_bits() -> None:
 def test_the_kernels_interpreted() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     files = [__file__, str(Path(__file__).with_name("test_loss_kernels.py"))]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *files,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
 

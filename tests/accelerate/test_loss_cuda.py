@@ -1,4 +1,6 @@
-"""The losses on a GPU: the same numbers as on the CPU, no synchronisation, and capture into a CUDA graph."""
+"""The losses on a GPU: the same numbers as on the CPU, no synchronisation, and capture into a CUDA
+graph.
+"""
 
 from __future__ import annotations
 

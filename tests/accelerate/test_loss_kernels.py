@@ -31,8 +31,12 @@ def inputs(name: str, spread: float = 1.0) -> tuple[list[Tensor], list[Tensor | 
     return weights, [normal(samples, wide, K), normal(samples, wide, rank) if rank else None]
 
 
-def exact(weights: list[Tensor], noise: list[Tensor | None], tau: float) -> tuple[Tensor, list[Tensor]]:
-    """log Σ_s softmax and the gradients of a weighted mean of log-probabilities, by autograd in float64."""
+def exact(
+    weights: list[Tensor], noise: list[Tensor | None], tau: float
+) -> tuple[Tensor, list[Tensor]]:
+    """log Σ_s softmax and the gradients of a weighted mean of log-probabilities, by autograd in
+    float64.
+    """
     mean, scale, *factors = (w.double().requires_grad_() for w in weights)
     each, across = (None if n is None else n.double() for n in noise)
     assert each is not None
@@ -40,7 +44,9 @@ def exact(weights: list[Tensor], noise: list[Tensor | None], tau: float) -> tupl
     if across is not None:
         u = u + torch.einsum("sbr,bkr->sbk", across, *factors)
     log_sum = torch.logsumexp((u / tau).log_softmax(-1), 0)
-    return log_sum.detach(), list(torch.autograd.grad((log_sum * toll(log_sum)).sum(), [mean, scale, *factors]))
+    return log_sum.detach(), list(
+        torch.autograd.grad((log_sum * toll(log_sum)).sum(), [mean, scale, *factors])
+    )
 
 
 def toll(like: Tensor) -> Tensor:
@@ -67,7 +73,9 @@ def test_averages_and_gradients(name: str, tau: float, spread: float) -> None:
     ours = [of_mean, of_scale.sum_to_size(weights[1].shape)]
     ours += [torch.stack(of_factors, 2)] if of_factors else []
     for one, other in zip(ours, gradients, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=5 * rounding * float(other.abs().max()))
+        torch.testing.assert_close(
+            one.double(), other, rtol=1e-4, atol=5 * rounding * float(other.abs().max())
+        )
 
 
 @here
@@ -75,7 +83,9 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     from noiseproof.accelerate.loss_kernels import log_sum_softmax
 
     weights, noise = inputs("factors")
-    alone = log_sum_softmax(*(w[3:] for w in weights), 1.0, *(None if n is None else n[:, 3:] for n in noise))
+    alone = log_sum_softmax(
+        *(w[3:] for w in weights), 1.0, *(None if n is None else n[:, 3:] for n in noise)
+    )
     assert torch.equal(log_sum_softmax(*weights, 1.0, *noise)[3:], alone)
 
 
@@ -92,9 +102,15 @@ def test_nothing_is_hidden() -> None:
 
 @here
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"])
-def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the interpreter, too: the kernels in the loss, by several chunks, against its operators."""
+@pytest.mark.parametrize(
+    "spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"]
+)
+def test_chunks_are_put_together(
+    spec: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the interpreter, too: the kernels in the loss, by several chunks, against its
+    operators.
+    """
     from noiseproof.accelerate import loss_kernels as kernels
     from noiseproof.core.output import Output
     from noiseproof.losses import get_loss, het
@@ -102,13 +118,16 @@ def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.
     weights, _ = inputs("factors")
     monkeypatch.setattr(het, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
     draw = het.draw_noise  # the same noise for both, which kernels take as it lies
-    monkeypatch.setattr(het, "draw_noise", lambda *args, **how: draw(*args, **{**how, "classes_first": True}))
+    monkeypatch.setattr(
+        het, "draw_noise", lambda *args, **how: draw(*args, **{**how, "classes_first": True})
+    )
     found = []
     for chosen in (kernels, None):
         monkeypatch.setattr(het, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
         logits, scale, factors = (w.clone().requires_grad_() for w in weights)
         value = get_loss(spec).train(training)(
-            Output(logits, scale=scale, factors=factors if "full" in spec else None), torch.arange(5, device=DEVICE)
+            Output(logits, scale=scale, factors=factors if "full" in spec else None),
+            torch.arange(5, device=DEVICE),
         )
         leaves = [logits, scale, *([factors] if "full" in spec else [])]
         found.append([value.detach(), *torch.autograd.grad(value, leaves)])

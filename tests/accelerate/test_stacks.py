@@ -1,4 +1,6 @@
-"""Runs stacked into one network: each learns what it would learn alone, up to the rounding of float64."""
+"""Runs stacked into one network: each learns what it would learn alone, up to the rounding of
+float64.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,35 @@ from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, tr
 from noiseproof.train.guard import StopRequest
 from noiseproof.train.step import Stepper
 
-CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
+CNN = Settings(
+    model="wrn-28-2:depth=10,width=1",
+    epochs=2,
+    batch_size=24,
+    optimizer="sgd:lr=0.02,momentum=0.9",
+    clip=9,
+)
 METHODS = [
-    "ce", "gce:q=0.5", "sln-mo", "noise-f", "noise-theta", "forward:warmup=1", "elr", "sigua", "sop",
-    "remargin:loss=mae,shift=2", "sln-mo-lc:start=1",
-]  # fmt: skip
+    "ce",
+    "gce:q=0.5",
+    "sln-mo",
+    "noise-f",
+    "noise-theta",
+    "forward:warmup=1",
+    "elr",
+    "sigua",
+    "sop",
+    "remargin:loss=mae,shift=2",
+    "sln-mo-lc:start=1",
+]
 
 
 def double() -> Fabric:
     return Fabric(accelerator="cpu", devices=1, precision="64-true")
 
 
-def jobs(methods: list[str] = METHODS, settings: Settings = CNN, out: Path | None = None) -> list[Job]:
+def jobs(
+    methods: list[str] = METHODS, settings: Settings = CNN, out: Path | None = None
+) -> list[Job]:
     task = make_task()
     return [
         Job(task, method, settings, seed, None if out is None else out / str(seed))
@@ -57,16 +76,24 @@ def unaugmented(jobs: list[Job]) -> list[Job]:
 
 
 def fly(jobs: list[Job], **options: Any) -> list[Outcome]:
-    return fit_many(jobs, fabric=double(), at_once=options.pop("at_once", len(jobs)), stack=True, **options)
+    return fit_many(
+        jobs, fabric=double(), at_once=options.pop("at_once", len(jobs)), stack=True, **options
+    )
 
 
 def assert_as_alone(job: Job, outcome: Outcome) -> None:
     alone = train(job.task, job.method, job.settings, seed=job.seed, fabric=double())
     assert isinstance(outcome, Result), outcome
-    pairs = zip(*([model.plain for model in r.run.models] + r.models for r in (alone, outcome)), strict=True)
+    pairs = zip(
+        *([model.plain for model in r.run.models] + r.models for r in (alone, outcome)), strict=True
+    )
     for a, b in pairs:
-        for (name, left), right in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-            torch.testing.assert_close(right, left, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+        for (name, left), right in zip(
+            a.state_dict().items(), b.state_dict().values(), strict=True
+        ):
+            torch.testing.assert_close(
+                right, left, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+            )
     for one, other in zip(alone.metrics, outcome.metrics, strict=True):
         assert {k: v for k, v in other.items() if k != "seconds"} == pytest.approx(
             {k: v for k, v in one.items() if k != "seconds"}, rel=1e-7, nan_ok=True
@@ -75,7 +102,9 @@ def assert_as_alone(job: Job, outcome: Outcome) -> None:
 
 def stacks(caplog: pytest.LogCaptureFixture) -> list[int]:
     """Sizes of the stacks that were made."""
-    return [int(record.args[0]) for record in caplog.records if record.msg.endswith("into one network")]  # type: ignore[index,arg-type]
+    return [
+        int(record.args[0]) for record in caplog.records if record.msg.endswith("into one network")
+    ]  # type: ignore[index,arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -160,12 +189,19 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
     return groups
 
 
-def test_runs_without_strategies_do_all_but_their_updates_together(joined: list[list[tuple[int, int]]]) -> None:
+def test_runs_without_strategies_do_all_but_their_updates_together(
+    joined: list[list[tuple[int, int]]],
+) -> None:
     """Among them one that diverges: the others go on from the tables that they shared."""
     all_jobs = unaugmented(jobs(["ce", "ce", "gce:q=0.5", "mae", "mae", "ce"]))
     all_jobs[3] = replace(all_jobs[3], settings=replace(CNN, optimizer="sgd:lr=1e308"))
     outcomes = fly(all_jobs)
-    assert joined[0] == [(0, 2), (2, 3), (3, 5), (5, 6)] and joined[-1] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert joined[0] == [(0, 2), (2, 3), (3, 5), (5, 6)] and joined[-1] == [
+        (0, 2),
+        (2, 3),
+        (3, 4),
+        (4, 5),
+    ]
     assert isinstance(outcomes[3], Diverged)
     for i in (0, 1, 2, 4, 5):
         assert_as_alone(all_jobs[i], outcomes[i])
@@ -188,14 +224,21 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def with_optimizers(specs: Sequence[str], **settings: Any) -> list[Job]:
     changed = [replace(CNN, clip=0, optimizer=spec, **settings) for spec in specs]
     return [
-        replace(job, settings=each) for job, each in zip(unaugmented(jobs(["ce"] * len(specs))), changed, strict=True)
+        replace(job, settings=each)
+        for job, each in zip(unaugmented(jobs(["ce"] * len(specs))), changed, strict=True)
     ]
 
 
-@pytest.mark.parametrize("options", ["momentum=0.9", "momentum=0.5,weight_decay=0.1", "momentum=0.9,nesterov=true"])
-def test_one_update_serves_members_of_different_learning_rates(options: str, updates: list[int]) -> None:
+@pytest.mark.parametrize(
+    "options", ["momentum=0.9", "momentum=0.5,weight_decay=0.1", "momentum=0.9,nesterov=true"]
+)
+def test_one_update_serves_members_of_different_learning_rates(
+    options: str, updates: list[int]
+) -> None:
     """One of them diverges: the others go on with momenta of their own."""
-    together = with_optimizers([f"sgd:lr={rate},{options}" for rate in (0.02, 1e300, 0.05)], schedule="cosine")
+    together = with_optimizers(
+        [f"sgd:lr={rate},{options}" for rate in (0.02, 1e300, 0.05)], schedule="cosine"
+    )
     outcomes = fly(together)
     assert isinstance(outcomes[1], Diverged)
     for i in (0, 2):
@@ -219,16 +262,21 @@ def test_linear_layers_leave_their_gradients_to_a_joint_update(
 
     monkeypatch.setattr(stacks_module, "update_products", remember)
     rates = (0.02, 1e300, 0.05)
-    together = with_optimizers([f"sgd:lr={r},momentum=0.9,nesterov=true" for r in rates], model="test-leaky:odd=twice")
+    together = with_optimizers(
+        [f"sgd:lr={r},momentum=0.9,nesterov=true" for r in rates], model="test-leaky:odd=twice"
+    )
     outcomes = fly(together)
     assert isinstance(outcomes[1], Diverged)
     for i in (0, 2):
         assert_as_alone(together[i], outcomes[i])
-    assert updates == [3, 2] and (len(set(left)) == 6 if few else not left)  # three layers, in two stacks
+    # three layers, in two stacks
+    assert updates == [3, 2] and (len(set(left)) == 6 if few else not left)
 
 
 def test_rounded_weights_are_those_of_the_last_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bfloat16, where the products of a CPU are the same numbers with deferred gradients and without."""
+    """In bfloat16, where the products of a CPU are the same numbers with deferred gradients and
+    without.
+    """
     ends = []
     for few in (128, 0):
         monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", few)
@@ -238,7 +286,9 @@ def test_rounded_weights_are_those_of_the_last_update(monkeypatch: pytest.Monkey
         ends.append(fit_many(together, fabric=fabric, at_once=2, stack=True))
     for one, other in zip(*ends, strict=True):
         assert isinstance(one, Result) and isinstance(other, Result), (one, other)
-        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+        for left, right in zip(
+            one.models[0].parameters(), other.models[0].parameters(), strict=True
+        ):
             assert torch.equal(left, right)
 
 
@@ -252,7 +302,10 @@ def test_different_optimisers_make_their_updates_apart(other: str, updates: list
 
 def test_a_joint_update_resumes(tmp_path: Path, updates: list[int]) -> None:
     specs = ["sgd:lr=0.02,momentum=0.9", "sgd:lr=0.01,momentum=0.9"]
-    together = [replace(job, out=tmp_path / str(job.seed)) for job in with_optimizers(specs, checkpoint_steps=3)]
+    together = [
+        replace(job, out=tmp_path / str(job.seed))
+        for job in with_optimizers(specs, checkpoint_steps=3)
+    ]
 
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
         if (epoch, step) == (1, 1) and row is None:  # the sixth step
@@ -279,11 +332,14 @@ def test_runs_of_the_same_strategies_make_their_steps_together(
     name: str, joined: list[list[tuple[int, int]]], updates: list[int]
 ) -> None:
     """With crops and flips. One diverges: the others go on with averages of their own."""
-    settings = replace(CNN, clip=None, optimizer="sgd:lr=0.02,momentum=0.9,weight_decay=0.01", epochs=3)
+    settings = replace(
+        CNN, clip=None, optimizer="sgd:lr=0.02,momentum=0.9,weight_decay=0.01", epochs=3
+    )
     together = jobs([STRATEGIES[name]] * 4, settings)
     assert together[0].task.augment.columns  # type: ignore[union-attr]
     together[1] = replace(
-        together[1], settings=replace(settings, optimizer="sgd:lr=1e300,momentum=0.9,weight_decay=0.01")
+        together[1],
+        settings=replace(settings, optimizer="sgd:lr=1e300,momentum=0.9,weight_decay=0.01"),
     )
     outcomes = fly(together)
     assert isinstance(outcomes[1], Diverged)
@@ -295,7 +351,9 @@ def test_runs_of_the_same_strategies_make_their_steps_together(
 
 
 @pytest.mark.parametrize("name", ["both"])
-def test_joint_strategies_resume(name: str, tmp_path: Path, joined: list[list[tuple[int, int]]]) -> None:
+def test_joint_strategies_resume(
+    name: str, tmp_path: Path, joined: list[list[tuple[int, int]]]
+) -> None:
     settings = replace(CNN, clip=None, checkpoint_steps=3)
 
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
@@ -311,7 +369,9 @@ def test_joint_strategies_resume(name: str, tmp_path: Path, joined: list[list[tu
 
 
 @pytest.mark.parametrize("other", ["ce & momentum:alpha=0.9", "sln", "noise-f"])
-def test_runs_that_do_other_things_make_their_steps_apart(other: str, joined: list[list[tuple[int, int]]]) -> None:
+def test_runs_that_do_other_things_make_their_steps_apart(
+    other: str, joined: list[list[tuple[int, int]]]
+) -> None:
     pair = unaugmented(jobs(["ce", other]))
     for job, outcome in zip(pair, fly(pair), strict=True):
         assert_as_alone(job, outcome)
@@ -329,7 +389,11 @@ class Alternates(Strategy):
         self.is_on = run.epoch % 2 == 1
 
     def targets(self, batch: Batch, run: Run) -> Batch:
-        return batch.with_target(1 - batch.soft_target(run.num_classes, batch.x)) if self.is_on else batch
+        return (
+            batch.with_target(1 - batch.soft_target(run.num_classes, batch.x))
+            if self.is_on
+            else batch
+        )
 
 
 class Unregistered(Alternates):
@@ -346,7 +410,9 @@ def test_strategies_that_one_copy_cannot_serve_make_their_steps_apart(
 ) -> None:
     monkeypatch.setitem(REGISTERED._factories, "alternates", cls)
     methods = [Method(get_loss("ce"), strategies=(cls(),)) for _ in range(2)]
-    pair = [replace(job, method=method) for job, method in zip(jobs(["ce", "ce"]), methods, strict=True)]
+    pair = [
+        replace(job, method=method) for job, method in zip(jobs(["ce", "ce"]), methods, strict=True)
+    ]
     outcomes = fly(pair)
     assert joined == [] and all(isinstance(outcome, Result) for outcome in outcomes), outcomes
 
@@ -361,7 +427,10 @@ def test_factors_of_a_backward_pass_that_failed_are_forgotten(
         for layer, _ in network.layers:
             if layer.rounded is not None:
                 seats, outputs, *inputs = layer.weight.shape
-                layer.factors = torch.ones(seats, 3, outputs), torch.ones(seats, 3, math.prod(inputs))
+                layer.factors = (
+                    torch.ones(seats, 3, outputs),
+                    torch.ones(seats, 3, math.prod(inputs)),
+                )
                 left.append(layer)
         begun(self, network, size)
 
@@ -433,11 +502,15 @@ def test_a_step_that_fails_is_made_again_by_who_remembers(monkeypatch: pytest.Mo
             assert_as_alone(job, outcome)
             alone = train(job.task, job.method, job.settings, seed=job.seed, fabric=double())
             for a, b in zip(alone.strategies, outcome.strategies, strict=True):  # type: ignore[union-attr]
-                for one, other in zip(a.state_dict().values(), b.state_dict().values(), strict=True):
+                for one, other in zip(
+                    a.state_dict().values(), b.state_dict().values(), strict=True
+                ):
                     torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
-def test_a_stack_that_cannot_be_made_lets_its_members_go_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_that_cannot_be_made_lets_its_members_go_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*args: Any) -> None:
         raise MemoryError("No memory left.")
 
@@ -458,14 +531,25 @@ def test_who_fails_in_a_step_fails_alone(hook: str) -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
-@pytest.mark.parametrize("methods", [["ce", "sln-mo", "elr"], ["gce", "ce", "ce"]], ids=["apart", "together"])
+@pytest.mark.parametrize(
+    "methods", [["ce", "sln-mo", "elr"], ["gce", "ce", "ce"]], ids=["apart", "together"]
+)
 def test_an_interrupted_stack_goes_on_where_it_was(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, who: int, methods: list[str]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    who: int,
+    methods: list[str],
 ) -> None:
-    monkeypatch.setattr("noiseproof.train.step.AT_ONCE", 2)  # so that an epoch of five steps can stop inside
+    # so that an epoch of five steps can stop inside
+    monkeypatch.setattr("noiseproof.train.step.AT_ONCE", 2)
 
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
-        if (epoch, step) == (1, 2) and row is None and not caplog.records[-1].msg.startswith("stop"):
+        if (
+            (epoch, step) == (1, 2)
+            and row is None
+            and not caplog.records[-1].msg.startswith("stop")
+        ):
             logging.getLogger("noiseproof").info("stop")
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -474,7 +558,8 @@ def test_an_interrupted_stack_goes_on_where_it_was(
     stopped[who] = replace(stopped[who], progress=stop)
     with pytest.raises(Interrupted, match="Stopped after 0 of 3 runs"):
         fly(stopped)
-    assert len({path.name for path in tmp_path.glob("*/checkpoints/*")}) == 1  # all after the same step
+    # all after the same step
+    assert len({path.name for path in tmp_path.glob("*/checkpoints/*")}) == 1
     caplog.clear()
     again = fly(changed(jobs(methods, out=tmp_path)))
     assert stacks(caplog) == [3]
@@ -483,7 +568,10 @@ def test_an_interrupted_stack_goes_on_where_it_was(
 
 
 def test_finished_runs_own_their_weights() -> None:
-    together, wide = jobs(["ce", "gce"]), jobs(["ce", "gce"], replace(CNN, model="wrn-28-2:depth=10,width=3", epochs=1))
+    together, wide = (
+        jobs(["ce", "gce"]),
+        jobs(["ce", "gce"], replace(CNN, model="wrn-28-2:depth=10,width=3", epochs=1)),
+    )
     together[1] = replace(together[1], settings=replace(CNN, epochs=1))
     for outcome in fly([*together, *wide]):
         assert isinstance(outcome, Result)
@@ -554,7 +642,9 @@ def test_what_differs_beneath_the_layers_is_not_stacked(caplog: pytest.LogCaptur
         ("draws", "draw random numbers"),
     ],
 )
-def test_what_a_stack_would_train_otherwise_goes_alone(odd: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_stack_would_train_otherwise_goes_alone(
+    odd: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     two = jobs(["ce", "gce"], replace(CNN, model=f"test-leaky:odd={odd}", epochs=1))
     for job, outcome in zip(two, fly(two), strict=True):
         assert_as_alone(job, outcome)

@@ -1,4 +1,6 @@
-"""The loop on a GPU: captured steps equal eager ones, runs don't notice each other, sharded and rounded runs work."""
+"""The loop on a GPU: captured steps equal eager ones, runs don't notice each other, sharded and
+rounded runs work.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,22 @@ pytestmark = [
     pytest.mark.usefixtures("any_accelerator"),
 ]
 METHODS = [
-    "ce", "sln-mo-lc:start=2", "nfl+mae**", "noise-f", "noise-theta", "tgce", "nal:start=1", "co-teaching:forget=0.4",
-    "elr", "sop", "pes", "forward:warmup=2", "ln", "het:samples=50", "ce & class-balanced:per_class=90",
-]  # fmt: skip
+    "ce",
+    "sln-mo-lc:start=2",
+    "nfl+mae**",
+    "noise-f",
+    "noise-theta",
+    "tgce",
+    "nal:start=1",
+    "co-teaching:forget=0.4",
+    "elr",
+    "sop",
+    "pes",
+    "forward:warmup=2",
+    "ln",
+    "het:samples=50",
+    "ce & class-balanced:per_class=90",
+]
 SETTINGS = Settings(epochs=4, batch_size=96, optimizer="sgd:lr=0.05,momentum=0.9")
 
 
@@ -42,7 +57,9 @@ def gpu(precision: str = "32-true", strategy: str = "auto") -> Fabric:
 
 
 def assert_same(a: Result, b: Result) -> None:
-    for (name, left), right in zip(a.models[0].state_dict().items(), b.models[0].state_dict().values(), strict=True):
+    for (name, left), right in zip(
+        a.models[0].state_dict().items(), b.models[0].state_dict().values(), strict=True
+    ):
         assert torch.equal(left, right), name
     for one, other in zip(a.metrics, b.metrics, strict=True):
         assert str({**one, "seconds": 0}) == str({**other, "seconds": 0})
@@ -56,12 +73,22 @@ def deterministic() -> None:
 
 def test_data_moves_to_the_gpu_as_bytes(task: Task) -> None:
     moved = task.train.to("cuda")
-    assert moved.x.dtype is torch.uint8 and moved.x.is_cuda and moved.given.is_cuda and moved.clean.is_cuda
-    assert torch.equal(moved.x.cpu(), task.train.x) and moved.subset(torch.tensor([3], device="cuda")).x.is_cuda
+    assert (
+        moved.x.dtype is torch.uint8
+        and moved.x.is_cuda
+        and moved.given.is_cuda
+        and moved.clean.is_cuda
+    )
+    assert (
+        torch.equal(moved.x.cpu(), task.train.x)
+        and moved.subset(torch.tensor([3], device="cuda")).x.is_cuda
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_captured_step_is_the_eager_step(task: Task, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_step_is_the_eager_step(
+    task: Task, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     captured = train(task, method, SETTINGS, fabric=gpu())
     monkeypatch.setattr("noiseproof.accelerate.graphs.WARM_UP", 10**9)
     assert_same(captured, train(task, method, SETTINGS, fabric=gpu()))
@@ -77,7 +104,9 @@ def test_captured_steps_note_every_sample(
     files = sorted(path.name for path in (tmp_path / "eager" / "samples").iterdir())
     assert len(files) == SETTINGS.epochs
     for name in files:
-        captured, eager = (load_file(tmp_path / kind / "samples" / name) for kind in ("captured", "eager"))
+        captured, eager = (
+            load_file(tmp_path / kind / "samples" / name) for kind in ("captured", "eager")
+        )
         assert captured.keys() == eager.keys() and ("trust" in eager) == method.startswith("nal")
         for key, values in eager.items():
             assert torch.equal(captured[key], values) and not values.float().isnan().any(), key
@@ -102,7 +131,8 @@ def test_convolutions_are_resumed(task: Task, optimizer: str, tmp_path: Path) ->
 
 
 def test_a_stack_is_resumed(task: Task, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, model="lenet5", optimizer="adam", checkpoint_steps=3)  # the loop looks at every third
+    # the loop looks at every third
+    settings = replace(SETTINGS, model="lenet5", optimizer="adam", checkpoint_steps=3)
 
     def fly(folder: Path, stop: bool) -> list[Outcome]:
         def note(epoch: int, step: int, steps: int, row: object) -> None:
@@ -122,7 +152,10 @@ def test_a_stack_is_resumed(task: Task, tmp_path: Path) -> None:
 
 
 def test_a_run_does_not_notice_the_fleet(task: Task) -> None:
-    alone = [train(task, method, SETTINGS, fabric=gpu(), seed=seed) for seed, method in enumerate(METHODS)]
+    alone = [
+        train(task, method, SETTINGS, fabric=gpu(), seed=seed)
+        for seed, method in enumerate(METHODS)
+    ]
     jobs = [Job(task, method, SETTINGS, seed=seed) for seed, method in enumerate(METHODS)]
     diverges = Job(task, "ce", Settings(epochs=4, optimizer="sgd:lr=1e30"))
     *many, failed = fit_many([*jobs, diverges], fabric=gpu())
@@ -165,27 +198,36 @@ def test_runs_that_make_their_steps_together_draw_as_alone(
     task: Task, max_norm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With random crops, label noise and averaged weights, captured."""
-    method = f"sln-mo:alpha=0.9,max_norm={max_norm},until=none"  # noise that ends is a phase, which captures again
+    # noise that ends is a phase, which captures again
+    method = f"sln-mo:alpha=0.9,max_norm={max_norm},until=none"
     caplog.set_level("INFO", "noiseproof")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     joined: list[int] = []
     made = stacks.JointSGD.__init__
     monkeypatch.setattr(
-        stacks.JointSGD, "__init__", lambda self, *values: (joined.append(len(values[0])), made(self, *values))[1]
+        stacks.JointSGD,
+        "__init__",
+        lambda self, *values: (joined.append(len(values[0])), made(self, *values))[1],
     )
     assert task.normalise is not None
     task = replace(task, augment=Compose([PadCrop(1), task.normalise]))
-    settings = Settings("wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9")
+    settings = Settings(
+        "wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9"
+    )
     jobs = [Job(task, method, settings, seed=seed) for seed in range(3)]
     outcomes = fit_many(jobs, fabric=gpu(), stack=True, at_once=3)
-    assert joined == [3] and "stays eager" not in caplog.text and "are not stacked" not in caplog.text
+    assert (
+        joined == [3] and "stays eager" not in caplog.text and "are not stacked" not in caplog.text
+    )
     for job, outcome in zip(jobs, outcomes, strict=True):
         assert isinstance(outcome, Result), outcome
         alone = train(task, method, settings, seed=job.seed, fabric=gpu())
         for one, other in zip(alone.metrics, outcome.metrics, strict=True):
             assert other["train_loss"] == pytest.approx(one["train_loss"], rel=2e-3)
             assert other["test_loss"] == pytest.approx(one["test_loss"], rel=2e-2)
-        for left, right in zip(alone.models[0].parameters(), outcome.models[0].parameters(), strict=True):
+        for left, right in zip(
+            alone.models[0].parameters(), outcome.models[0].parameters(), strict=True
+        ):
             assert float((left - right).detach().norm()) < 0.01 * float(left.detach().norm()) + 1e-3
             assert right.untyped_storage().nbytes() == 4 * right.numel()
 
@@ -209,7 +251,9 @@ def test_a_joint_update_from_factors_is_that_from_gradients(
     assert "stays eager" not in caplog.text and "are not stacked" not in caplog.text
     for one, other in zip(*ends, strict=True):
         assert isinstance(one, Result) and isinstance(other, Result), (one, other)
-        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+        for left, right in zip(
+            one.models[0].parameters(), other.models[0].parameters(), strict=True
+        ):
             if left.dim() > 1:
                 assert float((left - right).detach().norm()) < 0.005 * float(right.detach().norm())
         assert one.last["train_loss"] == pytest.approx(other.last["train_loss"], rel=5e-3)
@@ -218,14 +262,22 @@ def test_a_joint_update_from_factors_is_that_from_gradients(
 def test_convolutions_with_weights_rounded_by_the_update_learn_the_same(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", 0)  # linear layers would sum in another order
-    settings = Settings("wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9")
+    # linear layers would sum in another order
+    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", 0)
+    settings = Settings(
+        "wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9"
+    )
     ends: list[list[Outcome]] = []
     kept: list[bool] = []
     convolve = networks.convolved
 
     def noted(
-        x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: int,
+        padding: int,
+        rounded: Tensor | None = None,
     ) -> Tensor:
         kept.append(rounded is not None)
         return convolve(x, weight, bias, stride, padding, rounded)
@@ -233,14 +285,18 @@ def test_convolutions_with_weights_rounded_by_the_update_learn_the_same(
     monkeypatch.setattr(networks, "convolved", noted)
     for is_kept in (True, False):
         if not is_kept:
-            monkeypatch.setattr("noiseproof.accelerate.networks._Stacked.defer", lambda layer, deferred: None)
+            monkeypatch.setattr(
+                "noiseproof.accelerate.networks._Stacked.defer", lambda layer, deferred: None
+            )
         jobs = [Job(task, "ce", settings, seed=seed) for seed in range(3)]
         ends.append(fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=3, stack=True))
         assert any(kept) == is_kept
         kept.clear()
     for one, other in zip(*ends, strict=True):
         assert isinstance(one, Result) and isinstance(other, Result), (one, other)
-        for left, right in zip(one.models[0].parameters(), other.models[0].parameters(), strict=True):
+        for left, right in zip(
+            one.models[0].parameters(), other.models[0].parameters(), strict=True
+        ):
             assert torch.equal(left, right)
 
 

@@ -1,4 +1,6 @@
-"""After training: dissections, calibration and confusion by hand, features and boundaries of real tiny runs."""
+"""After training: dissections, calibration and confusion by hand, features and boundaries of real
+tiny runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ from noiseproof.strategies import get_strategy
 from noiseproof.train import Settings, prepare, train
 
 SHORT = Settings(epochs=3, model="mlp:hidden=[16]", optimizer="sgd:lr=0.05,momentum=0.9")
-OF_PREDICTIONS = ["dissection", "label-probability", "confusion", "reliability", "calibration", "annotators", "cost"]
+OF_PREDICTIONS = [
+    "dissection",
+    "label-probability",
+    "confusion",
+    "reliability",
+    "calibration",
+    "annotators",
+    "cost",
+]
 CIFAR_N = Path(os.environ.get("NOISEPROOF_DATA", "/none"), "cifar-n", "CIFAR-10_human.pt")
 
 
@@ -68,10 +78,14 @@ def test_dissection_counts_as_a_loop_does(size: int | None) -> None:
     expected = {}
     for start in range(0, 64, size):
         for i in order[start : start + size]:
-            label, prediction = ("right" if v[i] == clean[i] else "wrong" for v in (given, predicted))
+            label, prediction = (
+                "right" if v[i] == clean[i] else "wrong" for v in (given, predicted)
+            )
             key = (start + min(size, 64 - start) / 2, f"label {label}, prediction {prediction}")
             expected[key] = expected.get(key, 0) + 1
-    result = {(r["rank"], r["case"]): r["samples"] for r in table.to_dict("records") if r["samples"]}
+    result = {
+        (r["rank"], r["case"]): r["samples"] for r in table.to_dict("records") if r["samples"]
+    }
     assert result == expected
     assert table["rank"].is_monotonic_increasing and len(table) == 4 * math.ceil(64 / size)
 
@@ -83,9 +97,12 @@ def test_dissection_of_cifar_has_a_thousand_samples_an_interval() -> None:
 
 
 def test_memorised_labels_are_separated_from_those_that_correction_can_repair() -> None:
-    # A model that memorised row 0 (wrong label), believes row 1, and sees through the wrong label of row 2.
+    # A model that memorised row 0 (wrong label), believes row 1, and sees through the wrong label
+    # of row 2.
     p = np.array([[0.99, 0.01], [0.9, 0.1], [0.8, 0.2]])
-    figure = predictions.dissection_figure({"ce": Predictions(np.array([0, 0, 1]), p, np.array([1, 0, 0]))})
+    figure = predictions.dissection_figure(
+        {"ce": Predictions(np.array([0, 0, 1]), p, np.array([1, 0, 0]))}
+    )
     assert isinstance(figure, Figure)
     assert figure.data[figure.data["share"] == 1]["case"].tolist() == [
         "label wrong, prediction wrong",
@@ -101,7 +118,9 @@ def test_density_of_label_probabilities() -> None:
     for name, member in (("right", labels == clean), ("wrong", labels != clean)):
         rows = table[table["labels"] == name]
         p_y = [p[i, labels[i]] for i in np.flatnonzero(member)]
-        assert rows["samples"].tolist() == [sum(math.floor(v * 20) == b for v in p_y) for b in range(20)]
+        assert rows["samples"].tolist() == [
+            sum(math.floor(v * 20) == b for v in p_y) for b in range(20)
+        ]
         assert rows["density"].sum() / 20 == pytest.approx(1)
     everything = predictions.label_probability(labels, p, bins=20)
     assert everything["samples"].tolist() == table.groupby("probability")["samples"].sum().tolist()
@@ -125,8 +144,10 @@ def test_confusion_figure_shows_labels_given_once_and_corrected_ones() -> None:
     figure = predictions.confusion_figure(two)
     assert isinstance(figure, Figure)
     assert figure.data["labels"].unique().tolist() == [
-        "given (75.0% right)", "predicted, ce (75.0% right)", "corrected, nal (100.0% right)",
-    ]  # fmt: skip
+        "given (75.0% right)",
+        "predicted, ce (75.0% right)",
+        "corrected, nal (100.0% right)",
+    ]
     other = predictions.confusion_figure({**two, "ln": Predictions(clean, p, clean)})
     assert isinstance(other, Figure) and "given to ln (100.0% right)" in set(other.data["labels"])
 
@@ -168,7 +189,9 @@ def test_ece_as_a_loop_over_bins_computes_it() -> None:
         member = [i for i in range(500) if b / 15 < p[i].max() <= (b + 1) / 15]
         if member:
             accuracy = sum(p[i].argmax() == labels[i] for i in member) / len(member)
-            total += len(member) / 500 * abs(accuracy - sum(p[i].max() for i in member) / len(member))
+            total += (
+                len(member) / 500 * abs(accuracy - sum(p[i].max() for i in member) / len(member))
+            )
     assert calibration.calibration(labels, p).ece == pytest.approx(total, rel=1e-12)
 
 
@@ -186,7 +209,9 @@ def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
         ([], np.zeros((0, 2)), "at least one"),
     ],
 )
-def test_invalid_predictions_are_refused(labels: list[float], p: list[list[float]], message: str) -> None:
+def test_invalid_predictions_are_refused(
+    labels: list[float], p: list[list[float]], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         calibration.calibration(labels, p)
 
@@ -199,7 +224,14 @@ def test_invalid_predictions_are_refused(labels: list[float], p: list[list[float
         ([0, 1], [0, 2], "Expected clean labels in -1 … 1, got int64 from 0 to 2"),
         ([0, 1], [0, -2], "Expected clean labels in -1 … 1, got int64 from -2 to 0"),
         ([0.0, 1.0], [0, 1], "Expected labels in 0 … 1, got float64"),
-        ([0, 1], [0], r"Expected labels and clean \(N,\) of the same rows, at least one, got \(2,\) and \(1,\)"),
+        (
+            [0, 1],
+            [0],
+            (
+                r"Expected labels and clean \(N,\) of the same rows, at least one, got \(2,\) and"
+                r" \(1,\)"
+            ),
+        ),
         ([], [], r"at least one, got \(0,\) and \(0,\)"),
     ],
 )
@@ -209,9 +241,12 @@ def test_invalid_labels_are_refused(labels: list[float], clean: list[int], messa
 
 
 def test_columns_of_other_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"got \(2,\) and \(1,\) and \(2,\) and \(2,\)"):  # not broadcast
+    # not broadcast
+    with pytest.raises(ValueError, match=r"got \(2,\) and \(1,\) and \(2,\) and \(2,\)"):
         predictions.dissection([0, 1], [0], [1.0, 2.0], [0, 1])
-    with pytest.raises(ValueError, match="Expected labels and predicted and losses and clean .* at least one"):
+    with pytest.raises(
+        ValueError, match="Expected labels and predicted and losses and clean .* at least one"
+    ):
         predictions.dissection([], [], [], [])
     with pytest.raises(ValueError, match="Expected labels and clean"):
         predictions.label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0])
@@ -233,7 +268,9 @@ def test_annotator_nll_is_the_mean_of_means() -> None:
         calibration.annotator_nll([[0], [-1]], [[0.5, 0.5], [0.5, 0.5]])
 
 
-@pytest.mark.skipif(not CIFAR_N.is_file(), reason="CIFAR-10N's file is not in $NOISEPROOF_DATA/cifar-n")
+@pytest.mark.skipif(
+    not CIFAR_N.is_file(), reason="CIFAR-10N's file is not in $NOISEPROOF_DATA/cifar-n"
+)
 def test_annotators_of_cifar10n() -> None:
     from noiseproof.noise.human import read_columns
 
@@ -242,7 +279,9 @@ def test_annotators_of_cifar10n() -> None:
     assert votes.shape == (50_000, 3)
     wrong = (votes != np.asarray(clean)[:, None]).mean(0)
     assert wrong == pytest.approx([0.1723, 0.1812, 0.1764], abs=1e-4)
-    assert calibration.annotator_nll(votes, np.full((50_000, 10), 0.1)) == pytest.approx(math.log(10))
+    assert calibration.annotator_nll(votes, np.full((50_000, 10), 0.1)) == pytest.approx(
+        math.log(10)
+    )
     sure = np.full((50_000, 10), 0.2 / 9)
     sure[np.arange(50_000), clean] = 0.8
     r = wrong.mean()
@@ -256,7 +295,12 @@ def test_annotators_of_cifar10n() -> None:
 
 def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
     runs = pd.DataFrame(
-        {"tau": [1, 1, 2, 2], "lam": [0.1, 0.1, 0.1, 0.5], "seed": [0, 1, 0, 0], "test_accuracy": [0.5, 0.7, 0.8, 0.9]}
+        {
+            "tau": [1, 1, 2, 2],
+            "lam": [0.1, 0.1, 0.1, 0.5],
+            "seed": [0, 1, 0, 0],
+            "test_accuracy": [0.5, 0.7, 0.8, 0.9],
+        }
     )
     table = cost.sensitivity(runs, ["tau", "lam"])
     assert table[["tau", "lam", "runs"]].values.tolist() == [[1, 0.1, 2], [2, 0.1, 1], [2, 0.5, 1]]
@@ -265,10 +309,14 @@ def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
     heat = cost.sensitivity_figure(cost.Trials(runs, ["tau", "lam"]))
     assert heat.layers[0].kind == "heat" and heat.data["tau"].tolist() == ["1", "2", "2"]
     band = cost.sensitivity_figure(cost.Trials(runs, ["tau"]))
-    assert band.data["low"].tolist() == pytest.approx([0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)])
+    assert band.data["low"].tolist() == pytest.approx(
+        [0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)]
+    )
     with pytest.raises(ValueError, match="one or two hyperparameters"):
         cost.sensitivity_figure(cost.Trials(runs, []))
-    with pytest.raises(ValueError, match="Expected the columns sigma, test_accuracy, sigma not among"):
+    with pytest.raises(
+        ValueError, match="Expected the columns sigma, test_accuracy, sigma not among"
+    ):
         cost.sensitivity(runs, ["sigma"])
 
 
@@ -280,15 +328,25 @@ def test_which_parameters_vary() -> None:
     assert varied("gce:q=0.3", "gce:q=0.3") == varied("mine", "mine") == {}
     assert varied("ce × momentum:alpha=0.9", "ce × momentum:alpha=0.99") == {"alpha": [0.9, 0.99]}
     assert varied("nce + mae:scale=1", "nce + 2*mae:scale=1") == {"factor": [1.0, 2.0]}
-    assert varied("nal:floor=0 × targets:floor=0", "nal:floor=1 × targets:floor=1") == {"floor": [0, 1]}
-    assert list(varied("nal:floor=0 × targets:floor=2", "nal:floor=1 × targets:floor=3")) == ["floor", "targets floor"]
+    assert varied("nal:floor=0 × targets:floor=0", "nal:floor=1 × targets:floor=1") == {
+        "floor": [0, 1]
+    }
+    assert list(varied("nal:floor=0 × targets:floor=2", "nal:floor=1 × targets:floor=3")) == [
+        "floor",
+        "targets floor",
+    ]
     assert varied("ce × sln:max_norm=none", "ce × sln:max_norm=2") == {"max_norm": ["none", "2"]}
-    of_data = ["cr:beta=1,prior=[0.5,0.5]", "cr:beta=1,prior=[0.4,0.6]", "cr:beta=2,prior=[0.5,0.5]"]
+    of_data = [
+        "cr:beta=1,prior=[0.5,0.5]",
+        "cr:beta=1,prior=[0.4,0.6]",
+        "cr:beta=2,prior=[0.5,0.5]",
+    ]
     sums = ["nce + mae:scale=1", "2.0*nce + mae:scale=1"]
     assert list(cost.varied(sums, ["nce+mae:alpha=1", "nce+mae:alpha=2"])) == ["alpha"]
     assert list(cost.varied(sums, ["nce+mae", "nce+mae:alpha=2,beta=1"])) == ["alpha"]
     assert list(cost.varied(sums, ["nce + mae:scale=1", "2*nce + mae:scale=1"])) == ["factor"]
-    table = cost.varied(of_data, ["cr", "cr", "cr:beta=2"])  # the prior follows from the labels of each seed
+    # the prior follows from the labels of each seed
+    table = cost.varied(of_data, ["cr", "cr", "cr:beta=2"])
     assert table.to_dict("list") == {"beta": [1, 1, 2]}
     assert varied("ce:t=none × sln:t=none", "ce:t=2 × sln:t=2") == {"t": ["none", "2"]}
     assert list(varied("ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3")) == ["tau", "lam"]
@@ -301,12 +359,16 @@ def test_predictions_of_a_run_are_those_that_its_record_counted(runs: dict[str, 
     for run in runs.values():
         result = predictions.predict(run, "test")
         last = run.rows.iloc[-1]
-        assert (result.pred_probs.argmax(1) == result.labels).mean() == pytest.approx(last["test_accuracy"])
+        assert (result.pred_probs.argmax(1) == result.labels).mean() == pytest.approx(
+            last["test_accuracy"]
+        )
         assert predictions.label_losses(result.labels, result.pred_probs).mean() == pytest.approx(
             last["test_loss"], rel=1e-5
         )
         of_training = predictions.predict(run, "train")
-        assert np.array_equal(of_training.labels, run.given) and np.array_equal(of_training.clean, run.clean)
+        assert np.array_equal(of_training.labels, run.given) and np.array_equal(
+            of_training.clean, run.clean
+        )
         assert len(predictions.predict(run, "validation").labels) == 144
 
 
@@ -319,14 +381,20 @@ def test_predictions_of_some_rows(runs: dict[str, RunFolder]) -> None:
     assert np.array_equal(sample.rows, predictions.predict(runs["selc"], rows=100).rows)
 
 
-def test_corrected_labels_are_the_targets_that_a_method_ended_with(runs: dict[str, RunFolder]) -> None:
+def test_corrected_labels_are_the_targets_that_a_method_ended_with(
+    runs: dict[str, RunFolder],
+) -> None:
     assert predictions.predict(runs["ce"]).corrected is None
     memory = runs["selc"].result().strategies[0]
-    assert np.array_equal(predictions.predict(runs["selc"]).corrected, memory.table[:, 0].argmax(1).numpy())
+    assert np.array_equal(
+        predictions.predict(runs["selc"]).corrected, memory.table[:, 0].argmax(1).numpy()
+    )
     corrected = predictions.predict(runs["sln-mo-lc"]).corrected
     strategy = next(s for s in runs["sln-mo-lc"].result().strategies if hasattr(s, "kept"))
     given = torch.tensor(runs["sln-mo-lc"].given)
-    by_hand = torch.where((given == strategy.predicted) | (strategy.kept < 0.5), strategy.predicted, given)
+    by_hand = torch.where(
+        (given == strategy.predicted) | (strategy.kept < 0.5), strategy.predicted, given
+    )
     assert np.array_equal(corrected, by_hand.numpy())
     assert (corrected != runs["sln-mo-lc"].given).any()
 
@@ -344,7 +412,16 @@ def test_corrected_labels_of_soft_corrections() -> None:
 
 def check_figure(figure: Figure) -> None:
     for layer in figure.layers:
-        used = (layer.x, layer.y, layer.z, layer.color, layer.low, layer.high, layer.dash, figure.panel)
+        used = (
+            layer.x,
+            layer.y,
+            layer.z,
+            layer.color,
+            layer.low,
+            layer.high,
+            layer.dash,
+            figure.panel,
+        )
         assert {name for name in used if name} <= set(figure.data), figure.name
     assert len(figure.data) and figure.reading.endswith(".") and figure.stage == "After training"
 
@@ -373,20 +450,42 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     (figure,) = collect(runs, only=["sensitivity-q"])
     (same,) = collect(runs, only=["sensitivity"])
     assert same.name == "sensitivity-q"
-    assert isinstance(figure, Figure) and figure.name == "sensitivity-q" and figure.data["q"].tolist() == [0.3, 0.7]
-    train(prepare(get_dataset("digits"), "symmetric:rate=0.2"), "gce:q=0.5", SHORT, out=tmp_path / "other")
+    assert (
+        isinstance(figure, Figure)
+        and figure.name == "sensitivity-q"
+        and figure.data["q"].tolist() == [0.3, 0.7]
+    )
+    train(
+        prepare(get_dataset("digits"), "symmetric:rate=0.2"),
+        "gce:q=0.5",
+        SHORT,
+        out=tmp_path / "other",
+    )
     train(task, "gce:q=0.5", replace(SHORT, epochs=SHORT.epochs + 1), out=tmp_path / "longer")
     for other in ("other", "longer"):
-        (mixed,) = collect({q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity-q"])
-        assert isinstance(mixed, MissingFigure)  # what other noise or more epochs did is not what q did
+        (mixed,) = collect(
+            {q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity-q"]
+        )
+        # what other noise or more epochs did is not what q did
+        assert isinstance(mixed, MissingFigure)
         assert mixed.needs.startswith(
             "runs of one method and data, with test rows, that differ in one or two parameters"
         )
 
 
 def test_each_method_and_noise_of_a_sweep_has_a_curve(tmp_path: Path) -> None:
-    """Values are those that the runs had, also where a default follows from the data (σ of `sln-mo`)."""
-    methods = ("ce", "gce:q=0.3", "gce", "sln-mo", "sln-mo:sigma=0.05", "sln:sigma=0.05", "sln:sigma=0.2")
+    """Values are those that the runs had, also where a default follows from the data (σ of
+    `sln-mo`).
+    """
+    methods = (
+        "ce",
+        "gce:q=0.3",
+        "gce",
+        "sln-mo",
+        "sln-mo:sigma=0.05",
+        "sln:sigma=0.05",
+        "sln:sigma=0.2",
+    )
     many = ("ln:tau=1,lam=0.1,t=0.1", "ln:tau=2,lam=0.2,t=0.2")
     for noise in ("symmetric:rate=0.2", "symmetric:rate=0.4"):
         task = prepare(get_dataset("digits"), noise)
@@ -408,10 +507,16 @@ def test_each_method_and_noise_of_a_sweep_has_a_curve(tmp_path: Path) -> None:
     assert "Not shown: ln, whose runs differ in lam, tau, t." in q.reading
     to_matplotlib(sigma).canvas.draw()
     (missing,) = collect({"a": opened["ce · noise=symmetric:rate=0.2"]}, only=["sensitivity-q"])
-    assert isinstance(missing, MissingFigure) and missing.name == "sensitivity-q" and "runs of one" in missing.needs
+    assert (
+        isinstance(missing, MissingFigure)
+        and missing.name == "sensitivity-q"
+        and "runs of one" in missing.needs
+    )
 
 
-def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+def test_a_run_out_of_reach_is_left_out_with_the_reason(
+    runs: dict[str, RunFolder], tmp_path: Path
+) -> None:
     data = get_dataset("digits")
     task = prepare(type(data)("mine", data.classes, data.train, data.test), "symmetric:rate=0.4")
     train(task, "ce", SHORT, out=tmp_path)
@@ -421,7 +526,10 @@ def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolde
     assert isinstance(dissected, Figure) and "Without mine: " in dissected.reading
     assert dissected.data["method"].unique().tolist() == ["ce"]
     alone = {figure.name: figure for figure in collect({"mine": own}, only=OF_PREDICTIONS)}
-    assert isinstance(alone["reliability"], MissingFigure) and "open_run(folder, task=…)" in alone["reliability"].needs
+    assert (
+        isinstance(alone["reliability"], MissingFigure)
+        and "open_run(folder, task=…)" in alone["reliability"].needs
+    )
     assert isinstance(alone["dissection"], MissingFigure) and isinstance(alone["cost"], Figure)
     assert alone["dissection"].needs == alone["reliability"].needs  # not its truth, which is known
 
@@ -437,7 +545,9 @@ def test_without_truth_there_is_no_dissection() -> None:
 
 
 def test_penultimate_features_are_what_the_head_sees() -> None:
-    model = build_classifier("cnn4", "linear", input_shape=(1, 8, 8), num_outputs=3, generator=Generator())
+    model = build_classifier(
+        "cnn4", "linear", input_shape=(1, 8, 8), num_outputs=3, generator=Generator()
+    )
     x = torch.randn(10, 1, 8, 8, generator=Generator())
     seen: list[torch.Tensor] = []
     hook = model.head.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -447,7 +557,8 @@ def test_penultimate_features_are_what_the_head_sees() -> None:
     model.train()
     result = features.penultimate_features(model, x, batch_size=4)
     torch.testing.assert_close(result, seen[0])
-    assert model.training and not model.backbone.features[1].running_mean.any()  # no statistics were changed
+    # no statistics were changed
+    assert model.training and not model.backbone.features[1].running_mean.any()
 
 
 def test_tsne_keeps_clouds_together_and_is_the_same_twice() -> None:
@@ -506,7 +617,9 @@ def test_decision_boundary_of_a_linear_model_is_a_sigmoid(moons: RunFolder) -> N
 
 
 def test_only_points_in_the_plane_have_a_boundary(runs: dict[str, RunFolder]) -> None:
-    with pytest.raises(ValueError, match="two classes of points in the plane, got 10 classes of digits"):
+    with pytest.raises(
+        ValueError, match="two classes of points in the plane, got 10 classes of digits"
+    ):
         features.decision_boundary(runs["ce"])
     missing = features.boundary_figure({})
     assert isinstance(missing, MissingFigure) and "two-moons" in missing.needs
@@ -517,4 +630,6 @@ def test_given_labels_of_a_noise_model_and_their_confusion_agree() -> None:
     clean = torch.arange(10).repeat_interleave(500)
     noisy = noise.corrupt(clean, generator=0, num_classes=10)
     table = predictions.confusion(noisy.given, noisy.clean, [str(k) for k in range(10)])
-    assert table["share"].to_numpy().reshape(10, 10) == pytest.approx(noise.transition(10).numpy(), abs=0.06)
+    assert table["share"].to_numpy().reshape(10, 10) == pytest.approx(
+        noise.transition(10).numpy(), abs=0.06
+    )

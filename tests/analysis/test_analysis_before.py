@@ -1,4 +1,6 @@
-"""Before training: weights, average errors, the logit bias, attenuation, the simplex and the robustness conditions."""
+"""Before training: weights, average errors, the logit bias, attenuation, the simplex and the
+robustness conditions.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,14 @@ def digits() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.2")
 
 
-# --- Weights over margins ---------------------------------------------------------------------------------------------
+# --- Weights over margins -------------------------------------------------------------------------
 
 
 def test_weights_are_the_papers_over_their_maximum() -> None:
     table = weights(["ce", "mae", "gce:q=0.7"], 100)
     p = 1 / (1 + np.exp(-table["margin"].to_numpy()))
-    expected = {"ce": 1 - p, "mae": 4 * p * (1 - p), "gce:q=0.7": p**0.7 * (1 - p) / 0.3160863}  # of Table 1
+    # of Table 1
+    expected = {"ce": 1 - p, "mae": 4 * p * (1 - p), "gce:q=0.7": p**0.7 * (1 - p) / 0.3160863}
     for name, values in expected.items():
         of_loss = (table["loss"] == name).to_numpy()
         assert np.allclose(table["weight"][of_loss], values[of_loss], rtol=1e-6)
@@ -63,22 +66,31 @@ def test_weights_are_the_papers_over_their_maximum() -> None:
 
 @pytest.mark.parametrize("num_classes", [2, 10, 1000])
 def test_margin_density_is_that_of_drawn_margins(num_classes: int) -> None:
-    drawn = torch.randn(40_000, num_classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    drawn = torch.randn(
+        40_000, num_classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     margins = margin(drawn, torch.zeros(len(drawn), dtype=torch.int64))
     table = margin_density(num_classes)
     at, density = table["margin"].to_numpy(), table["density"].to_numpy()
     assert np.trapezoid(density, at) == pytest.approx(1, abs=1e-5)
     for moment in (1, 2):
         spread = float((margins**moment).std()) / math.sqrt(len(margins))
-        assert abs(np.trapezoid(density * at**moment, at) - float((margins**moment).mean())) < 4 * spread
+        assert (
+            abs(np.trapezoid(density * at**moment, at) - float((margins**moment).mean()))
+            < 4 * spread
+        )
 
 
 def test_the_mean_weight_of_a_coupled_loss_is_minus_its_gradient() -> None:
     """Label smoothing's −∂L/∂z_y = 1 − α + α/K − p_y: only p is to be averaged."""
     K, at = 50, torch.tensor([-4.0, -1.0, 2.0], dtype=torch.float64)
-    others = torch.randn(200_000, K - 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).logsumexp(1)
+    others = torch.randn(
+        200_000, K - 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).logsumexp(1)
     p = torch.sigmoid(at[:, None] + others.mean() - others)  # (3, draws)
-    assert torch.allclose(mean_weight("ls:alpha=0.1", at, K), 1 - 0.1 + 0.1 / K - p.mean(1), atol=2e-3)
+    assert torch.allclose(
+        mean_weight("ls:alpha=0.1", at, K), 1 - 0.1 + 0.1 / K - p.mean(1), atol=2e-3
+    )
 
 
 def test_the_weight_of_a_sum_is_the_sum_of_weights() -> None:
@@ -118,12 +130,13 @@ def test_a_models_own_margins_are_drawn_beside_the_simulated(digits: Task) -> No
     assert middle == pytest.approx(float(margin(logits, labels).mean()), abs=0.1)
 
 
-# --- Average error and logit bias -------------------------------------------------------------------------------------
+# --- Average error and logit bias -----------------------------------------------------------------
 
 
 def test_average_errors_have_the_papers_values() -> None:
     table = average_errors(["gce:q=0.7"], [100], points=5).set_index("logit")["error"]
-    assert table.loc[0.0] == pytest.approx(-0.028234, abs=1e-6)  # The bias paper's −0.279 is misprinted
+    # The bias paper's −0.279 is misprinted
+    assert table.loc[0.0] == pytest.approx(-0.028234, abs=1e-6)
 
 
 def test_logit_biases_have_the_known_values() -> None:
@@ -144,18 +157,22 @@ def test_the_map_has_the_papers_solution_on_its_line() -> None:
     assert middle["pull"].iloc[0] == pytest.approx(-average_error("agce:a=0.6,q=0.6", 0.0, 1000))
 
 
-# --- Logistic-Normal --------------------------------------------------------------------------------------------------
+# --- Logistic-Normal ------------------------------------------------------------------------------
 
 
 def test_points_on_a_grid_of_colours_are_named() -> None:
     figure = error_map_figure("agce:a=0.6,q=0.6", 1000, ("a", "q"))
     assert [entry.value for entry in legend(figure)] == ["as with 100 classes"]
-    assert [text.get_text() for text in to_matplotlib(figure).legends[0].get_texts()] == ["as with 100 classes"]
+    assert [text.get_text() for text in to_matplotlib(figure).legends[0].get_texts()] == [
+        "as with 100 classes"
+    ]
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.5, 1.0])
 def test_attenuation_is_the_likelihood_at_its_best_root(lam: float) -> None:
-    """LN paper, Eq. 5 in one dimension, minimised over c on a grid: its label-dependent term and its gradient by μ."""
+    """LN paper, Eq. 5 in one dimension, minimised over c on a grid: its label-dependent term and
+    its gradient by μ.
+    """
     c = torch.linspace(0, 3, 30_001, dtype=torch.float64)[:, None]  # (n, 1)
     for row in attenuation([lam], points=7).itertuples():
         error = torch.full_like(c, row.residual, requires_grad=True)
@@ -170,7 +187,8 @@ def test_attenuation_is_the_likelihood_at_its_best_root(lam: float) -> None:
 
 def test_both_densities_integrate_to_one() -> None:
     table = simplex_density(points=201)
-    for space, jacobian in (("logits", 1.0), ("simplex", 2 / math.sqrt(3))):  # area of (p_1, p_2) over that of (x, y)
+    # area of (p_1, p_2) over that of (x, y)
+    for space, jacobian in (("logits", 1.0), ("simplex", 2 / math.sqrt(3))):
         part = table[table["space"] == space]
         x, y = np.unique(part["x"]), np.unique(part["y"])
         mass = np.nansum(part["density"]) * (x[1] - x[0]) * (y[1] - y[0]) * jacobian
@@ -188,18 +206,23 @@ def test_the_simplex_has_the_density_of_the_logits_over_the_product_of_probabili
         p2 = mpmath.mpf(row["x"]) - p3 / 2
         p1 = 1 - p2 - p3
         e = mpmath.matrix([mpmath.log(p1 / p3) - loc[0], mpmath.log(p2 / p3) - loc[1]])
-        half = mpmath.matrix([[root[i] * root[j] + (lam if i == j else 0) for j in range(2)] for i in range(2)])
+        half = mpmath.matrix(
+            [[root[i] * root[j] + (lam if i == j else 0) for j in range(2)] for i in range(2)]
+        )
         covariance = half * half.T
         square = (e.T * covariance**-1 * e)[0]
-        density = mpmath.exp(-square / 2) / (2 * mpmath.pi * mpmath.sqrt(mpmath.det(covariance)) * p1 * p2 * p3)
+        density = mpmath.exp(-square / 2) / (
+            2 * mpmath.pi * mpmath.sqrt(mpmath.det(covariance)) * p1 * p2 * p3
+        )
     assert row["density"] == pytest.approx(float(density), rel=1e-9)
 
 
-# --- Robustness conditions --------------------------------------------------------------------------------------------
+# --- Robustness conditions ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("spec", "total"), [("mae", 9.0), ("rce", -9 * math.log(1e-4)), ("nce", 1.0), ("nfl", 1.0), ("nce + 2*mae", 19.0)]
+    ("spec", "total"),
+    [("mae", 9.0), ("rce", -9 * math.log(1e-4)), ("nce", 1.0), ("nfl", 1.0), ("nce + 2*mae", 19.0)],
 )
 def test_symmetric_losses_are_found_with_their_constant(spec: str, total: float) -> None:
     result = robustness(spec, 10)
@@ -207,7 +230,8 @@ def test_symmetric_losses_are_found_with_their_constant(spec: str, total: float)
 
 
 @pytest.mark.parametrize(
-    "spec", ["ce", "gce:q=0.7", "focal", "aul:a=3,q=0.7", "agce", "ael", "remargin:loss=mae,shift=3"]
+    "spec",
+    ["ce", "gce:q=0.7", "focal", "aul:a=3,q=0.7", "agce", "ael", "remargin:loss=mae,shift=3"],
 )
 def test_others_are_not_symmetric(spec: str) -> None:
     assert not robustness(spec, 10).symmetric
@@ -236,7 +260,8 @@ def test_the_largest_ratio_of_asymmetric_losses(spec: str, largest: float) -> No
 
 
 def test_the_printed_condition_of_aul_is_wrong() -> None:
-    """A.3 prints I(q ≤ 1)(a/(a−1))^(q−1) + I(q > 1) ≤ 1/r̃: for a = 2, q = 3 it would hold for every r̃ ≤ 1.
+    """A.3 prints I(q ≤ 1)(a/(a−1))^(q−1) + I(q > 1) ≤ 1/r̃: for a = 2, q = 3 it would hold for
+    every r̃ ≤ 1.
 
     Here is a pair of probabilities whose ratio is below r̃ = 0.9.
     """
@@ -269,20 +294,32 @@ def test_other_matrices_and_losses_of_more_than_logits_are_refused() -> None:
         robustness("peer", 10)
 
 
-# --- Figures and the command ------------------------------------------------------------------------------------------
+# --- Figures and the command ----------------------------------------------------------------------
 
 
 def test_figures_are_complete_and_ln_has_its_own() -> None:
-    figures = {figure.name: figure for figure in loss_figures(Start(["mae", "gce:q=0.7", "ln"], 20))}
-    assert list(figures) == ["loss-weights", "average-error", "logit-bias", "ln-attenuation", "simplex"]
+    figures = {
+        figure.name: figure for figure in loss_figures(Start(["mae", "gce:q=0.7", "ln"], 20))
+    }
+    assert list(figures) == [
+        "loss-weights",
+        "average-error",
+        "logit-bias",
+        "ln-attenuation",
+        "simplex",
+    ]
     for figure in figures.values():
         assert figure.reading and figure.paper and figure.stage == "Before training"
         for layer in figure.layers:
             assert {layer.x, layer.y} <= set(figure.data.columns)
     assert list(dict.fromkeys(figures["average-error"].data["panel"])) == [
-        "10 classes", "20 classes", "100 classes", "1000 classes",
-    ]  # fmt: skip
-    alone = loss_figures(Start(["ln:covariance=identity,dummy=false"], 10))  # not logits of a softmax
+        "10 classes",
+        "20 classes",
+        "100 classes",
+        "1000 classes",
+    ]
+    # not logits of a softmax
+    alone = loss_figures(Start(["ln:covariance=identity,dummy=false"], 10))
     assert [figure.name for figure in alone] == ["ln-attenuation", "simplex"]
     with pytest.raises(ValueError, match="needs attention, logits"):
         loss_figures(Start(["nal"], 10))
@@ -325,7 +362,8 @@ def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> Non
     assert lines[1][:2] == ["mae", "yes"] and lines[1][-1] == "yes"
     assert lines[2][:2] == ["ce", "no"] and lines[2][-1] == "no"
     assert {p.name for p in tmp_path.iterdir()} == {
-        f"losses-{name}.csv" for name in ("loss-weights", "average-error", "logit-bias", "sln-noise")
+        f"losses-{name}.csv"
+        for name in ("loss-weights", "average-error", "logit-bias", "sln-noise")
     }
 
 
@@ -361,13 +399,30 @@ def test_losses_that_have_no_conditions_are_named() -> None:
 
 
 def test_fit_refuses_a_sigma_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Margins are the model's own; losses that look at other classes too are averaged over simulated logits."""
+    """Margins are the model's own; losses that look at other classes too are averaged over
+    simulated logits.
+    """
     initial = import_module("noiseproof.losses.initial")
-    monkeypatch.setattr(initial, "_sampled", lambda loss, z, num_classes, sigma, draws: -sigma / (1 + math.exp(z)))
-    command = ["analyze", "fit", "--data", "two-moons", "--model", "mlp:hidden=[4]", "--json", "--loss"]
+    monkeypatch.setattr(
+        initial, "_sampled", lambda loss, z, num_classes, sigma, draws: -sigma / (1 + math.exp(z))
+    )
+    command = [
+        "analyze",
+        "fit",
+        "--data",
+        "two-moons",
+        "--model",
+        "mlp:hidden=[4]",
+        "--json",
+        "--loss",
+    ]
     refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
-    assert refused.exit_code == 2 and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr
+    )
     result = [
-        json.loads(runner.invoke(app, [*command, "nce + mae", *options]).stdout) for options in ([], ["--sigma", "0.5"])
+        json.loads(runner.invoke(app, [*command, "nce + mae", *options]).stdout)
+        for options in ([], ["--sigma", "0.5"])
     ]
     assert result[0]["margin"] == result[1]["margin"] and result[0]["weight"] != result[1]["weight"]

@@ -1,4 +1,6 @@
-"""What happened in training, computed a second time from what strategies saw of it, in numpy and by autograd."""
+"""What happened in training, computed a second time from what strategies saw of it, in numpy and by
+autograd.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Spy(Strategy):
         self.steps: list[tuple[int, Tensor, Output]] = []
 
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
-        self.steps.append((run.epoch, batch.rows, Output._make(v if v is None else v.detach() for v in outs[0])))
+        self.steps.append(
+            (run.epoch, batch.rows, Output._make(v if v is None else v.detach() for v in outs[0]))
+        )
         return batch
 
 
@@ -90,8 +94,13 @@ def two_classes() -> Task:
 
 
 @pytest.mark.parametrize("own", [(), (Doubtful(),)])
-def test_alpha_and_snr_are_what_the_curriculum_paper_defines(own: tuple[Strategy, ...], tmp_path: Path) -> None:
-    task, settings = two_classes(), Settings(epochs=4, model="mlp:hidden=[8]", batch_size=20, schedule="cosine")
+def test_alpha_and_snr_are_what_the_curriculum_paper_defines(
+    own: tuple[Strategy, ...], tmp_path: Path
+) -> None:
+    task, settings = (
+        two_classes(),
+        Settings(epochs=4, model="mlp:hidden=[8]", batch_size=20, schedule="cosine"),
+    )
     method = Method(get_loss("mae"), strategies=(*own, Spy()))
     result = train(task, method, settings, out=tmp_path, samples=True)
     spy = result.strategies[-1]
@@ -110,7 +119,10 @@ def test_alpha_and_snr_are_what_the_curriculum_paper_defines(own: tuple[Strategy
         flipped = (y != task.train.clean[rows]).numpy()
         for group, member in enumerate((~flipped, flipped)):
             sums[group] += rate[epoch] * np.array([w.numpy()[member].sum(), member.sum()])
-        expected[epoch + 1] = sums[:, 0].sum() / sums[:, 1].sum(), np.divide(*(sums[:, 0] / sums[:, 1]))
+        expected[epoch + 1] = (
+            sums[:, 0].sum() / sums[:, 1].sum(),
+            np.divide(*(sums[:, 0] / sums[:, 1])),
+        )
     computed = samples.sample_weights(open_run(tmp_path)).set_index("epoch")
     assert len(set(rate.values())) == 4  # else their part in it would not show
     for epoch, (alpha, snr) in expected.items():
@@ -119,7 +131,8 @@ def test_alpha_and_snr_are_what_the_curriculum_paper_defines(own: tuple[Strategy
 
 
 @pytest.mark.parametrize(
-    "spec", ["ce", "mae", "gce:q=0.7", "agce:a=0.6,q=0.6", "remargin:loss=mae,shift=2", "unit:loss=mae"]
+    "spec",
+    ["ce", "mae", "gce:q=0.7", "agce:a=0.6,q=0.6", "remargin:loss=mae,shift=2", "unit:loss=mae"],
 )
 def test_pull_is_the_weight_of_a_loss_that_has_one(spec: str) -> None:
     z = 3 * torch.randn(50, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -127,16 +140,22 @@ def test_pull_is_the_weight_of_a_loss_that_has_one(spec: str) -> None:
     own = z.gather(1, y[:, None])[:, 0]
     delta = own - z.scatter(1, y[:, None], -torch.inf).logsumexp(1)
     loss = get_loss(spec, reduction="none")
-    torch.testing.assert_close(pull(loss, Output(z), y), loss.sample_weight(delta).abs(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        pull(loss, Output(z), y), loss.sample_weight(delta).abs(), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_pull_of_other_losses_is_half_the_length_of_their_gradient() -> None:
-    z = torch.randn(20, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
+    z = torch.randn(
+        20, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True
+    )
     y = torch.arange(20) % 5
     log_p = z.log_softmax(1)
     (log_p[torch.arange(20), y] / log_p.sum(1)).sum().backward()  # NCE
     assert z.grad is not None
-    torch.testing.assert_close(pull(get_loss("nce", reduction="none"), Output(z), y), z.grad.abs().sum(1) / 2)
+    torch.testing.assert_close(
+        pull(get_loss("nce", reduction="none"), Output(z), y), z.grad.abs().sum(1) / 2
+    )
 
 
 def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
@@ -144,8 +163,12 @@ def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
     blind = replace(task, train=replace(task.train, clean=None))
     train(blind, "gce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path, samples=True)
     result = samples.sample_weights(open_run(tmp_path))
-    assert np.isnan(result["snr"]).all() and result["alpha"].iloc[0] == pytest.approx(result["mean"].iloc[0])
-    assert result["alpha"].iloc[0] == pytest.approx(open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6)
+    assert np.isnan(result["snr"]).all() and result["alpha"].iloc[0] == pytest.approx(
+        result["mean"].iloc[0]
+    )
+    assert result["alpha"].iloc[0] == pytest.approx(
+        open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6
+    )
 
 
 # Distributions
@@ -166,7 +189,8 @@ def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -
             np.testing.assert_allclose(rows["low"], edges[:-1])
             assert (rows["density"] * (rows["high"] - rows["low"])).sum() == pytest.approx(1)
     p = 1 / (1 + np.exp(-table["margin"]))
-    np.testing.assert_allclose(table["weight"], p**0.7 * (1 - p), rtol=1e-6)  # w(Δ) of GCE, curriculum paper, Table 1
+    # w(Δ) of GCE, curriculum paper, Table 1
+    np.testing.assert_allclose(table["weight"], p**0.7 * (1 - p), rtol=1e-6)
 
 
 def test_margins_part_as_training_goes_on(folder: Callable[..., Path]) -> None:
@@ -188,7 +212,9 @@ def test_a_loss_without_a_weight_has_margins_all_the_same(folder: Callable[..., 
 def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
     task = digits()
     nal = get_method("nal", task, SHORT)
-    result = train(task, replace(nal, strategies=(*nal.strategies, Spy())), SHORT, out=tmp_path, samples=True)
+    result = train(
+        task, replace(nal, strategies=(*nal.strategies, Spy())), SHORT, out=tmp_path, samples=True
+    )
     spy, run = result.strategies[-1], open_run(tmp_path)
     assert isinstance(spy, Spy)
     for epoch in (1, 6):
@@ -201,7 +227,9 @@ def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
         np.testing.assert_allclose(run.samples(epoch)["pull"] > 0, True)
         table = samples.distributions(run, "trust", [epoch], edges=np.linspace(0, 1, 11))
         rounded = expected.astype(np.float16).astype(float)
-        counts = [((rounded >= i / 10) & ((rounded < (i + 1) / 10) | (i == 9))).sum() for i in range(10)]
+        counts = [
+            ((rounded >= i / 10) & ((rounded < (i + 1) / 10) | (i == 9))).sum() for i in range(10)
+        ]
         assert table.groupby("trust")["samples"].sum().tolist() == counts
 
 
@@ -215,7 +243,10 @@ def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
     class Huge(Strategy):
         def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
             return [
-                out._replace(logits=out.logits * torch.where(batch.rows % 2 == 0, 1e7, 1.0)[:, None]) for out in outs
+                out._replace(
+                    logits=out.logits * torch.where(batch.rows % 2 == 0, 1e7, 1.0)[:, None]
+                )
+                for out in outs
             ]
 
     train(
@@ -251,7 +282,10 @@ def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
         each = np.stack([run.rows[quantity] for name, run in runs.items() if name != "gce"])
         rows = table[(table["method"] == "ce") & (table["quantity"] == quantity)]
         np.testing.assert_allclose(rows["value"], each.mean(0))
-        assert rows["low"].tolist() == each.min(0).tolist() and rows["high"].tolist() == each.max(0).tolist()
+        assert (
+            rows["low"].tolist() == each.min(0).tolist()
+            and rows["high"].tolist() == each.max(0).tolist()
+        )
         assert set(rows["runs"]) == {3} and rows["epoch"].tolist() == list(range(1, 7))
 
 
@@ -270,7 +304,9 @@ def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[...,
     run = open_run(folder("ce"))
     figure = curves.accuracy_figure({"ce": run})
     assert isinstance(figure, Figure)
-    data = figure.data[figure.data["rows"] == "training rows"].set_index(["labels", "epoch"])["value"]
+    data = figure.data[figure.data["rows"] == "training rows"].set_index(["labels", "epoch"])[
+        "value"
+    ]
     assert run.is_flipped is not None
     for epoch in (1, 6):
         agrees = run.samples(epoch)["prediction"] == run.given
@@ -279,8 +315,9 @@ def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[...,
 
 
 def test_false_label_accuracy_is_that_of_the_bias_paper(folder: Callable[..., Path]) -> None:
-    """Accuracy on rows that were mislabelled in training, against their true class (bias paper, Fig. 4, lower
-    panels)."""
+    """Accuracy on rows that were mislabelled in training, against their true class (bias paper,
+    Fig. 4, lower panels).
+    """
     run = open_run(folder("gce"))
     figure = curves.false_label_figure({"gce": run})
     assert isinstance(figure, Figure) and run.is_flipped is not None
@@ -288,8 +325,12 @@ def test_false_label_accuracy_is_that_of_the_bias_paper(folder: Callable[..., Pa
     for epoch in (1, 6):
         predicted = run.samples(epoch)["prediction"][run.is_flipped]
         assert run.clean is not None
-        assert data["true class", epoch] == pytest.approx((predicted == run.clean[run.is_flipped]).mean())
-        assert data["wrong label", epoch] == pytest.approx((predicted == run.given[run.is_flipped]).mean())
+        assert data["true class", epoch] == pytest.approx(
+            (predicted == run.clean[run.is_flipped]).mean()
+        )
+        assert data["wrong label", epoch] == pytest.approx(
+            (predicted == run.given[run.is_flipped]).mean()
+        )
     assert data["true class", 6] > 0.5 > data["wrong label", 6]
 
 
@@ -312,17 +353,28 @@ def test_noise_variants_stand_side_by_side_with_none(folder: Callable[..., Path]
 
 def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
     slow = folder("ce", optimizer="sgd:lr=0.001,momentum=0.9", schedule="constant")
-    figure = variants.schedule_figure(open_runs([folder("ce"), folder("ce", 1), slow, folder("gce")]))
+    figure = variants.schedule_figure(
+        open_runs([folder("ce"), folder("ce", 1), slow, folder("gce")])
+    )
     assert isinstance(figure, Figure)
-    assert set(figure.data["schedule"]) == {"sgd, lr=0.001, constant, 6 epochs", "sgd, lr=0.05, cosine, 6 epochs"}
+    assert set(figure.data["schedule"]) == {
+        "sgd, lr=0.001, constant, 6 epochs",
+        "sgd, lr=0.05, cosine, 6 epochs",
+    }
     assert set(figure.data["kind"]) == {"ce"}
-    averaged = figure.data[(figure.data["schedule"].str.contains("cosine")) & (figure.data["epoch"] == 6)]
+    averaged = figure.data[
+        (figure.data["schedule"].str.contains("cosine")) & (figure.data["epoch"] == 6)
+    ]
     assert set(averaged["runs"]) == {2}
 
 
 def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) -> None:
     wide = {"model": "mlp:hidden=[64]", "epochs": 3}
-    noisy = [folder("sln:sigma=0.2", epochs=3), folder("sln:sigma=0.2", **wide), folder("ce", **wide)]
+    noisy = [
+        folder("sln:sigma=0.2", epochs=3),
+        folder("sln:sigma=0.2", **wide),
+        folder("ce", **wide),
+    ]
     table = variants.noise_variants(open_runs(noisy))
     kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
     assert kinds == {
@@ -330,9 +382,13 @@ def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) ->
         "noise on labels (z_y), model=mlp:hidden=[64]": {0.0, 0.2},
     }
     assert not table.duplicated(["variant", "sigma", "epoch"]).any()
-    figure = variants.schedule_figure(open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)]))
+    figure = variants.schedule_figure(
+        open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)])
+    )
     assert isinstance(figure, Figure) and set(figure.data["kind"]) == {"ce, model=mlp:hidden=[32]"}
-    assert isinstance(variants.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), MissingFigure)
+    assert isinstance(
+        variants.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), MissingFigure
+    )
 
 
 def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> None:
@@ -344,7 +400,10 @@ def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> Non
         {"source": {"spec": "digits", "augment": False, "labels": 4}},
         {"source": {"spec": "digits", "augment": False, "labels": 5}, "precision": "bf16-mixed"},
     ]
-    runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
+    runs = {
+        f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more})
+        for n, more in enumerate(own)
+    }
     seeds = {name: [run.seed for run in group] for name, group in seeds_of(runs).items()}
     assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
     sample = {name: run for name, run in runs.items() if run.seed < 2}
@@ -353,7 +412,14 @@ def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> Non
 
 def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
     for seed in (0, 1):
-        train(digits(), "ce", replace(SHORT, epochs=2), seed=seed, out=tmp_path / str(seed), samples=True)
+        train(
+            digits(),
+            "ce",
+            replace(SHORT, epochs=2),
+            seed=seed,
+            out=tmp_path / str(seed),
+            samples=True,
+        )
     both, one = open_runs([tmp_path / "1", tmp_path / "0"]), open_runs([tmp_path / "0"])
     figure, alone = (samples.weight_figure(first_seeds(runs)) for runs in (both, one))
     assert isinstance(figure, Figure) and isinstance(alone, Figure)
@@ -395,7 +461,9 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
 # Logistic-Normal
 
 
-@pytest.mark.parametrize("method", ["ln", "ln:dummy=false", "ln-identity", "ln-diagonal", "ln-isotropic"])
+@pytest.mark.parametrize(
+    "method", ["ln", "ln:dummy=false", "ln-identity", "ln-diagonal", "ln-isotropic"]
+)
 def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[..., Path]) -> None:
     run = open_run(folder(method))
     result = samples.residuals(run)
@@ -428,9 +496,14 @@ def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
     figure = samples.residual_figure(runs)
     assert isinstance(figure, Figure) and figure.log_x
     assert list(dict.fromkeys(figure.data["panel"])) == [
-        "ln, evaluated with Σ = I", "ln, evaluated with Σ_θ", "ln-identity, evaluated with Σ = I",
-    ]  # fmt: skip
-    assert figure.data.groupby("panel")["samples"].sum().tolist() == [len(open_run(folder("ln")).given)] * 3
+        "ln, evaluated with Σ = I",
+        "ln, evaluated with Σ_θ",
+        "ln-identity, evaluated with Σ = I",
+    ]
+    assert (
+        figure.data.groupby("panel")["samples"].sum().tolist()
+        == [len(open_run(folder("ln")).given)] * 3
+    )
     with pytest.raises(NotARun, match="Use the method `ln`"):
         samples.residuals(open_run(folder("ce")))
 
@@ -442,18 +515,29 @@ def test_figures_without_their_data_say_what_records_it(
     folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = {figure.name: figure for figure in during(open_runs([folder("ce", samples=False)]))}
-    needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)}
+    needs = {
+        name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)
+    }
     assert sorted(needs) == [
-        "attention", "kept-labels", "label-correction", "margins", "residuals", "sample-weights", "schedules",
+        "attention",
+        "kept-labels",
+        "label-correction",
+        "margins",
+        "residuals",
+        "sample-weights",
+        "schedules",
         "sgd-noise",
-    ]  # fmt: skip
+    ]
     assert needs["margins"] == needs["sample-weights"] == "noiseproof train --samples"
     assert needs["attention"] == "noiseproof train --samples --method nal"
     assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
     assert {figure.stage for figure in figures.values()} == {"During training"}
     monkeypatch.setattr(samples, "is_of_sweep", lambda run: True)
     (missing,) = collect([folder("ce", samples=False)], only=["margins"])
-    assert isinstance(missing, MissingFigure) and missing.needs == "`samples = true` in the file of the sweep"
+    assert (
+        isinstance(missing, MissingFigure)
+        and missing.needs == "`samples = true` in the file of the sweep"
+    )
 
 
 def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:
@@ -463,7 +547,12 @@ def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -
     for figure, again in zip(first, second, strict=True):
         assert isinstance(figure, Figure) and isinstance(again, Figure), figure.name
         assert figure.data.equals(again.data) and len(figure.data)
-        used = {c for layer in figure.layers for c in (layer.x, layer.y, layer.color, layer.dash, layer.low) if c}
+        used = {
+            c
+            for layer in figure.layers
+            for c in (layer.x, layer.y, layer.color, layer.dash, layer.low)
+            if c
+        }
         assert used <= set(figure.data.columns) and figure.reading.endswith(".")
     assert len({figure.name for figure in first}) == len(first)
 

@@ -22,14 +22,7 @@ import pytest
 from test_analysis_plots import drawn, every_kind, figure
 from typer.testing import CliRunner
 
-from noiseproof.analysis import (
-    Figure,
-    Layer,
-    MissingFigure,
-    collect,
-    make_page,
-    open_runs,
-)
+from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs
 from noiseproof.analysis.after.landscape import kept_landscape
 from noiseproof.analysis.figures import figure_makers
 from noiseproof.analysis.page import html as page_module
@@ -43,11 +36,19 @@ from noiseproof.train import Settings, prepare, train
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
-EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&amp;{{ 7 * 7 }}"
+EVIL = (
+    "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&amp;{{ 7"
+    " * 7 }}"
+)
 
 
 def pictures(page: str) -> list[ElementTree.Element]:
@@ -64,7 +65,10 @@ class Reader:
 
     def __init__(self, tab: Any, path: Path) -> None:
         self.tab, self.errors, self.requests = tab, [], []  # type: ignore[var-annotated]
-        tab.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        tab.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
+        )
         tab.on("pageerror", lambda error: self.errors.append(str(error)))
         tab.on("request", lambda request: self.requests.append(request.url))
         tab.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
@@ -73,14 +77,20 @@ class Reader:
 
     def see(self) -> None:
         """Wait for all pictures, which are part of the page."""
-        self.tab.wait_for_function("[...document.images].every((one) => one.complete && one.naturalWidth > 0)")
+        self.tab.wait_for_function(
+            "[...document.images].every((one) => one.complete && one.naturalWidth > 0)"
+        )
 
     def check(self) -> None:
         assert self.errors == []
-        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [self.path.as_uri()]
+        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [
+            self.path.as_uri()
+        ]
 
     def color(self, selector: str, what: str = "backgroundColor") -> str:
-        return str(self.tab.evaluate(f"getComputedStyle(document.querySelector({selector!r})).{what}"))
+        return str(
+            self.tab.evaluate(f"getComputedStyle(document.querySelector({selector!r})).{what}")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +115,10 @@ def read(browser: Any, tmp_path: Path) -> Iterator[Read]:
     opened = []
 
     def open_page(
-        figures: list[Figure | MissingFigure], width: int = 1280, page: dict[str, Any] | None = None, **context: Any
+        figures: list[Figure | MissingFigure],
+        width: int = 1280,
+        page: dict[str, Any] | None = None,
+        **context: Any,
     ) -> Reader:
         path = tmp_path / "page.html"
         path.write_text(make_page(figures, **(page or {})), "utf-8")
@@ -144,7 +157,9 @@ def test_the_csv_of_a_figure_is_its_data(read: Read) -> None:
         text = Path(caught.value.path()).read_text("utf-8")
         assert text == to_csv(one.data)
         back = pd.read_csv(io.StringIO(text))
-        pd.testing.assert_frame_equal(back, one.data.reset_index(drop=True), check_dtype=False, check_exact=True)
+        pd.testing.assert_frame_equal(
+            back, one.data.reset_index(drop=True), check_dtype=False, check_exact=True
+        )
     page.check()
 
 
@@ -166,7 +181,13 @@ def test_dark_by_the_system_and_by_the_switch(read: Read) -> None:
 
 @needs_browser
 def test_on_a_narrow_screen_only_pictures_and_tables_scroll_sideways(read: Read) -> None:
-    runs = [{"run": "a-name-that-is-rather-long" * 3, "noise": "symmetric:rate=0.4", "test accuracy": 0.9}] * 2
+    runs = [
+        {
+            "run": "a-name-that-is-rather-long" * 3,
+            "noise": "symmetric:rate=0.4",
+            "test accuracy": 0.9,
+        }
+    ] * 2
     page = read(every_kind(), width=360, page={"title": "t" * 60, "runs": runs})
     page.see()
     page.check()
@@ -180,7 +201,12 @@ def test_on_a_narrow_screen_only_pictures_and_tables_scroll_sideways(read: Read)
 @needs_browser
 def test_words_of_the_user_are_words(read: Read) -> None:
     data = pd.DataFrame(
-        {EVIL: [EVIL, EVIL, "b"], "x": [EVIL, "z", EVIL], "y": [1.0, 2.0, 3.0], "dash": [EVIL, "<b>", "c"]}
+        {
+            EVIL: [EVIL, EVIL, "b"],
+            "x": [EVIL, "z", EVIL],
+            "y": [1.0, 2.0, 3.0],
+            "dash": [EVIL, "<b>", "c"],
+        }
     )
     one = figure(
         "evil",
@@ -213,13 +239,20 @@ def test_words_of_the_user_are_words(read: Read) -> None:
 def test_a_page_can_be_read_without_eyes(read: Read) -> None:
     figures = every_kind()
     page = read(figures)
-    levels = page.tab.eval_on_selector_all("h1, h2, h3", "all => all.map((e) => Number(e.tagName[1]))")
+    levels = page.tab.eval_on_selector_all(
+        "h1, h2, h3", "all => all.map((e) => Number(e.tagName[1]))"
+    )
     assert levels[0] == 1 and levels.count(1) == 1
     plots = page.tab.locator(".plot")
-    for n, one in enumerate(sorted(drawn(figures), key=lambda f: [g.stage for g in figures].index(f.stage))):
+    for n, one in enumerate(
+        sorted(drawn(figures), key=lambda f: [g.stage for g in figures].index(f.stage))
+    ):
         plot = plots.nth(n)
         assert plot.get_attribute("alt") == one.title
-        assert page.tab.locator(f"#{plot.get_attribute('aria-describedby')}").inner_text() == one.reading
+        assert (
+            page.tab.locator(f"#{plot.get_attribute('aria-describedby')}").inner_text()
+            == one.reading
+        )
     names = page.tab.eval_on_selector_all(
         "button", "all => all.map((e) => e.getAttribute('aria-label') ?? e.innerText)"
     )
@@ -259,10 +292,18 @@ def test_words_and_lines_stand_out_from_their_ground() -> None:
 
 def test_the_same_figures_make_the_same_page_byte_for_byte() -> None:
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    code += "from test_analysis_plots import every_kind\nfrom noiseproof.analysis import make_page\n"
+    code += (
+        "from test_analysis_plots import every_kind\nfrom noiseproof.analysis import make_page\n"
+    )
     code += "sys.stdout.buffer.write(make_page(every_kind()[:4]).encode())"
-    environ = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    elsewhere = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True).stdout
+    environ = {
+        **os.environ,
+        "PYTHONHASHSEED": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+    }
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, check=True
+    ).stdout
     assert make_page(every_kind()[:4]).encode() == elsewhere != make_page(every_kind()[:3]).encode()
 
 
@@ -277,7 +318,9 @@ def test_a_page_holds_nothing_that_could_be_fetched() -> None:
     assert re.findall(r"https?://", text) == []
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", text) == []
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None and policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+    assert policy is not None and policy[1].startswith(
+        "default-src &#39;none&#39;; script-src &#39;sha256-"
+    )
     assert "unsafe-eval" not in policy[1] and "connect-src" not in policy[1]
 
 
@@ -297,7 +340,9 @@ def test_a_page_stays_under_six_megabytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_figures_with_one_name_are_refused() -> None:
     one = every_kind()[0]
-    with pytest.raises(ValueError, match="Expected figures with unique names, got several of curves"):
+    with pytest.raises(
+        ValueError, match="Expected figures with unique names, got several of curves"
+    ):
         make_page([one, one])
 
 
@@ -313,7 +358,9 @@ def test_templates_are_part_of_the_package() -> None:
         "page.js",
     }
     if shutil.which("git") and (root / ".git").exists():  # hatch ships what git does not ignore
-        ignored = subprocess.run(["git", "check-ignore", *map(str, files)], cwd=root, capture_output=True, text=True)
+        ignored = subprocess.run(
+            ["git", "check-ignore", *map(str, files)], cwd=root, capture_output=True, text=True
+        )
         assert ignored.stdout == ""
 
 
@@ -325,7 +372,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("runs")
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     for method in ("ce", "gce"):
-        train(task, method, Settings(epochs=3, model="mlp:hidden=[8]"), out=root / method, samples=method == "ce")
+        train(
+            task,
+            method,
+            Settings(epochs=3, model="mlp:hidden=[8]"),
+            out=root / method,
+            samples=method == "ce",
+        )
     return [root / "ce", root / "gce"]
 
 
@@ -346,9 +399,15 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     missing = {one.name: one.needs for one in result if isinstance(one, MissingFigure)}
     assert missing["attention"].startswith("noiseproof train --samples")
     assert missing["landscape-contour"] == "noiseproof analyze landscape RUN"
-    assert {"loss-weights", "accuracy-curves", "margins", "dissection", "confusion", "reliability", "features"} <= {
-        *names
-    } - {*missing}
+    assert {
+        "loss-weights",
+        "accuracy-curves",
+        "margins",
+        "dissection",
+        "confusion",
+        "reliability",
+        "features",
+    } <= {*names} - {*missing}
     only = collect(folders, only=["cost", "accuracy-curves"])
     assert [one.name for one in only] == ["accuracy-curves", "cost"]
     for name in ("sensitivity-q", "sensitivity"):
@@ -356,11 +415,15 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
         assert isinstance(none, MissingFigure) and none.name == name
     with pytest.raises(ValueError, match="Unknown figure 'nonsense'. There are: loss-weights, "):
         collect(folders, only=["nonsense"])
-    with pytest.raises(ValueError, match="Unknown figure 'accuracy-curve'. Did you mean 'accuracy-curves'"):
+    with pytest.raises(
+        ValueError, match="Unknown figure 'accuracy-curve'. Did you mean 'accuracy-curves'"
+    ):
         collect(folders, only=["cost", "accuracy-curve"])
 
 
-def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(folders: list[Path], tmp_path: Path) -> None:
+def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(
+    folders: list[Path], tmp_path: Path
+) -> None:
     train(prepare(get_dataset("two-moons:n=60")), "gp", Settings(epochs=1), out=tmp_path / "gp")
     (alone,) = collect([tmp_path / "gp"], only=["features"])
     assert isinstance(alone, MissingFigure) and "A Gaussian process has no features" in alone.needs
@@ -369,7 +432,9 @@ def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(folders: l
 
 
 @needs_browser
-def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read, tmp_path: Path) -> None:
+def test_the_page_of_ten_runs_is_small_and_opens(
+    folders: list[Path], read: Read, tmp_path: Path
+) -> None:
     copies = [shutil.copytree(folders[n % 2], tmp_path / f"run-{n}") for n in range(10)]
     runs = open_runs(copies)
     assert len(runs) == 10
@@ -383,7 +448,15 @@ def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read
             "class": np.arange(5000) % 10,
         }
     )
-    result.append(figure("features", dots, Layer("points", "x", "y", "class"), panel="method", stage="After training"))
+    result.append(
+        figure(
+            "features",
+            dots,
+            Layer("points", "x", "y", "class"),
+            panel="method",
+            stage="After training",
+        )
+    )
     page = read(result, page={"title": page_title(runs), "runs": runs_table(runs)})
     page.see()
     page.check()
@@ -401,30 +474,62 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
     answer = run("page", *folders, "--out", out, "--only", "accuracy-curves,margins,attention")
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"{out}\n"
-    assert answer.stderr == "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
+    assert (
+        answer.stderr
+        == "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
+    )
     text = out.read_text("utf-8")
     assert text.count("<article") == 3 and "2 runs on digits" in text and 'class="missing"' in text
     assert str(tmp_path) not in text  # the same runs, elsewhere, make the same page
-    answer = run("page", folders[0], "--format", "csv", "--out", tmp_path / "a.csv", "--only", "cost", "--json")
-    assert json.loads(answer.stdout) == {"files": [str(tmp_path / "a.csv")], "figures": ["cost"], "missing": {}}
+    answer = run(
+        "page",
+        folders[0],
+        "--format",
+        "csv",
+        "--out",
+        tmp_path / "a.csv",
+        "--only",
+        "cost",
+        "--json",
+    )
+    assert json.loads(answer.stdout) == {
+        "files": [str(tmp_path / "a.csv")],
+        "figures": ["cost"],
+        "missing": {},
+    }
     assert pd.read_csv(tmp_path / "a.csv")["method"].tolist() == ["ce"]
     for wrong, words in (
-        (("page", folders[0], "--format", "gif"), "Expected html, pdf, png or csv as format, got 'gif'."),
-        (("page", folders[0], "--format", "pdf", "--out", "a.png"), "Expected a file that ends in .pdf"),
+        (
+            ("page", folders[0], "--format", "gif"),
+            "Expected html, pdf, png or csv as format, got 'gif'.",
+        ),
+        (
+            ("page", folders[0], "--format", "pdf", "--out", "a.png"),
+            "Expected a file that ends in .pdf",
+        ),
         (("page", tmp_path / "nowhere"), "no such folder"),
         (("page", folders[0], "--only", "nonsense"), "cost, sensitivity, features, "),
         (("page", folders[0], "--only", "accuracy-curve"), "Did you mean 'accuracy-curves'"),
         (("page", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
         (("rows", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
-        (("landscape", folders[0], "--out", folders[0]), "Expected a file to write to, got the folder"),
+        (
+            ("landscape", folders[0], "--out", folders[0]),
+            "Expected a file to write to, got the folder",
+        ),
         (
             ("loss", "--losses", "ce", "--classes", 3, "--out", folders[0]),
             "Expected a file to write to, got the folder",
         ),
-        (("rows", folders[0], "--part", "foo"), "Expected --part to be one of train, validation, test, got 'foo'."),
+        (
+            ("rows", folders[0], "--part", "foo"),
+            "Expected --part to be one of train, validation, test, got 'foo'.",
+        ),
         (("landscape", folders[0], "--precision", "16"), "Expected 32 or bf16 as precision"),
         (("loss", "--losses", "gce:q=0.7", "--classes", "10", "--over", "a,q"), "Expected --out"),
-        (("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"), "Expected --data for --noise"),
+        (
+            ("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"),
+            "Expected --data for --noise",
+        ),
     ):
         answer = run(*wrong)
         assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
@@ -432,10 +537,23 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
 
 def test_runs_that_cannot_be_read_are_named_once(folders: list[Path], tmp_path: Path) -> None:
     for folder in folders:
-        shutil.copytree(folder, tmp_path / "runs" / folder.name, ignore=shutil.ignore_patterns("*checkpoint*"))
+        shutil.copytree(
+            folder, tmp_path / "runs" / folder.name, ignore=shutil.ignore_patterns("*checkpoint*")
+        )
     own = sorted((tmp_path / "runs").iterdir())
-    answer = run("page", *own, "--only", "dissection,confusion,gradient-noise", "--out", tmp_path / "page.html")
-    assert answer.stderr.count("not drawn: ") == answer.stderr.count("Expected a checkpoint in each folder, got") == 1
+    answer = run(
+        "page",
+        *own,
+        "--only",
+        "dissection,confusion,gradient-noise",
+        "--out",
+        tmp_path / "page.html",
+    )
+    assert (
+        answer.stderr.count("not drawn: ")
+        == answer.stderr.count("Expected a checkpoint in each folder, got")
+        == 1
+    )
     assert "not drawn: dissection, confusion, gradient-noise, need a run whose" in answer.stderr
     assert "Without ce and gce: Expected" in answer.stderr
     assert f"no run.json in it. Its runs are {tmp_path / 'runs'}/*." in run("page", tmp_path).stderr
@@ -478,17 +596,31 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
     table = pd.read_csv(own[0] / "landscape.csv")
     assert list(table) == ["alpha", "beta", "loss", "seed", "rows", "criterion"]
     assert kept.made_by == {"seed": 0, "rows": 50, "criterion": "ce"} and set(table["seed"]) == {0}
-    for points, more in (("3", "--points 5"), ("9", "--points 17")):  # too far apart for a radius of 0.25
-        answer = run("landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2")
-        assert answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
+    # too far apart for a radius of 0.25
+    for points, more in (("3", "--points 5"), ("9", "--points 17")):
+        answer = run(
+            "landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2"
+        )
+        assert (
+            answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
+        )
     table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
     (drawn,) = collect(runs, only=["landscape-contour"])
-    assert isinstance(drawn, MissingFigure) and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
+    assert (
+        isinstance(drawn, MissingFigure)
+        and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
+    )
     answer = run("page", *own, "--only", "landscape-contour,cost", "--out", tmp_path / "p.html")
-    assert answer.exit_code == 0 and "not drawn: landscape-contour, needs landscapes of one" in answer.stderr
+    assert (
+        answer.exit_code == 0
+        and "not drawn: landscape-contour, needs landscapes of one" in answer.stderr
+    )
     half = pd.concat([table[:12].assign(seed=1), table[12:]])
     for wrong in (table[["alpha", "beta"]], table[["alpha", "beta", "loss"]], half, table[:-1]):
         wrong.to_csv(own[0] / "landscape.csv", index=False)
         answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
-        assert answer.exit_code == 2 and "Expected a landscape with its seed and criterion in" in answer.stderr
+        assert (
+            answer.exit_code == 2
+            and "Expected a landscape with its seed and criterion in" in answer.stderr
+        )
         assert "Make it again: `noiseproof analyze landscape" in answer.stderr

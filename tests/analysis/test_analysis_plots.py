@@ -17,15 +17,26 @@ from noiseproof.analysis.page.marks import COLORS, GREY, SCALE, legend, palette
 
 
 def figure(name: str, data: pd.DataFrame, *layers: Layer, **options: Any) -> Figure:
-    about = {"title": f"The {name}", "reading": f"How to read the {name}.", "paper": "curriculum paper, Figs. 2, 5-8"}
-    return Figure(name=name, data=data, layers=layers, **{"x_label": "x", "y_label": "y", **about, **options})
+    about = {
+        "title": f"The {name}",
+        "reading": f"How to read the {name}.",
+        "paper": "curriculum paper, Figs. 2, 5-8",
+    }
+    return Figure(
+        name=name, data=data, layers=layers, **{"x_label": "x", "y_label": "y", **about, **options}
+    )
 
 
 def every_kind() -> list[Figure | MissingFigure]:
     """A figure of each kind of mark; together they have everything that a figure can ask for."""
     epochs = np.arange(1, 21)
     curves = pd.DataFrame(
-        {"method": m, "labels": l, "epoch": epochs, "accuracy": 1 - np.exp(-epochs / s) - (l == "wrong") / 3}
+        {
+            "method": m,
+            "labels": l,
+            "epoch": epochs,
+            "accuracy": 1 - np.exp(-epochs / s) - (l == "wrong") / 3,
+        }
         for m, s in (("ce", 3), ("mae", 9), ("sln", 5))
         for l in ("right", "wrong")
     ).explode(["epoch", "accuracy"], ignore_index=True)
@@ -40,7 +51,10 @@ def every_kind() -> list[Figure | MissingFigure]:
             for K in (10, 100)
             for m in ("ce", "mae")
         ]
-        + [pd.DataFrame({"classes": K, "Δ": x, "density": np.exp(-(x**2)), "margins": "simulated"}) for K in (10, 100)]
+        + [
+            pd.DataFrame({"classes": K, "Δ": x, "density": np.exp(-(x**2)), "margins": "simulated"})
+            for K in (10, 100)
+        ]
     )
     bins = np.arange(-3, 3, 0.5)
     margins = pd.DataFrame(
@@ -68,12 +82,21 @@ def every_kind() -> list[Figure | MissingFigure]:
     )
     at = np.linspace(-1, 1, 9)
     bowl = pd.DataFrame(
-        [(m, a, b, 0.1 + k * a * a + b * b) for k, m in enumerate(("ce", "mae"), 1) for a in at for b in at],
+        [
+            (m, a, b, 0.1 + k * a * a + b * b)
+            for k, m in enumerate(("ce", "mae"), 1)
+            for a in at
+            for b in at
+        ],
         columns=["method", "α", "β", "loss"],
     )
     generator = np.random.default_rng(0)
     dots = pd.DataFrame(
-        {"u": generator.normal(size=60), "v": generator.normal(size=60), "class": [f"class {i % 9}" for i in range(60)]}
+        {
+            "u": generator.normal(size=60),
+            "v": generator.normal(size=60),
+            "class": [f"class {i % 9}" for i in range(60)],
+        }
     )
     bars = pd.DataFrame(
         [
@@ -84,7 +107,10 @@ def every_kind() -> list[Figure | MissingFigure]:
         columns=["noise", "method", "accuracy", "low", "high"],
     )
     plane = pd.concat(
-        [bowl[bowl["method"] == "ce"].assign(loss=lambda t: t["α"]), dots.assign(α=dots["u"] / 3, β=dots["v"] / 3)]
+        [
+            bowl[bowl["method"] == "ce"].assign(loss=lambda t: t["α"]),
+            dots.assign(α=dots["u"] / 3, β=dots["v"] / 3),
+        ]
     )
     return [
         figure(
@@ -102,17 +128,32 @@ def every_kind() -> list[Figure | MissingFigure]:
             stage="Before training",
         ),
         figure(
-            "margins", margins, Layer("bars", "margin", "density", "labels"), panel="epoch", stage="During training"
+            "margins",
+            margins,
+            Layer("bars", "margin", "density", "labels"),
+            panel="epoch",
+            stage="During training",
         ),
-        figure("shares", shares, Layer("area", "rank", "share", "case"), panel="method", stack=True),
-        figure("stacked-bars", shares[shares["method"] == "ce"], Layer("bars", "rank", "share", "case"), stack=True),
+        figure(
+            "shares", shares, Layer("area", "rank", "share", "case"), panel="method", stack=True
+        ),
+        figure(
+            "stacked-bars",
+            shares[shares["method"] == "ce"],
+            Layer("bars", "rank", "share", "case"),
+            stack=True,
+        ),
         figure("confusion", confusion, Layer("heat", "given", "clean", z="share")),
         figure("contour", bowl, Layer("contour", "α", "β", z="loss"), panel="method", equal=True),
         figure("surface", bowl, Layer("surface", "α", "β", z="loss"), panel="method"),
         figure("dots", dots, Layer("points", "u", "v", "class"), equal=True),
         figure("bars", bars, Layer("bars", "noise", "accuracy", "method", low="low", high="high")),
-        figure("spread", bars, Layer("points", "noise", "accuracy", "method", low="low", high="high")),
-        figure("plane", plane, Layer("heat", "α", "β", z="loss"), Layer("points", "α", "β", "class")),
+        figure(
+            "spread", bars, Layer("points", "noise", "accuracy", "method", low="low", high="high")
+        ),
+        figure(
+            "plane", plane, Layer("heat", "α", "β", z="loss"), Layer("points", "α", "β", "class")
+        ),
         figure(
             "decay",
             curves[curves["accuracy"] > 0],
@@ -121,8 +162,15 @@ def every_kind() -> list[Figure | MissingFigure]:
             log_x=True,
             log_y=True,
         ),
-        MissingFigure("attention", "Attention", "NAL paper, Figs. 11-13", "noiseproof train --samples"),
-        MissingFigure("variants", "Noise in SGD", "SLN paper, Fig. 5", "runs of `sln` and `noise-f` beside `ce`"),
+        MissingFigure(
+            "attention", "Attention", "NAL paper, Figs. 11-13", "noiseproof train --samples"
+        ),
+        MissingFigure(
+            "variants",
+            "Noise in SGD",
+            "SLN paper, Fig. 5",
+            "runs of `sln` and `noise-f` beside `ce`",
+        ),
     ]
 
 
@@ -135,17 +183,24 @@ def test_a_value_has_one_colour_on_a_page_and_a_legend_has_each_once() -> None:
     styles = palette(figures)
     assert [styles["method", m].color for m in ("ce", "mae", "sln")] == list(COLORS[:3])
     assert styles["margins", "simulated"].color == GREY  # what lies behind the losses
-    assert [styles["epoch", str(e)].color for e in (1, 20)] == [SCALE[0], SCALE[-1]]  # numbers have a scale
+    # numbers have a scale
+    assert [styles["epoch", str(e)].color for e in (1, 20)] == [SCALE[0], SCALE[-1]]
     entries = legend(figures[0], styles)
     assert [(e.column, e.value) for e in entries] == [
-        ("method", "ce"), ("method", "mae"), ("method", "sln"), ("labels", "right"), ("labels", "wrong"),
-    ]  # fmt: skip
+        ("method", "ce"),
+        ("method", "mae"),
+        ("method", "sln"),
+        ("labels", "right"),
+        ("labels", "wrong"),
+    ]
     assert [e.color is None for e in entries] == [False, False, False, True, True]
     assert legend(next(one for one in figures if one.name == "confusion")) == []
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf"])
-def test_figures_for_paper_are_such_files_and_the_same_every_time(ending: str, tmp_path: Path) -> None:
+def test_figures_for_paper_are_such_files_and_the_same_every_time(
+    ending: str, tmp_path: Path
+) -> None:
     figures = every_kind()[:8] if ending == "png" else every_kind()[8:]
     written = save(figures, tmp_path / f"a.{ending}")
     again = save(figures, tmp_path / "b" / f"a.{ending}")
@@ -166,30 +221,46 @@ def test_matplotlib_draws_the_same_numbers() -> None:
     figures = {one.name: one for one in drawn(every_kind())}
     curves = figures["curves"]
     lines = to_matplotlib(curves).axes[0].lines
-    expected = [rows["accuracy"].to_numpy() for _, rows in curves.data.groupby(["method", "labels"], sort=False)]
+    expected = [
+        rows["accuracy"].to_numpy()
+        for _, rows in curves.data.groupby(["method", "labels"], sort=False)
+    ]
     assert len(lines) == 6
     for line, y in zip(lines, expected, strict=True):
         assert np.array_equal(np.asarray(line.get_ydata(), float), y, equal_nan=True)
-    tops = [bar.get_y() + bar.get_height() for bar in to_matplotlib(figures["stacked-bars"]).axes[0].patches]
+    tops = [
+        bar.get_y() + bar.get_height()
+        for bar in to_matplotlib(figures["stacked-bars"]).axes[0].patches
+    ]
     assert tops[8:] == pytest.approx([1.0] * 8)  # shares that fill each column
     mesh = to_matplotlib(figures["confusion"]).axes[0].collections[0]
     assert np.asarray(mesh.get_array()).ravel() == pytest.approx(figures["confusion"].data["share"])
     clouds = to_matplotlib(figures["dots"]).axes[0].collections
-    of_classes = [rows[["u", "v"]].to_numpy() for _, rows in figures["dots"].data.groupby("class", sort=False)]
+    of_classes = [
+        rows[["u", "v"]].to_numpy() for _, rows in figures["dots"].data.groupby("class", sort=False)
+    ]
     for cloud, rows in zip(clouds, of_classes, strict=True):
         np.testing.assert_array_equal(cloud.get_offsets(), rows)
     bars = to_matplotlib(figures["bars"]).axes[0]
-    assert sorted(bar.get_height() for bar in bars.patches) == sorted(figures["bars"].data["accuracy"])
+    assert sorted(bar.get_height() for bar in bars.patches) == sorted(
+        figures["bars"].data["accuracy"]
+    )
     ends = np.concatenate([spread.get_segments() for spread in bars.collections])[:, :, 1]
-    np.testing.assert_allclose(sorted(ends.tolist()), sorted(figures["bars"].data[["low", "high"]].values.tolist()))
+    np.testing.assert_allclose(
+        sorted(ends.tolist()), sorted(figures["bars"].data[["low", "high"]].values.tolist())
+    )
     weights = to_matplotlib(figures["weights"])
     assert [ax.get_title() for ax in weights.axes] == ["classes = 10", "classes = 100"]
     surfaces = to_matplotlib(figures["surface"]).axes[:2]
-    assert all(ax.get_zlim() == surfaces[0].get_zlim() for ax in surfaces)  # one scale for all panels
+    # one scale for all panels
+    assert all(ax.get_zlim() == surfaces[0].get_zlim() for ax in surfaces)
     dollars = figure(
-        "dollars", pd.DataFrame({"x": ["$", "$$"], "y": [1.0, 2.0], "m": ["$a_", "b$"]}), Layer("bars", "x", "y", "m")
+        "dollars",
+        pd.DataFrame({"x": ["$", "$$"], "y": [1.0, 2.0], "m": ["$a_", "b$"]}),
+        Layer("bars", "x", "y", "m"),
     )
-    to_matplotlib(dollars).savefig(io.BytesIO(), format="png")  # no mathematics, and no complaint about it
+    # no mathematics, and no complaint about it
+    to_matplotlib(dollars).savefig(io.BytesIO(), format="png")
 
 
 def test_several_figures_as_csv_are_several_files(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from noiseproof.train import Result, Settings, Task, prepare, train
 
 def trained(method: str, folder: Path) -> tuple[Task, Result]:
     task = prepare(get_dataset("two-moons:n=80,n_test=20"), "symmetric:rate=0.3", validation=0.2)
-    return task, train(task, method, Settings(epochs=4, model="mlp:hidden=[8]", batch_size=16), out=folder)
+    return task, train(
+        task, method, Settings(epochs=4, model="mlp:hidden=[8]", batch_size=16), out=folder
+    )
 
 
 def test_trust_and_targets_of_nal_are_written_for_each_row(tmp_path: Path) -> None:
@@ -31,22 +33,38 @@ def test_trust_and_targets_of_nal_are_written_for_each_row(tmp_path: Path) -> No
     table = pd.read_csv(out)
     names = np.array(task.train.classes)
     assert list(table.columns) == [
-        "row", "given_label", "clean_label", "predicted_label", "confidence", "margin", "trust", "target_label",
-        "target_upper", "target_lower",
-    ]  # fmt: skip
-    assert task.train.clean is not None and task.normalise is not None and isinstance(task.train.x, torch.Tensor)
+        "row",
+        "given_label",
+        "clean_label",
+        "predicted_label",
+        "confidence",
+        "margin",
+        "trust",
+        "target_label",
+        "target_upper",
+        "target_lower",
+    ]
+    assert (
+        task.train.clean is not None
+        and task.normalise is not None
+        and isinstance(task.train.x, torch.Tensor)
+    )
     assert table["row"].tolist() == task.train.index.tolist()
     assert table["given_label"].tolist() == names[task.train.given].tolist()
     assert table["clean_label"].tolist() == names[task.train.clean].tolist()
     with torch.no_grad():
         said = result.models[0].eval()(task.normalise(task.train.x))
     np.testing.assert_allclose(table["trust"], said.attention.sigmoid().numpy(), rtol=1e-5)
-    np.testing.assert_allclose(table["margin"], margin(said.logits, task.train.given).numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        table["margin"], margin(said.logits, task.train.given).numpy(), rtol=1e-4, atol=1e-6
+    )
     p = said.logits.softmax(1).numpy()
     np.testing.assert_allclose(table["confidence"], p.max(1), rtol=1e-5)
     assert table["predicted_label"].tolist() == names[p.argmax(1)].tolist()
     targets = result.strategies[0].table[:, 0].numpy()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(table[["target_upper", "target_lower"]], targets, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        table[["target_upper", "target_lower"]], targets, rtol=1e-5, atol=1e-7
+    )
     assert table["target_label"].tolist() == names[targets.argmax(1)].tolist()
 
 
@@ -68,6 +86,10 @@ def test_the_variance_of_ln_is_in_the_table_of_any_part(tmp_path: Path) -> None:
 def test_corrected_labels_are_in_the_table_and_other_parts_are_refused(tmp_path: Path) -> None:
     trained("sln-mo-lc:start=1,alpha=0.5", tmp_path / "lc")
     table = row_table(open_run(tmp_path / "lc"))
-    assert set(table["target_label"]) <= {"upper", "lower"} and not any("target_u" in name for name in table)
-    with pytest.raises(ValueError, match="Expected `part` to be one of train, validation, test, got 'all'"):
+    assert set(table["target_label"]) <= {"upper", "lower"} and not any(
+        "target_u" in name for name in table
+    )
+    with pytest.raises(
+        ValueError, match="Expected `part` to be one of train, validation, test, got 'all'"
+    ):
         row_table(open_run(tmp_path / "lc"), "all")  # type: ignore[arg-type]

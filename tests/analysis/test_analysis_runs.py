@@ -1,4 +1,6 @@
-"""A run's folder holds all that it takes to look at the run again, and nothing in it is executed."""
+"""A run's folder holds all that it takes to look at the run again, and nothing in it is
+executed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,16 @@ from noiseproof.core.files import write_checked, write_tensors
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Strategy
-from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method, prepare
+from noiseproof.train import (
+    METHODS,
+    Interrupted,
+    Method,
+    Result,
+    Settings,
+    Task,
+    get_method,
+    prepare,
+)
 from noiseproof.train import train as train_anywhere
 
 SHORT = Settings(epochs=2, model="mlp:hidden=[16]", batch_size=256)
@@ -65,7 +76,11 @@ def test_the_record_and_the_description(trained: tuple[Path, Result]) -> None:
     assert (run.name, run.noise, run.dataset, run.seed) == ("sln-mo-lc:start=1", NOISE, "digits", 5)
     assert run.settings == SHORT and run.classes == tuple("0123456789")
     assert run.sample_epochs == (1, 2)
-    assert str(run.method) == run.config["method"] == str(get_method("sln-mo-lc:start=1", run.task, SHORT))
+    assert (
+        str(run.method)
+        == run.config["method"]
+        == str(get_method("sln-mo-lc:start=1", run.task, SHORT))
+    )
 
 
 def test_the_labels_and_the_task(task: Task, trained: tuple[Path, Result]) -> None:
@@ -75,13 +90,17 @@ def test_the_labels_and_the_task(task: Task, trained: tuple[Path, Result]) -> No
         mine, theirs = getattr(task, part), getattr(again, part)
         for name in ("x", "given", "clean", "index"):
             assert torch.equal(getattr(mine, name), getattr(theirs, name)), (part, name)
-    assert task.test is not None and again.test is not None and torch.equal(task.test.x, again.test.x)
+    assert (
+        task.test is not None and again.test is not None and torch.equal(task.test.x, again.test.x)
+    )
     assert task.normalise is not None and again.normalise is not None and task.augment is not None
     assert torch.equal(task.normalise(task.train.x), again.normalise(task.train.x))
     assert type(again.augment) is type(task.augment)
     assert (again.dataset, again.noise, again.source) == (task.dataset, task.noise, task.source)
     assert run.rate == task.train.rate and task.train.is_flipped is not None
-    assert run.is_flipped is not None and np.array_equal(run.is_flipped, task.train.is_flipped.numpy())
+    assert run.is_flipped is not None and np.array_equal(
+        run.is_flipped, task.train.is_flipped.numpy()
+    )
 
 
 def test_the_models_predict_as_they_did(task: Task, trained: tuple[Path, Result]) -> None:
@@ -92,8 +111,12 @@ def test_the_models_predict_as_they_did(task: Task, trained: tuple[Path, Result]
     assert task.test is not None and task.normalise is not None
     with torch.no_grad():
         logits = before.eval()(task.normalise(task.test.x)).logits
-    np.testing.assert_allclose(run.log_probs("test"), logits.log_softmax(1).numpy(), rtol=1e-5, atol=1e-6)
-    assert (run.log_probs("test").argmax(1) == task.test.y.numpy()).mean() == result.last["test_accuracy"]
+    np.testing.assert_allclose(
+        run.log_probs("test"), logits.log_softmax(1).numpy(), rtol=1e-5, atol=1e-6
+    )
+    assert (run.log_probs("test").argmax(1) == task.test.y.numpy()).mean() == result.last[
+        "test_accuracy"
+    ]
     assert task.validation is not None
     held = run.log_probs("validation").argmax(1) == task.validation.given.numpy()
     assert held.mean() == result.last["validation_accuracy"]
@@ -103,13 +126,17 @@ def test_the_best_models_are_those_of_the_best_epoch(trained: tuple[Path, Result
     run = open_run(trained[0])
     (best,) = run.models("best")
     saved = load_file(trained[0] / "best.safetensors")
-    assert same_tensors({f"models.0.{name}": value for name, value in best.state_dict().items()}, saved)
+    assert same_tensors(
+        {f"models.0.{name}": value for name, value in best.state_dict().items()}, saved
+    )
     (last,) = run.models()  # not touched by the other
     assert same_tensors(last.state_dict(), trained[1].models[0].state_dict())
 
 
 def test_strategies_come_back_with_what_they_remember(trained: tuple[Path, Result]) -> None:
-    mine, theirs = (r.strategies[-1].state_dict() for r in (trained[1], open_run(trained[0]).result()))
+    mine, theirs = (
+        r.strategies[-1].state_dict() for r in (trained[1], open_run(trained[0]).result())
+    )
     assert mine["kept"] is not None and torch.equal(mine["kept"], theirs["kept"])
 
 
@@ -137,7 +164,10 @@ def test_runs_in_double_precision(task: Task, tmp_path: Path) -> None:
     double = Fabric(accelerator="cpu", devices=1, precision="64-true")
     train(task, "ce", SHORT, out=tmp_path, fabric=double)
     run = open_run(tmp_path)
-    assert next(run.models()[0].parameters()).dtype is torch.float64 and run.log_probs("test").dtype == np.float64
+    assert (
+        next(run.models()[0].parameters()).dtype is torch.float64
+        and run.log_probs("test").dtype == np.float64
+    )
 
 
 # What else writes such folders
@@ -145,7 +175,10 @@ def test_runs_in_double_precision(task: Task, tmp_path: Path) -> None:
 
 def test_the_command_line_writes_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = "train --dataset two-moons:n=80 --noise symmetric:rate=0.2 --method gce --epochs 2 --samples"
+    command = (
+        "train --dataset two-moons:n=80 --noise symmetric:rate=0.2 --method gce --epochs 2"
+        " --samples"
+    )
     options = "--model mlp:hidden=[8] --accelerator cpu --json"
     done = CliRunner().invoke(app, [*command.split(), *options.split(), "--out", str(folder)])
     assert done.exit_code == 0, done.output
@@ -158,12 +191,16 @@ def test_the_command_line_writes_it(tmp_path: Path) -> None:
 
 def test_noise_that_took_a_model_to_make_needs_none_to_open(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = "train --noise chen:rate=0.4 --epochs 2 --model mlp:hidden=[8] --accelerator cpu --json"
+    command = (
+        "train --noise chen:rate=0.4 --epochs 2 --model mlp:hidden=[8] --accelerator cpu --json"
+    )
     done = CliRunner().invoke(app, [*command.split(), "--out", str(folder)])
     assert done.exit_code == 0, done.output
     run = open_run(folder)
     assert run.rate == json.loads(done.stdout)["rate"]
-    assert (run.log_probs("test").argmax(1) == run.task.test.y.numpy()).mean() == run.rows["test_accuracy"].iloc[-1]  # type: ignore[union-attr]
+    assert (run.log_probs("test").argmax(1) == run.task.test.y.numpy()).mean() == run.rows[
+        "test_accuracy"
+    ].iloc[-1]  # type: ignore[union-attr]
 
 
 def test_benchmarks_write_it(tmp_path: Path) -> None:
@@ -174,7 +211,9 @@ def test_benchmarks_write_it(tmp_path: Path) -> None:
     expected = experiment.make_task()
     assert torch.equal(run.task.train.x, expected.train.x)  # type: ignore[arg-type]
     assert np.array_equal(run.given, expected.train.given.numpy())
-    with pytest.raises(FileNotFoundError, match="Benchmarks keep theirs with `weights = true` only"):
+    with pytest.raises(
+        FileNotFoundError, match="Benchmarks keep theirs with `weights = true` only"
+    ):
         run.models()
 
 
@@ -182,12 +221,16 @@ def test_benchmarks_write_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["peer", "het:samples=5", "nal", "sln-mo", "co-teaching"])
-def test_recording_samples_changes_nothing_of_the_run(method: str, task: Task, tmp_path: Path) -> None:
+def test_recording_samples_changes_nothing_of_the_run(
+    method: str, task: Task, tmp_path: Path
+) -> None:
     plain = train(task, method, SHORT)
     watched = train(task, method, SHORT, out=tmp_path, samples=True)
     for mine, theirs in zip(plain.models, watched.models, strict=True):
         assert same_tensors(mine.state_dict(), theirs.state_dict())
-    assert [{**row, "seconds": 0} for row in plain.metrics] == [{**row, "seconds": 0} for row in watched.metrics]
+    assert [{**row, "seconds": 0} for row in plain.metrics] == [
+        {**row, "seconds": 0} for row in watched.metrics
+    ]
 
 
 def test_samples_of_a_resumed_run_are_those_of_a_whole_one(task: Task, tmp_path: Path) -> None:
@@ -203,7 +246,9 @@ def test_samples_of_a_resumed_run_are_those_of_a_whole_one(task: Task, tmp_path:
             assert np.array_equal(values, theirs[name]) and not np.isnan(values).any(), name
 
 
-def test_samples_that_were_not_recorded(task: Task, tmp_path: Path, trained: tuple[Path, Result]) -> None:
+def test_samples_that_were_not_recorded(
+    task: Task, tmp_path: Path, trained: tuple[Path, Result]
+) -> None:
     train(task, "ce", SHORT, out=tmp_path)
     with pytest.raises(NotARun, match="trained without --samples"):
         open_run(tmp_path).samples(1)
@@ -216,7 +261,8 @@ def test_samples_of_epochs_that_are_to_be_trained_again_do_not_count(
 ) -> None:
     shutil.copytree(trained[0], tmp_path / "run")
     record = tmp_path / "run" / "record.csv"
-    write_checked(record, "".join(record.read_text().splitlines(keepends=True)[:-1]))  # resumed an epoch ago
+    # resumed an epoch ago
+    write_checked(record, "".join(record.read_text().splitlines(keepends=True)[:-1]))
     run = open_run(tmp_path / "run")
     assert run.sample_epochs == open_run(trained[0]).sample_epochs[:-1]
     assert sample_weights(run)["epoch"].tolist() == list(run.sample_epochs)
@@ -260,8 +306,13 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(prepare(get_dataset("two-moons:n=80"), "none"), "ce", SHORT, out=folder)
     about = json.loads((folder / "run.json").read_text())
-    for spec, why in (("two-moons:n=40", "another version"), ("two-moons:n=90,seed=7", "other rows or labels")):
-        write_checked(folder / "run.json", json.dumps({**about, "source": {**about["source"], "spec": spec}}))
+    for spec, why in (
+        ("two-moons:n=40", "another version"),
+        ("two-moons:n=90,seed=7", "other rows or labels"),
+    ):
+        write_checked(
+            folder / "run.json", json.dumps({**about, "source": {**about["source"], "spec": spec}})
+        )
         with pytest.raises(NotARun, match=why):
             _ = open_run(folder).task
 
@@ -270,9 +321,16 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
 
 
 ABOUT = {
-    "name": "ce", "method": "ce", "seed": 0, "dataset": "digits", "noise": "none", "classes": [], "source": {},
-    "inputs": "", "precision": "32-true",
-}  # fmt: skip
+    "name": "ce",
+    "method": "ce",
+    "seed": 0,
+    "dataset": "digits",
+    "noise": "none",
+    "classes": [],
+    "source": {},
+    "inputs": "",
+    "precision": "32-true",
+}
 
 
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
@@ -303,7 +361,9 @@ class Bomb:
         return Path.write_text, (Path("exploded"), "")
 
 
-def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path: Path, monkeypatch: Any) -> None:
+def test_nothing_in_a_folder_is_executed(
+    trained: tuple[Path, Result], tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     about = json.loads((trained[0] / "run.json").read_text())
     (tmp_path / "samples").mkdir()
@@ -321,20 +381,28 @@ def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path:
     with pytest.raises(ValueError, match="checkpoint"):
         open_run(tmp_path).models()
     for model in (
-        "timm:resnet18,checkpoint_path=bomb.pth", "timm:hf-hub:stranger/bomb", "timm:HF-HUB:stranger/bomb",
-        "timm:hf-\thub:stranger/bomb", "timm:name=local-dir:bomb", "timm :local-dir:bomb",
+        "timm:resnet18,checkpoint_path=bomb.pth",
+        "timm:hf-hub:stranger/bomb",
+        "timm:HF-HUB:stranger/bomb",
+        "timm:hf-\thub:stranger/bomb",
+        "timm:name=local-dir:bomb",
+        "timm :local-dir:bomb",
         'timm:resnet18,pretrained=1,pretrained_cfg={"file": "bomb.pth"}',
-    ):  # fmt: skip
+    ):
         (tmp_path / "run.json").write_text(json.dumps({**about, "model": model}))
         with pytest.raises(NotARun, match="without files"):
             open_run(tmp_path).models()
-    (tmp_path / "run.json").write_text(json.dumps({**about, "method": "os.system('touch exploded')"}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({**about, "method": "os.system('touch exploded')"})
+    )
     with pytest.raises(NotARun, match="registered parts"):
         _ = open_run(tmp_path).method
     assert not (tmp_path / "exploded").exists()
 
 
-def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], task: Task, tmp_path: Path) -> None:
+def test_labels_and_weights_that_do_not_belong(
+    trained: tuple[Path, Result], task: Task, tmp_path: Path
+) -> None:
     (tmp_path / "run.json").write_bytes((trained[0] / "run.json").read_bytes())
     write_tensors(tmp_path / "labels.safetensors", {"something": torch.zeros(1)})
     with pytest.raises(NotARun, match="something"):
@@ -352,9 +420,13 @@ def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], tas
         open_run(tmp_path / "untested", task=untested).log_probs("test")
 
 
-@pytest.mark.parametrize("option", ["pretrained=true", "pretrained=True", "pretrained = true", "pretrained=1"])
+@pytest.mark.parametrize(
+    "option", ["pretrained=true", "pretrained=True", "pretrained = true", "pretrained=1"]
+)
 def test_pretrained_weights_are_not_fetched_again(option: str, tmp_path: Path) -> None:
-    run = RunFolder(tmp_path, {"model": f"timm:resnet50.tv_in1k,{option},drop_rate=0.1", "compile": True})
+    run = RunFolder(
+        tmp_path, {"model": f"timm:resnet50.tv_in1k,{option},drop_rate=0.1", "compile": True}
+    )
     assert run.settings.model == "timm:name=resnet50.tv_in1k,pretrained=false,drop_rate=0.1"
     assert not run.settings.compile
 
@@ -369,21 +441,40 @@ def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
         (folder / "run.json").write_text(json.dumps({**ABOUT, "epochs": 2, **own}))
         return folder
 
-    folders = [described(0), described(1, seed=1), described(2, name="gce"), described(3, noise="symmetric:rate=0.4")]
+    folders = [
+        described(0),
+        described(1, seed=1),
+        described(2, name="gce"),
+        described(3, noise="symmetric:rate=0.4"),
+    ]
     assert list(open_runs(folders)) == [
-        "ce · noise=none · seed=0", "ce · noise=none · seed=1", "gce · noise=none",
+        "ce · noise=none · seed=0",
+        "ce · noise=none · seed=1",
+        "gce · noise=none",
         "ce · noise=symmetric:rate=0.4",
-    ]  # fmt: skip
+    ]
     for number in range(4):  # a result beside each: of a sweep, whose folders have no order
         (tmp_path / f"{number}.json").touch()
-    assert [run.folder for run in open_runs(folders[::-1]).values()] == [folders[n] for n in (0, 1, 3, 2)]
+    assert [run.folder for run in open_runs(folders[::-1]).values()] == [
+        folders[n] for n in (0, 1, 3, 2)
+    ]
     assert list(open_runs(folders[:1])) == ["ce"]
-    assert list(open_runs([folders[0], described(4, epochs=5)])) == ["ce · epochs=2", "ce · epochs=5"]
+    assert list(open_runs([folders[0], described(4, epochs=5)])) == [
+        "ce · epochs=2",
+        "ce · epochs=5",
+    ]
     twins = [folders[0], described(5)]
     assert list(open_runs(twins)) == [f"ce · {folder}" for folder in twins]
     assert list(open_runs([*twins, folders[2]]))[-1] == "gce"  # which has no twin
-    pairs = [described(6, seed=1, rows=5), described(7, seed=1, rows=9), described(8, rows=5), described(9, rows=9)]
-    assert list(seeds_of(open_runs(pairs))) == [f"ce · seeds=1,0 · {folder}" for folder in pairs[:2]]
+    pairs = [
+        described(6, seed=1, rows=5),
+        described(7, seed=1, rows=9),
+        described(8, rows=5),
+        described(9, rows=9),
+    ]
+    assert list(seeds_of(open_runs(pairs))) == [
+        f"ce · seeds=1,0 · {folder}" for folder in pairs[:2]
+    ]
 
 
 def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
@@ -394,7 +485,9 @@ def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
     task = prepare(get_dataset(f"table:table={table},label=y"), "symmetric:rate=0.2")
     train(task, "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path / "run")
     assert open_run(tmp_path / "run").task.train.x.shape == task.train.x.shape  # type: ignore[union-attr]
-    table.write_text("\n".join(["a,b,y", *(f"{7 - i % 7},{i % 5},{'uv'[i % 2]}" for i in range(40))]))
+    table.write_text(
+        "\n".join(["a,b,y", *(f"{7 - i % 7},{i % 5},{'uv'[i % 2]}" for i in range(40))])
+    )
     with pytest.raises(NotARun, match="got other inputs"):
         open_run(tmp_path / "run").task  # noqa: B018
 
@@ -402,7 +495,12 @@ def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path, any_accelerator: None) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    train(prepare(get_dataset("digits")), "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path)
+    train(
+        prepare(get_dataset("digits")),
+        "ce",
+        Settings(epochs=1, model="mlp:hidden=[4]"),
+        out=tmp_path,
+    )
     with pytest.raises(ValueError, match="No supported gpu backend|CUDA"):
         open_run(tmp_path).result("cuda")
 

@@ -1,4 +1,6 @@
-"""Every registered figure, found by itself: its declaration, its table, its drawing, and what it says without data."""
+"""Every registered figure, found by itself: its declaration, its table, its drawing, and what it
+says without data.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,25 @@ import pandas as pd
 import pytest
 
 from noiseproof import analysis
-from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs, to_matplotlib
-from noiseproof.analysis.figures import STAGES, FigureMaker, Needs, Subjects, all_runs, each, figure, figure_makers
+from noiseproof.analysis import (
+    Figure,
+    Layer,
+    MissingFigure,
+    collect,
+    make_page,
+    open_runs,
+    to_matplotlib,
+)
+from noiseproof.analysis.figures import (
+    STAGES,
+    FigureMaker,
+    Needs,
+    Subjects,
+    all_runs,
+    each,
+    figure,
+    figure_makers,
+)
 from noiseproof.analysis.runs import RunFolder
 from noiseproof.data import get_dataset
 from noiseproof.train import Settings, prepare, train
@@ -25,10 +44,14 @@ MAKERS = figure_makers()
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
-    """Runs that together have the data of all figures but those that need CIFAR-10 or a landscape."""
+    """Runs that together have the data of all figures but those that need CIFAR-10 or a
+    landscape.
+    """
     root = tmp_path_factory.mktemp("runs")
     task = prepare(get_dataset("two-moons:n=120"), "symmetric:rate=0.3", validation=0.1)
-    for n, method in enumerate(("ce", "gce:q=0.5", "sln:sigma=0.3", "sln-mo-lc:start=1", "nal", "ln", "nce")):
+    for n, method in enumerate(
+        ("ce", "gce:q=0.5", "sln:sigma=0.3", "sln-mo-lc:start=1", "nal", "ln", "nce")
+    ):
         train(task, method, SHORT, out=root / str(n), samples=True)
     train(task, "ce", Settings(epochs=2, model="mlp:hidden=[8]"), out=root / "short", samples=True)
     return open_runs(sorted(root.iterdir()))
@@ -46,7 +69,12 @@ def test_figures_of_every_module_are_found() -> None:
         for package in packages
         for module in pkgutil.iter_modules(package.__path__)
     ]
-    declared = {value.name for module in modules for value in vars(module).values() if isinstance(value, FigureMaker)}
+    declared = {
+        value.name
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, FigureMaker)
+    }
     assert declared == {maker.name for maker in MAKERS} and len(declared) == len(MAKERS)
 
 
@@ -62,11 +90,23 @@ def test_a_figure_has_its_data_or_says_what_records_it(
     one = figures.get(maker.name.removesuffix("-"))
     assert one is not None and one.title and one.paper and one.stage in STAGES.values()
     if isinstance(one, MissingFigure):
-        assert maker.name in ("annotators", "landscape-contour", "landscape-surface", "sensitivity-") and one.needs
+        assert (
+            maker.name in ("annotators", "landscape-contour", "landscape-surface", "sensitivity-")
+            and one.needs
+        )
         return
     assert one.reading.endswith(".") and one.layers and len(one.data)
     for layer in one.layers:
-        used = (layer.x, layer.y, layer.z, layer.color, layer.low, layer.high, layer.dash, one.panel)
+        used = (
+            layer.x,
+            layer.y,
+            layer.z,
+            layer.color,
+            layer.low,
+            layer.high,
+            layer.dash,
+            one.panel,
+        )
         assert {name for name in used if name} <= set(one.data.columns)
         shown = one.data[layer.z or layer.y]
         assert shown.notna().any() and not np.isinf(shown.dropna().to_numpy(float)).any()
@@ -88,8 +128,16 @@ def made(table: Any, **fields: Any) -> FigureMaker[Any]:
 
 def test_a_function_returns_its_table_and_what_depends_on_it() -> None:
     table = pd.DataFrame({"x": [1], "y": [2]})
-    plain, changed = made(lambda subject: table)({}), made(lambda subject: (table, {"title": "Other"}))({})
-    assert isinstance(plain, Figure) and plain.data is table and plain.title == "Mine" and plain.reading == "Look."
+    plain, changed = (
+        made(lambda subject: table)({}),
+        made(lambda subject: (table, {"title": "Other"}))({}),
+    )
+    assert (
+        isinstance(plain, Figure)
+        and plain.data is table
+        and plain.title == "Mine"
+        and plain.reading == "Look."
+    )
     assert isinstance(changed, Figure) and changed.title == "Other"
     noted = made(lambda subject: table)(Subjects({}, " Without a."))
     assert isinstance(noted, Figure) and noted.reading == "Look. Without a."
@@ -109,7 +157,9 @@ def test_runs_are_named_with_what_they_lack_each_cause_once(runs: dict[str, RunF
     first, second = list(runs)[:2]
 
     def fail(run: RunFolder) -> str:
-        raise ValueError(f"Expected more in {run.folder}." if run.name != runs[second].name else "Expected less.")
+        raise ValueError(
+            f"Expected more in {run.folder}." if run.name != runs[second].name else "Expected less."
+        )
 
     def lacking(names: list[str]) -> MissingFigure:
         with pytest.raises(Needs) as raised:
@@ -118,11 +168,22 @@ def test_runs_are_named_with_what_they_lack_each_cause_once(runs: dict[str, RunF
 
     missing = lacking([first, second])
     assert missing.what == "a run"
-    assert missing.lacking == ((first, f"Expected more in {runs[first].folder}."), (second, "Expected less."))
-    assert missing.needs == f"a run. Without {first}: {missing.lacking[0][1]} Without {second}: Expected less."
-    assert lacking([first, f"{first}'"]).lacking == ((f"{first} and {first}'", "Expected more in each folder."),)
+    assert missing.lacking == (
+        (first, f"Expected more in {runs[first].folder}."),
+        (second, "Expected less."),
+    )
+    assert (
+        missing.needs
+        == f"a run. Without {first}: {missing.lacking[0][1]} Without {second}: Expected less."
+    )
+    assert lacking([first, f"{first}'"]).lacking == (
+        (f"{first} and {first}'", "Expected more in each folder."),
+    )
     many = lacking([second, *(first + "'" * n for n in range(4))])
-    assert many.lacking == ((second, "Expected less."), ("4 of 5 runs", "Expected more in each folder."))
+    assert many.lacking == (
+        (second, "Expected less."),
+        ("4 of 5 runs", "Expected more in each folder."),
+    )
 
 
 def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:

@@ -1,4 +1,6 @@
-"""The papers' propositions about gradients, against definitions typed from the papers and against drawn noise."""
+"""The papers' propositions about gradients, against definitions typed from the papers and against
+drawn noise.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,15 @@ def drawn(rows: int, classes: int, size: float, seed: int = 0) -> tuple[Tensor, 
     return size * torch.randn(rows, classes, generator=g, dtype=torch.float64), labels
 
 
-# --- NCE --------------------------------------------------------------------------------------------------------------
+# --- NCE ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("classes", "size"), [(2, 1.0), (10, 0.1), (10, 1.0), (10, 5.0), (100, 3.0)])
-def test_the_parts_of_nce_are_the_papers_and_add_up_to_its_gradient(classes: int, size: float) -> None:
+@pytest.mark.parametrize(
+    ("classes", "size"), [(2, 1.0), (10, 0.1), (10, 1.0), (10, 5.0), (100, 3.0)]
+)
+def test_the_parts_of_nce_are_the_papers_and_add_up_to_its_gradient(
+    classes: int, size: float
+) -> None:
     logits, labels = drawn(50, classes, size)
     split = split_nce(logits, labels)
     z = logits.numpy()
@@ -54,12 +60,17 @@ def test_the_parts_of_nce_are_the_papers_and_add_up_to_its_gradient(classes: int
     rewritten = (split.gamma * ce + split.gamma * split.epsilon * log_q.mean(1)).sum()
     (same,) = torch.autograd.grad(rewritten, at)
     np.testing.assert_allclose(nce.numpy(), same.numpy(), atol=1e-12)
-    np.testing.assert_allclose(split.weight.numpy(), nce.abs().sum(1).numpy() / 2, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(
+        split.weight.numpy(), nce.abs().sum(1).numpy() / 2, rtol=1e-9, atol=1e-14
+    )
     w = 1 - np.exp(label)  # w_CE
     bound = split.gamma.numpy() * (w + split.epsilon.numpy() * (classes - 1) / classes)
     np.testing.assert_allclose(split.bound.numpy(), bound, rtol=1e-9)
     np.testing.assert_allclose(
-        split.estimate.numpy(), split.gamma.numpy() * (1 + split.epsilon.numpy()) * w, rtol=1e-6, atol=1e-15
+        split.estimate.numpy(),
+        split.gamma.numpy() * (1 + split.epsilon.numpy()) * w,
+        rtol=1e-6,
+        atol=1e-15,
     )
 
 
@@ -90,18 +101,27 @@ def test_nce_over_margins_falls_from_chance_on() -> None:
 def test_nce_is_drawn_where_it_is_a_part_of_a_loss() -> None:
     assert nce_figure(Start(["mae", "ce"], 10)) is None
     drawn_figure = nce_figure(Start(["ce", "10*nce + mae"], 10))
-    assert drawn_figure is not None and set(drawn_figure.data["column"]) >= {"gamma", "epsilon", "weight", "bound"}
-    assert "½ŵ_NCE = γ(1 + ε)w" in set(drawn_figure.data["part"])  # the paper's ŵ = 2γ(1 + ε)w bounds ‖∇L‖₁ (Eq. 3)
+    assert drawn_figure is not None and set(drawn_figure.data["column"]) >= {
+        "gamma",
+        "epsilon",
+        "weight",
+        "bound",
+    }
+    # the paper's ŵ = 2γ(1 + ε)w bounds ‖∇L‖₁ (Eq. 3)
+    assert "½ŵ_NCE = γ(1 + ε)w" in set(drawn_figure.data["part"])
 
 
 def test_nce_refuses_other_shapes() -> None:
-    with pytest.raises(ValueError, match=r"Expected logits \(N, K\) and labels \(N,\), got shapes \(3,\) and \(1,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected logits \(N, K\) and labels \(N,\), got shapes \(3,\) and \(1,\)",
+    ):
         split_nce(torch.zeros(3), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(ValueError, match="label"):
         split_nce(torch.zeros(1, 3), torch.tensor([3]))
 
 
-# --- Stochastic label noise -------------------------------------------------------------------------------------------
+# --- Stochastic label noise -----------------------------------------------------------------------
 
 
 def test_the_noise_on_logits_has_the_papers_entries() -> None:
@@ -119,7 +139,12 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
     """Gradients of cross entropy against y + σz, by autograd, of 20 000 draws of z."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
-    x, y, sigma, draws = torch.tensor([0.5, -1.0]).double(), torch.tensor([0.0, 1.0, 0.0]).double(), 0.4, 20_000
+    x, y, sigma, draws = (
+        torch.tensor([0.5, -1.0]).double(),
+        torch.tensor([0.0, 1.0, 0.0]).double(),
+        0.4,
+        20_000,
+    )
     weights = list(model.parameters())
 
     def flat(gradients: tuple[Tensor, ...]) -> Tensor:
@@ -127,7 +152,9 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
 
     logits = model(x)
     z = torch.randn(draws, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    jacobian = torch.stack([flat(torch.autograd.grad(logits[k], weights, retain_graph=True)) for k in range(3)])
+    jacobian = torch.stack(
+        [flat(torch.autograd.grad(logits[k], weights, retain_graph=True)) for k in range(3)]
+    )
     p = logits.softmax(0).detach()
 
     # Eq. 3: ∂ℓ(f, y + σz)/∂f of each draw
@@ -135,17 +162,25 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
     (noisy,) = torch.autograd.grad(-((y + sigma * z) * f.log_softmax(1)).sum(), f)
     clean = p - y
     on_logits = noisy - clean
-    assert torch.allclose(on_logits.T @ on_logits / draws, logit_noise_covariance(p, sigma), atol=0.01)
+    assert torch.allclose(
+        on_logits.T @ on_logits / draws, logit_noise_covariance(p, sigma), atol=0.01
+    )
     # Propositions 3 and 1 in the weights
     on_weights = on_logits @ jacobian
     expected = weight_noise_covariance(jacobian, p, sigma)
-    assert torch.allclose(on_weights.T @ on_weights / draws, expected, atol=0.03 * float(expected.abs().max()))
+    assert torch.allclose(
+        on_weights.T @ on_weights / draws, expected, atol=0.03 * float(expected.abs().max())
+    )
     of_logits = (sigma * z) @ jacobian
     expected = weight_noise_covariance(jacobian, sigma=sigma)
-    assert torch.allclose(of_logits.T @ of_logits / draws, expected, atol=0.03 * float(expected.abs().max()))
+    assert torch.allclose(
+        of_logits.T @ of_logits / draws, expected, atol=0.03 * float(expected.abs().max())
+    )
     # Proposition 3 is Proposition 2 carried to the weights
     assert torch.allclose(
-        weight_noise_covariance(jacobian, p), jacobian.T @ logit_noise_covariance(p) @ jacobian, atol=1e-12
+        weight_noise_covariance(jacobian, p),
+        jacobian.T @ logit_noise_covariance(p) @ jacobian,
+        atol=1e-12,
     )
     # The deviations are the roots of the diagonal
     for on, probs in (("labels", p), ("logits", None)):
@@ -163,7 +198,9 @@ def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions()
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected a jacobian \(K, P\) and probabilities \(K,\), got \(2, 3\) and"):
+    with pytest.raises(
+        ValueError, match=r"Expected a jacobian \(K, P\) and probabilities \(K,\), got \(2, 3\) and"
+    ):
         weight_noise_covariance(torch.zeros(2, 3), torch.zeros(3))
     with pytest.raises(ValueError, match="Expected `on`"):
         weight_noise(nn.Linear(1, 2), torch.zeros(1), on="weights")  # type: ignore[arg-type]

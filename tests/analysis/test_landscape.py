@@ -1,4 +1,6 @@
-"""Loss landscapes against closed forms; directions by their definition; models that come out as they went in."""
+"""Loss landscapes against closed forms; directions by their definition; models that come out as
+they went in.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def seeded(seed: int = 0) -> Generator:
 
 def network(name: str = "cnn4", size: int = 8) -> Classifier:
     """A small classifier with batch statistics that are not those of a new one."""
-    model = build_classifier(name, "linear", input_shape=(1, size, size), num_outputs=3, generator=seeded())
+    model = build_classifier(
+        name, "linear", input_shape=(1, size, size), num_outputs=3, generator=seeded()
+    )
     for buffer_name, buffer in model.named_buffers():
         if buffer_name.endswith("running_mean"):
             buffer.normal_(0, 0.1, generator=seeded(1))
@@ -43,7 +47,9 @@ def network(name: str = "cnn4", size: int = 8) -> Classifier:
 
 
 def images(n: int = 50, size: int = 8) -> tuple[Tensor, Tensor]:
-    return torch.randn(n, 1, size, size, generator=seeded(2)), torch.randint(0, 3, (n,), generator=seeded(3))
+    return torch.randn(n, 1, size, size, generator=seeded(2)), torch.randint(
+        0, 3, (n,), generator=seeded(3)
+    )
 
 
 # Directions
@@ -68,15 +74,21 @@ def test_what_does_not_move_are_biases_and_batch_normalisation() -> None:
     direction = filter_normalised_direction(network(), seeded())
     still = {name for name, d in direction.items() if not d.any()}
     model = network()
-    expected = {f"{name}.bias" for name, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))}
-    norms = {name for name, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))}
+    expected = {
+        f"{name}.bias" for name, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))
+    }
+    norms = {
+        name for name, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))
+    }
     assert still == expected | {f"{name}.{part}" for name in norms for part in ("weight", "bias")}
 
 
 def test_directions_are_gaussian_before_they_are_normalised() -> None:
     model = nn.Linear(5, 4, bias=False)
     drawn = torch.randn(4, 5, generator=seeded(7))
-    expected = drawn / drawn.norm(dim=1, keepdim=True) * model.weight.detach().norm(dim=1, keepdim=True)
+    expected = (
+        drawn / drawn.norm(dim=1, keepdim=True) * model.weight.detach().norm(dim=1, keepdim=True)
+    )
     torch.testing.assert_close(filter_normalised_direction(model, seeded(7))["weight"], expected)
 
 
@@ -120,7 +132,9 @@ def bowl() -> tuple[Landscape, Tensor, Tensor, Tensor, Tensor, Linear]:
     y = torch.randint(0, 3, (30,), generator=seeded(2))
     generator = seeded(3)
     d1, d2 = (filter_normalised_direction(model, generator)["weight"] for _ in range(2))
-    result = landscape(model, x, y, generator=seeded(3), criterion=squared, points=5, span=2.0, batch_size=7)
+    result = landscape(
+        model, x, y, generator=seeded(3), criterion=squared, points=5, span=2.0, batch_size=7
+    )
     return result, x, y, d1, d2, model
 
 
@@ -136,11 +150,16 @@ def test_squared_error_of_a_linear_model_is_its_quadratic_form(bowl) -> None:  #
     for i, alpha in enumerate(result.points.tolist()):
         for j, beta in enumerate(result.points.tolist()):
             expected = (
-                mean(r, r) + 2 * alpha * mean(r, a) + 2 * beta * mean(r, b)
-                + alpha**2 * mean(a, a) + beta**2 * mean(b, b) + 2 * alpha * beta * mean(a, b)
-            )  # fmt: skip
+                mean(r, r)
+                + 2 * alpha * mean(r, a)
+                + 2 * beta * mean(r, b)
+                + alpha**2 * mean(a, a)
+                + beta**2 * mean(b, b)
+                + 2 * alpha * beta * mean(a, b)
+            )
             assert float(result.losses[i, j]) == pytest.approx(expected, rel=1e-6)
-    assert result.curvature == pytest.approx(mean(a, a) + mean(b, b), rel=1e-6)  # half of 2‖Ax‖² + 2‖Bx‖²
+    # half of 2‖Ax‖² + 2‖Bx‖²
+    assert result.curvature == pytest.approx(mean(a, a) + mean(b, b), rel=1e-6)
 
 
 def test_sharpness_is_the_relative_rise_within_a_radius(bowl) -> None:  # type: ignore[no-untyped-def]
@@ -164,7 +183,9 @@ def test_the_middle_is_the_model_itself_to_the_last_bit() -> None:
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
         for rows in torch.split(torch.arange(50), 20):
-            total += F.cross_entropy(model(x[rows]).logits, y[rows], reduction="none").double().sum()
+            total += (
+                F.cross_entropy(model(x[rows]).logits, y[rows], reduction="none").double().sum()
+            )
     assert result.centre == float(total / 50)
 
 
@@ -182,12 +203,16 @@ def test_points_are_the_models_with_these_weights() -> None:
     table = result.table()
     row = table[(table["alpha"] == -0.5) & (table["beta"] == 0.5)]
     assert row["loss"].item() == float(result.losses[0, 2])
-    same = landscape(model, x, y, generator=seeded(9), points=3, span=0.5, directions=tuple(directions))
+    same = landscape(
+        model, x, y, generator=seeded(9), points=3, span=0.5, directions=tuple(directions)
+    )
     assert torch.equal(same.losses, result.losses)
 
 
 def test_rescaled_layers_have_the_same_landscape() -> None:
-    """What the normalisation is for: filters c times as large, and the next ones 1/c, are the same function."""
+    """What the normalisation is for: filters c times as large, and the next ones 1/c, are the same
+    function.
+    """
     model, x = network("lenet5", 8), images()[0]
     for name, bias in model.named_parameters():
         if name.endswith("bias"):
@@ -205,7 +230,9 @@ def test_rescaled_layers_have_the_same_landscape() -> None:
 
 def test_the_batch_size_does_not_matter() -> None:
     model, (x, y) = network(), images()
-    one, two = (landscape(model, x, y, generator=seeded(), points=3, batch_size=size) for size in (50, 7))
+    one, two = (
+        landscape(model, x, y, generator=seeded(), points=3, batch_size=size) for size in (50, 7)
+    )
     torch.testing.assert_close(one.losses, two.losses, rtol=1e-5, atol=1e-6)
 
 
@@ -245,7 +272,9 @@ def test_the_model_comes_out_as_it_went_in(training: bool) -> None:
 
 def test_progress_counts_points() -> None:
     seen: list[tuple[object, ...]] = []
-    landscape(network(), *images(), generator=seeded(), points=3, progress=lambda *at: seen.append(at))
+    landscape(
+        network(), *images(), generator=seeded(), points=3, progress=lambda *at: seen.append(at)
+    )
     assert seen == [("landscape", n, 9) for n in range(1, 10)]
 
 
@@ -267,7 +296,9 @@ def test_refusals(options: dict[str, int], message: str) -> None:
 def test_what_has_no_weights_has_no_landscape(tmp_path: Path) -> None:
     task = prepare(get_dataset("two-moons:n=60"), "symmetric:rate=0.2")
     train(task, "gp", Settings(epochs=1), out=tmp_path)
-    with pytest.raises(ValueError, match="Expected a model with weights, got one without. A Gaussian process"):
+    with pytest.raises(
+        ValueError, match="Expected a model with weights, got one without. A Gaussian process"
+    ):
         run_landscape(open_run(tmp_path), rows=20, points=3)
 
 
@@ -276,7 +307,9 @@ def test_what_has_no_weights_has_no_landscape(tmp_path: Path) -> None:
 
 def test_landscape_of_a_run(tmp_path: Path) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
-    result = train(task, "ln & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"), out=tmp_path)
+    result = train(
+        task, "ln & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"), out=tmp_path
+    )
     run = open_run(tmp_path)
     computed = run_landscape(run, rows=10_000, points=3)  # all of the 1437
     scores = torch.cat([result.run.loss.scores(outs[0]) for _, _, outs in sweep(result.run)])
@@ -284,33 +317,55 @@ def test_landscape_of_a_run(tmp_path: Path) -> None:
     assert computed.centre == pytest.approx(float(expected), rel=1e-5)
     own = run_landscape(run, rows=10_000, points=3, loss="own")
     outs = [outs[0] for _, _, outs in sweep(result.run)]
-    complete = Output._make(None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True))
-    assert own.centre == pytest.approx(float(result.run.loss(complete, task.train.given).mean()), rel=1e-5)
+    complete = Output._make(
+        None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True)
+    )
+    assert own.centre == pytest.approx(
+        float(result.run.loss(complete, task.train.given).mean()), rel=1e-5
+    )
     few = run_landscape(run, rows=100, points=3)
     assert few.centre != computed.centre
     assert torch.equal(few.losses, run_landscape(run, rows=100, points=3).losses)
     other = run_landscape(run, rows=100, points=3, seed=1)
     assert not torch.equal(few.losses, other.losses)
-    assert computed.made_by == {"seed": 0, "rows": 1437, "criterion": "ce"} and own.made_by["criterion"] == "own"
+    assert (
+        computed.made_by == {"seed": 0, "rows": 1437, "criterion": "ce"}
+        and own.made_by["criterion"] == "own"
+    )
     assert other.made_by == {"seed": 1, "rows": 100, "criterion": "ce"}
     for one in (few, other):
         keep_landscape(run, one)
         kept = kept_landscape(run)
-        assert kept is not None and kept.made_by == one.made_by and torch.equal(kept.losses, one.losses)
+        assert (
+            kept is not None
+            and kept.made_by == one.made_by
+            and torch.equal(kept.losses, one.losses)
+        )
     for beside in (other, own):
-        with pytest.raises(ValueError, match="Expected landscapes of one seed and criterion.*Make them together"):
+        with pytest.raises(
+            ValueError, match="Expected landscapes of one seed and criterion.*Make them together"
+        ):
             landscape_figures({"a": few, "b": beside})
     assert all("by seed 1." in figure.reading for figure in landscape_figures({"a": other}))
 
 
 def test_figures_share_a_scale_and_say_how_sharp() -> None:
     steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    sharp, flat = (Landscape(steps, factor * (steps[:, None] ** 2 + steps**2)) for factor in (40, 0.4))
+    sharp, flat = (
+        Landscape(steps, factor * (steps[:, None] ** 2 + steps**2)) for factor in (40, 0.4)
+    )
     for figure in landscape_figures({"ce": sharp, "sln": flat}):
         assert isinstance(figure, Figure)
-        assert figure.data.groupby("method", sort=False)["shown"].max().tolist() == [10, pytest.approx(0.8)]
+        assert figure.data.groupby("method", sort=False)["shown"].max().tolist() == [
+            10,
+            pytest.approx(0.8),
+        ]
         assert figure.data["loss"].max() == 80
         assert "Sharpness within 0.25: ce 250, sln 2.5." in figure.reading
-    coarse = Landscape(steps[::4], sharp.losses[::4, ::4])  # one step reaches further than a quarter
+    # one step reaches further than a quarter
+    coarse = Landscape(steps[::4], sharp.losses[::4, ::4])
     assert "Sharpness within 1: ce 4e+03." in landscape_figures({"ce": coarse})[0].reading
-    assert cross_entropy(torch.zeros(2, 4, dtype=torch.bfloat16), torch.tensor([0, 3])).dtype is torch.float32
+    assert (
+        cross_entropy(torch.zeros(2, 4, dtype=torch.bfloat16), torch.tensor([0, 3])).dtype
+        is torch.float32
+    )

@@ -28,15 +28,21 @@ from noiseproof.core.messages import counted
 Array = NDArray[Any]
 
 
-def planted(n: int = 240, K: int = 3, rate: float = 0.2, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Inputs in K overlapping clusters, true labels, and given ones of which some are the next class."""
+def planted(
+    n: int = 240, K: int = 3, rate: float = 0.2, seed: int = 0
+) -> tuple[Array, Array, Array]:
+    """Inputs in K overlapping clusters, true labels, and given ones of which some are the next
+    class.
+    """
     rng = np.random.default_rng(seed)
     true = rng.integers(K, size=n)
     x = (2 * np.eye(K, 5)[true] + rng.normal(size=(n, 5))).astype(np.float32)
     return x, true, np.where(rng.random(n) < rate, (true + 1) % K, true)
 
 
-def decide(folder: Path, truth: dict[int, str], rows: list[int], skipped: tuple[int, ...] = ()) -> None:
+def decide(
+    folder: Path, truth: dict[int, str], rows: list[int], skipped: tuple[int, ...] = ()
+) -> None:
     """A review of ``rows`` by somebody who knows the truth; on ``skipped`` ones they can't tell."""
     issues = read_audit(folder).issues.set_index("row")
     log = DecisionLog(folder / FILE)
@@ -72,7 +78,9 @@ MODELS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
-def test_the_decision_on_a_row_has_no_influence_on_its_own_model_quality(options: dict[str, Any]) -> None:
+def test_the_decision_on_a_row_has_no_influence_on_its_own_model_quality(
+    options: dict[str, Any],
+) -> None:
     x, true, given = planted()
     data = read_rows(x, labels=given)
     rows = np.random.default_rng(1).permutation(len(x))[:60]
@@ -126,7 +134,9 @@ def average_precision(score: Array, wrong: Array) -> float:
     return float((np.cumsum(hit) / np.arange(1, len(hit) + 1))[hit].mean())
 
 
-def test_models_are_fitted_to_the_decided_labels_of_other_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_fitted_to_the_decided_labels_of_other_folds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A reference: scikit-learn's own fit on corrected labels, without the fold of the row."""
     x, true, given = planted()
     data = read_rows(x, labels=given)
@@ -138,7 +148,9 @@ def test_models_are_fitted_to_the_decided_labels_of_other_folds(monkeypatch: pyt
         probs = cross_fit(estimator, x, labels, K, folds, **options)
         for fold in np.unique(folds):
             model = LogisticRegression(random_state=0).fit(x[folds != fold], labels[folds != fold])
-            np.testing.assert_allclose(probs[folds == fold], model.predict_proba(x[folds == fold]), atol=1e-5)
+            np.testing.assert_allclose(
+                probs[folds == fold], model.predict_proba(x[folds == fold]), atol=1e-5
+            )
         seen.append((np.array(labels), np.array(folds)))
         return probs
 
@@ -152,7 +164,9 @@ def test_models_are_fitted_to_the_decided_labels_of_other_folds(monkeypatch: pyt
 
 
 def test_neighbours_vote_by_the_taught_labels_and_agree_with_the_given_one() -> None:
-    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.ones((3, 2), np.float32), 1.0)
+    near = Neighbours(
+        np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.ones((3, 2), np.float32), 1.0
+    )
     votes, agreement = neighbour_votes([0, 1, 1], near, 2, given=[0, 0, 1])
     prior = np.array([2, 1]) / 3
     np.testing.assert_allclose(votes, (np.array([[0, 2], [1, 1], [1, 1]]) + prior) / 3, rtol=1e-6)
@@ -173,10 +187,14 @@ def digits(tmp_path: Path) -> tuple[Path, dict[int, str]]:
     return tmp_path / "digits.csv", {row: f"a {k}" for row, k in enumerate(y[:300])}
 
 
-def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Path, dict[int, str]]) -> None:
+def test_again_renews_the_files_and_keeps_decisions_and_design(
+    digits: tuple[Path, dict[int, str]],
+) -> None:
     path, truth = digits
     folder = path.parent / "audit"
-    audit(path, label="digit", device="cpu", epochs=3, folds=2, model="network", seed=5).save(folder)
+    audit(path, label="digit", device="cpu", epochs=3, folds=2, model="network", seed=5).save(
+        folder
+    )
     old = read_audit(folder)
     rows = old.issues["row"].tolist()[:40]
     decide(folder, truth, rows, skipped=(299,))
@@ -188,7 +206,9 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     report = audit_again(folder, device="cpu")
     new = read_audit(folder)
     assert (folder / FILE).read_bytes() == decisions
-    assert all((folder / name).read_bytes() == b"the design" for name in ("measure.json", "strata.npy"))
+    assert all(
+        (folder / name).read_bytes() == b"the design" for name in ("measure.json", "strata.npy")
+    )
     columns = ["row", "id", "given_label"]
     pd.testing.assert_frame_equal(
         new.issues[columns].sort_values("row", ignore_index=True),
@@ -201,8 +221,8 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     wrong = [row for row in rows if truth[row] != str(table["given_label"][row])]
     assert len(wrong) > 20
     assert (
-        f"Audited again with 40 decisions, {counted(40 - len(wrong), 'label')} kept and {len(wrong)} corrected"
-        in (report.summary()["notes"][-1])
+        f"Audited again with 40 decisions, {counted(40 - len(wrong), 'label')} kept and"
+        f" {len(wrong)} corrected" in (report.summary()["notes"][-1])
     )
 
     # The decisions remain valid, and a second round starts from the data, not from the first.
@@ -213,7 +233,9 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     pd.testing.assert_frame_equal(second.issues, new.issues)
 
 
-def test_excluded_rows_and_new_classes_are_named_and_not_learned(digits: tuple[Path, dict[int, str]]) -> None:
+def test_excluded_rows_and_new_classes_are_named_and_not_learned(
+    digits: tuple[Path, dict[int, str]],
+) -> None:
     path, truth = digits
     folder = path.parent / "audit"
     audit(path, label="digit", device="cpu", epochs=2, folds=2, model="network").save(folder)
@@ -222,15 +244,24 @@ def test_excluded_rows_and_new_classes_are_named_and_not_learned(digits: tuple[P
     plain = audit_again(folder, device="cpu").table()
     issues = read_audit(folder).issues.set_index("row")
     log = DecisionLog(folder / FILE)
-    for row, choice, label in ((rows[30], "exclude", ""), (rows[31], "unclear", ""), (rows[32], "other", "a 10")):
+    for row, choice, label in (
+        (rows[30], "exclude", ""),
+        (rows[31], "unclear", ""),
+        (rows[32], "other", "a 10"),
+    ):
         log.add(Decision(row, issues["id"][row], issues["given_label"][row], choice, label))  # type: ignore[arg-type]
     log.close()
     report = audit_again(folder, device="cpu")
-    assert any(note.startswith("2 decisions to exclude a row or name a new class") for note in report.data.notes)
+    assert any(
+        note.startswith("2 decisions to exclude a row or name a new class")
+        for note in report.data.notes
+    )
     pd.testing.assert_frame_equal(report.table(), plain)  # they change nothing
 
 
-def test_measured_decisions_recalibrate_the_new_ranking(digits: tuple[Path, dict[int, str]]) -> None:
+def test_measured_decisions_recalibrate_the_new_ranking(
+    digits: tuple[Path, dict[int, str]],
+) -> None:
     path, truth = digits
     folder = path.parent / "audit"
     audit(path, label="digit", device="cpu", epochs=3, folds=2, model="network").save(folder)
@@ -240,7 +271,9 @@ def test_measured_decisions_recalibrate_the_new_ranking(digits: tuple[Path, dict
     for question in Design.open(saved).questions([], 30):
         row, given = question.row, str(issues["given_label"][question.row])
         choice = "keep" if truth[row] == given else "other"
-        log.add(Decision(row, str(row), given, choice, truth[row], "", "measure", question.probability))  # type: ignore[arg-type]
+        log.add(
+            Decision(row, str(row), given, choice, truth[row], "", "measure", question.probability)
+        )  # type: ignore[arg-type]
     log.close()
     answers = read_answers(folder / FILE)
     before = write_measured(saved, answers, "budget=20")
@@ -311,7 +344,9 @@ def test_texts_pictures_and_arrays(tmp_path: Path) -> None:
         assert audit_again(folder, device="cpu").config["again"] == 1
         table = read_audit(folder).issues
         assert sorted(table["row"]) == sorted(issues["row"])
-        assert not table.set_index("row")["model_quality"].equals(issues.set_index("row")["model_quality"])
+        assert not table.set_index("row")["model_quality"].equals(
+            issues.set_index("row")["model_quality"]
+        )
 
 
 def test_refusals(digits: tuple[Path, dict[int, str]]) -> None:
@@ -321,22 +356,41 @@ def test_refusals(digits: tuple[Path, dict[int, str]]) -> None:
         audit_again(folder)
     y = load_digits().target
     audit(labels=y[:50], pred_probs=np.eye(10)[y[:50]]).save(path.parent / "predictions")
-    with pytest.raises(ValueError, match="an audit that trained models, got one of another model's predictions"):
+    with pytest.raises(
+        ValueError, match="an audit that trained models, got one of another model's predictions"
+    ):
         audit_again(path.parent / "predictions")
-    audit(path, label="digit", device="cpu", epochs=2, folds=2, estimator=LogisticRegression(max_iter=20)).save(folder)
-    with pytest.raises(ValueError, match=r"Expected decisions to learn from .* got none\. Make some with `noiseproof"):
+    audit(
+        path,
+        label="digit",
+        device="cpu",
+        epochs=2,
+        folds=2,
+        estimator=LogisticRegression(max_iter=20),
+    ).save(folder)
+    with pytest.raises(
+        ValueError,
+        match=r"Expected decisions to learn from .* got none\. Make some with `noiseproof",
+    ):
         audit_again(folder)
     decide(folder, truth, [], skipped=(0,))
     with pytest.raises(ValueError, match="Expected decisions to learn from"):
         audit_again(folder)
     decide(folder, truth, [3])
-    with pytest.raises(ValueError, match=r"got LogisticRegression\(max_iter=20\), which was an object in Python"):
+    with pytest.raises(
+        ValueError, match=r"got LogisticRegression\(max_iter=20\), which was an object in Python"
+    ):
         audit_again(folder)
-    assert audit_again(folder, estimator=LogisticRegression(max_iter=20), device="cpu").config["again"] == 1
+    assert (
+        audit_again(folder, estimator=LogisticRegression(max_iter=20), device="cpu").config["again"]
+        == 1
+    )
     table = pd.read_csv(path)
     table.loc[7, "digit"] = "a 1" if table.loc[7, "digit"] != "a 1" else "a 2"
     table.to_csv(path, index=False)
-    with pytest.raises(ValueError, match=r"it has changed: row 7 is another one\. Audit it without --again"):
+    with pytest.raises(
+        ValueError, match=r"it has changed: row 7 is another one\. Audit it without --again"
+    ):
         audit_again(folder, estimator=LogisticRegression())
     with pytest.raises(FileNotFoundError, match="a file or a folder to audit"):
         path.unlink()

@@ -1,4 +1,6 @@
-"""The quality of annotators: coverage of the intervals, advice, rows to label again by information, files, the line."""
+"""The quality of annotators: coverage of the intervals, advice, rows to label again by information,
+files, the line.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ def measured(votes: Votes, classes: int) -> AnnotatorQuality:
 
 @pytest.mark.parametrize("classes, per_row", [(3, 5), (2, 10), (3, 3)])
 def test_intervals_cover_the_truth(classes: int, per_row: int) -> None:
-    """Of 95 % intervals, 0.96 cover the accuracy on the rows that were labelled, as the simulation knows it.
+    """Of 95 % intervals, 0.96 cover the accuracy on the rows that were labelled, as the simulation
+    knows it.
 
-    Those of annotators with many labels are narrow, and cover it where the consensus of three labels a row errs, too.
+    Those of annotators with many labels are narrow, and cover it where the consensus of three
+    labels a row errs, too.
     """
     covered, widths, counts = [], [], []
     for seed in range(8):
@@ -61,12 +65,16 @@ def test_intervals_cover_the_truth(classes: int, per_row: int) -> None:
 
 
 def test_the_quality_of_a_known_truth_is_that_of_counting() -> None:
-    """With predictions that are certain and right, it is Jeffreys' interval of the share of right labels."""
+    """With predictions that are certain and right, it is Jeffreys' interval of the share of right
+    labels.
+    """
     from scipy.stats import beta
 
     random = np.random.default_rng(0)
     truth = np.arange(300) % 2
-    table = np.stack([np.where(random.random(300) < r, truth, 1 - truth) for r in (0.95, 0.8, 0.55)], 1)
+    table = np.stack(
+        [np.where(random.random(300) < r, truth, 1 - truth) for r in (0.95, 0.8, 0.55)], 1
+    )
     probs = torch.from_numpy(np.where(truth[:, None] == [0, 1], 1.0, 0.0))
     rows = VotedRows(Votes.of_table(table), 2, probs)
     quality = measure_quality(rows, fit_annotators(rows))
@@ -75,7 +83,9 @@ def test_the_quality_of_a_known_truth_is_that_of_counting() -> None:
     np.testing.assert_allclose(quality.high, beta.ppf(0.975, hits + 0.5, 300.5 - hits), atol=0.006)
     wrong = [(table[truth == k, 1] != k).sum() for k in (0, 1)]
     np.testing.assert_allclose(
-        quality.confusion[1], np.array([[150 - wrong[0], wrong[0]], [wrong[1], 150 - wrong[1]]]), atol=1
+        quality.confusion[1],
+        np.array([[150 - wrong[0], wrong[0]], [wrong[1], 150 - wrong[1]]]),
+        atol=1,
     )
 
 
@@ -90,21 +100,39 @@ def test_the_tabulated_posterior_is_that_of_the_likelihood() -> None:
     for i, a, label in zip(crowd.votes.row, crowd.votes.annotator, crowd.votes.label, strict=True):
         others = truth[i] / confusion[a, :, label]
         others /= others.sum()
-        errors = np.array([confusion[a, k, label] / (1 - confusion[a, k, k]) if k != label else 0 for k in range(3)])
+        errors = np.array(
+            [
+                confusion[a, k, label] / (1 - confusion[a, k, k]) if k != label else 0
+                for k in range(3)
+            ]
+        )
         certain = (others.max() - 1 / 3) / (1 - 1 / 3)
-        log_density[a] += certain * np.log(grid * others[label] + (1 - grid) * (others * errors).sum())
+        log_density[a] += certain * np.log(
+            grid * others[label] + (1 - grid) * (others * errors).sum()
+        )
     density = np.exp(log_density - log_density.max(1, keepdims=True))
-    np.testing.assert_allclose(_density(rows, fitted).numpy(), density / density.sum(1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(
+        _density(rows, fitted).numpy(), density / density.sum(1, keepdims=True), atol=1e-4
+    )
 
 
 def test_draws_of_confusions_are_from_the_posterior_of_counts() -> None:
-    """With predictions that are certain and right, P_a(· | k) is Dirichlet with the mean of the fit."""
+    """With predictions that are certain and right, P_a(· | k) is Dirichlet with the mean of the
+    fit.
+    """
     random, truth = np.random.default_rng(0), np.arange(400) % 2
-    table = np.stack([np.where(random.random(400) < r, truth, 1 - truth) for r in (0.95, 0.8, 0.6)], 1)
-    rows = VotedRows(Votes.of_table(table), 2, torch.from_numpy(np.where(truth[:, None] == [0, 1], 1.0, 0.0)))
+    table = np.stack(
+        [np.where(random.random(400) < r, truth, 1 - truth) for r in (0.95, 0.8, 0.6)], 1
+    )
+    rows = VotedRows(
+        Votes.of_table(table), 2, torch.from_numpy(np.where(truth[:, None] == [0, 1], 1.0, 0.0))
+    )
     fitted = fit_annotators(rows)
-    drawn = torch.stack([one.confusion for seed in range(12) for one in draw_annotators(rows, fitted, seed)])
-    p, weight = fitted.confusion, 200 + PER_CLASS * 2 * 1.5  # labels of a class, and those it starts with
+    drawn = torch.stack(
+        [one.confusion for seed in range(12) for one in draw_annotators(rows, fitted, seed)]
+    )
+    # labels of a class, and those it starts with
+    p, weight = fitted.confusion, 200 + PER_CLASS * 2 * 1.5
     expected = (p * (1 - p) / (weight + 1)).sqrt()
     torch.testing.assert_close(drawn.mean(0), p, atol=0.008, rtol=0)
     torch.testing.assert_close(drawn.std(0), expected, atol=0.005, rtol=0)
@@ -126,7 +154,9 @@ def test_predictions_for_training_rows_do_not_count_beside_votes() -> None:
 
 
 def crowd_with_habits() -> tuple[Votes, np.ndarray]:
-    """Six good annotators, one who takes bees for ants, one who answers at random, one with three labels."""
+    """Six good annotators, one who takes bees for ants, one who answers at random, one with three
+    labels.
+    """
     random, truth = np.random.default_rng(3), np.arange(300) % 3
     good = [np.where(random.random(300) < 0.9, truth, random.integers(0, 3, 300)) for _ in range(6)]
     habit = np.where((truth == 1) & (random.random(300) < 0.8), 0, truth)
@@ -140,7 +170,9 @@ def test_advice() -> None:
     advice = dict(zip(quality.names, quality.advice(["ant", "bee", "cat"]), strict=True))
     assert advice["random"] == CHANCE and advice["few"] == UNKNOWN
     assert advice["habit"] == f"{TRAIN} on 'bee', often labelled 'ant'"
-    assert not any(advice[name] in (CHANCE, UNKNOWN) or advice[name].startswith(TRAIN) for name in "abcdef")
+    assert not any(
+        advice[name] in (CHANCE, UNKNOWN) or advice[name].startswith(TRAIN) for name in "abcdef"
+    )
     table = quality.table(["ant", "bee", "cat"])
     assert table["annotator"].tolist()[:2] == ["random", "habit"]
     habit = table.set_index("annotator").loc["habit"]
@@ -174,7 +206,9 @@ def test_rows_to_label_again_are_those_of_the_largest_information() -> None:
     found = label_again(rows, fitted, quality, 25)
     order = sorted(range(300), key=lambda i: -best[i][0])[:25]
     assert {*found["row"].tolist()} == {*order}
-    np.testing.assert_allclose(found["gain"], [best[i][0] for i in found["row"]], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        found["gain"], [best[i][0] for i in found["row"]], rtol=1e-3, atol=1e-6
+    )
     assert found["annotator"].tolist() == [best[i][1] for i in found["row"]]
     assert not {*found["annotator"].tolist()} & {7}  # who answers at random
     shared = label_again(rows, fitted, quality, 25, most=5)
@@ -186,7 +220,9 @@ def report() -> tuple[LabelReport, np.ndarray]:
     votes, truth = crowd_with_habits()
     keep = np.random.default_rng(0).random(len(votes.row)) < 0.5
     names = np.array(votes.names)
-    lines = pd.DataFrame({"row": votes.row, "annotator": names[votes.annotator], "label": votes.label})[keep]
+    lines = pd.DataFrame(
+        {"row": votes.row, "annotator": names[votes.annotator], "label": votes.label}
+    )[keep]
     random = np.random.default_rng(1)
     probs = 0.2 + 0.4 * (truth[:, None] == np.arange(3)) + 0.3 * random.random((300, 3))
     return audit(pred_probs=probs / probs.sum(1, keepdims=True), annotations=lines), truth
@@ -197,13 +233,16 @@ def test_the_report(report: tuple[LabelReport, np.ndarray], tmp_path: Path) -> N
     files = found.save(tmp_path / "audit")
     assert {"annotators.csv", "label_again.csv", "votes.csv"} <= {file.name for file in files}
     classes = {"confuses": str, "with": str}
-    people = pd.read_csv(tmp_path / "audit" / "annotators.csv", dtype=classes, keep_default_na=False)
+    people = pd.read_csv(
+        tmp_path / "audit" / "annotators.csv", dtype=classes, keep_default_na=False
+    )
     pd.testing.assert_frame_equal(people, found.annotators, check_dtype=False)
     again = pd.read_csv(tmp_path / "audit" / "label_again.csv")
     assert len(again) == 100 and (again["gain"].diff().dropna() <= 1e-9).all()
     votes = pd.read_csv(tmp_path / "audit" / "votes.csv")
     voted = set(zip(votes["row"], votes["annotator"], strict=True))
-    assert not voted & set(zip(again["row"], again["annotator"], strict=True))  # nobody labels a row twice
+    # nobody labels a row twice
+    assert not voted & set(zip(again["row"], again["annotator"], strict=True))
     assert found.data.annotators is not None and len(votes) == len(found.data.annotators.row)
     issues = read_audit(tmp_path / "audit").issues
     consensus = issues["consensus_label"].astype(int).to_numpy()
@@ -221,12 +260,21 @@ def test_the_command_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     votes, truth = crowd_with_habits()
     np.save("p.npy", 0.2 + 0.4 * (truth[:, None] == np.arange(3)))
-    lines = pd.DataFrame({"row": votes.row, "annotator": np.array(votes.names)[votes.annotator], "label": votes.label})
+    lines = pd.DataFrame(
+        {
+            "row": votes.row,
+            "annotator": np.array(votes.names)[votes.annotator],
+            "label": votes.label,
+        }
+    )
     lines.to_csv("votes.csv", index=False)
     command = ["audit", "--pred-probs", "p.npy", "--annotations", "votes.csv"]
     shown = CliRunner().invoke(app, [*command, "--consensus", "dawid-skene"])
     assert shown.exit_code == 0, shown.output
-    assert "annotators: 9, " in shown.output and "1 no better than chance, 1 worse than the others" in shown.output
+    assert (
+        "annotators: 9, " in shown.output
+        and "1 no better than chance, 1 worse than the others" in shown.output
+    )
     assert Path("audit/annotators.csv").exists()
     wrong = CliRunner().invoke(app, [*command[:-1], "none.csv"])
     assert wrong.exit_code == 2 and "Expected annotations at" in wrong.output

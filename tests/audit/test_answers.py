@@ -1,4 +1,6 @@
-"""Rates of missing and added labels, and P(wrong): against simulated truth, another optimiser, and known rates."""
+"""Rates of missing and added labels, and P(wrong): against simulated truth, another optimiser, and
+known rates.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from noiseproof.audit.judge.answers import RATES, fit_answer_noise
 
 
 def simulated(rates: list[tuple[float, float]], sharpness: float, rows: int = 4000, seed: int = 0):
-    """True and given answers, P(true yes), and predictions of the given answers, which have errors, (N, K)."""
+    """True and given answers, P(true yes), and predictions of the given answers, which have errors,
+    (N, K).
+    """
     random = np.random.default_rng(seed)
     z = sharpness * random.normal(size=(rows, len(rates))) - 0.5
     q = 1 / (1 + np.exp(-z))
@@ -33,18 +37,23 @@ def exact(given: np.ndarray, q: np.ndarray, rates: list[tuple[float, float]]) ->
 def test_rates_and_probabilities_are_those_that_made_the_noise(rates: tuple[float, float]) -> None:
     true, given, q, p = simulated([rates] * 3, sharpness=6)
     noise = fit_answer_noise(given, p)
-    assert noise.transition[:, 1, 0] == pytest.approx([rates[0]] * 3, abs=0.05)  # a step of the grid
+    # a step of the grid
+    assert noise.transition[:, 1, 0] == pytest.approx([rates[0]] * 3, abs=0.05)
     assert noise.transition[:, 0, 1] == pytest.approx([rates[1]] * 3, abs=0.01)
     assert np.allclose(noise.transition.sum(2), 1)
     wrong = noise.wrong(given, p)
     assert np.abs(wrong - exact(given, q, [rates] * 3)).mean() < 0.04
     assert wrong.mean(0) == pytest.approx((true != given).mean(0), abs=0.03)
     low, high = noise.interval.T
-    assert (low - 0.01 <= (true != given).mean(0)).all() and ((true != given).mean(0) <= high + 0.01).all()
+    assert (low - 0.01 <= (true != given).mean(0)).all() and (
+        (true != given).mean(0) <= high + 0.01
+    ).all()
 
 
 def coverage(rates: tuple[float, float], rows: int, sharpness: float, seeds: range) -> float:
-    """How often the range of the share of wrong answers, of all questions as an audit reports it, has the truth."""
+    """How often the range of the share of wrong answers, of all questions as an audit reports it,
+    has the truth.
+    """
     hits = 0
     for seed in seeds:
         true, given, _, p = simulated([rates] * 5, sharpness, rows, seed)
@@ -60,7 +69,9 @@ ALL_RATES = [(0.3, 0.0), (0.15, 0.05), (0.05, 0.01), (0.0, 0.05), (0.0, 0.0)]
 
 @pytest.mark.parametrize("rates", ALL_RATES)
 @pytest.mark.parametrize(("rows", "sharpness"), [(500, 3.0), (2000, 3.0), (2000, 6.0)])
-def test_the_interval_of_the_rate_covers_it(rates: tuple[float, float], rows: int, sharpness: float) -> None:
+def test_the_interval_of_the_rate_covers_it(
+    rates: tuple[float, float], rows: int, sharpness: float
+) -> None:
     assert coverage(rates, rows, sharpness, range(5)) >= 0.8
 
 
@@ -108,17 +119,24 @@ def test_curves_have_the_largest_posterior() -> None:
     curves = judge._Curves.fit(bins, none)
     for c in (0, 40, 90, len(RATES) - 20):
         missing, added = RATES[c]
-        above, below = ((t + np.sqrt(t**2 + 4 * 0.005**2)) / 2 for t in (bins.p - added, 1 - missing - bins.p))
+        above, below = (
+            (t + np.sqrt(t**2 + 4 * 0.005**2)) / 2 for t in (bins.p - added, 1 - missing - bins.p)
+        )
         z = np.log(above / below)
 
-        def loss(at: np.ndarray, z: np.ndarray = z, missing: float = missing, added: float = added) -> float:
+        def loss(
+            at: np.ndarray, z: np.ndarray = z, missing: float = missing, added: float = added
+        ) -> float:
             q = 1 / (1 + np.exp(-(np.exp(at[0]) * z + at[1])))
             yes = added + (1 - missing - added) * q
             fit = (bins.yes * np.log(yes) + (bins.rows - bins.yes) * np.log(1 - yes)).sum()
             away = at[0] - np.log(1.3)
             return -fit + (away / (0.5 if away > 0 else 0.2)) ** 2 / 2 + at[1] ** 2 / 2
 
-        best = min((minimize(loss, (slope, 0.0), method="Nelder-Mead") for slope in (-0.5, 0.3)), key=lambda r: r.fun)
+        best = min(
+            (minimize(loss, (slope, 0.0), method="Nelder-Mead") for slope in (-0.5, 0.3)),
+            key=lambda r: r.fun,
+        )
         assert -curves.likelihood[c] == pytest.approx(best.fun, abs=0.01)
 
 
@@ -127,7 +145,9 @@ def test_the_order_of_rows_and_questions_does_not_matter() -> None:
     wrong = fit_answer_noise(given, p).wrong(given, p)
     rows, questions = np.random.default_rng(1).permutation(500), [2, 0, 1]
     other, others = given[rows][:, questions], p[rows][:, questions]
-    assert fit_answer_noise(other, others).wrong(other, others) == pytest.approx(wrong[rows][:, questions], abs=1e-6)
+    assert fit_answer_noise(other, others).wrong(other, others) == pytest.approx(
+        wrong[rows][:, questions], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])

@@ -39,7 +39,9 @@ from noiseproof.train import Diverged, Interrupted
 
 
 def write_decisions(folder: Path, *words: tuple[Any, ...]) -> None:
-    (folder / "decisions.csv").write_bytes(b"".join(map(to_line, (COLUMNS, *(Decision(*word) for word in words)))))
+    (folder / "decisions.csv").write_bytes(
+        b"".join(map(to_line, (COLUMNS, *(Decision(*word) for word in words))))
+    )
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -58,7 +60,7 @@ def snapshot(folder: Path) -> dict[str, str]:
     }
 
 
-# --- records by their bytes -------------------------------------------------------------------------------------------
+# --- records by their bytes -----------------------------------------------------------------------
 
 cells = st.text(st.sampled_from('ab",\n\r é;\t5'), max_size=5)
 tables = st.integers(2, 4).flatmap(
@@ -68,7 +70,12 @@ tables = st.integers(2, 4).flatmap(
 
 @settings(max_examples=150)
 @given(
-    tables, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.booleans(), st.sampled_from([",", "\t"]), st.data()
+    tables,
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([",", "\t"]),
+    st.data(),
 )
 def test_records_are_those_of_pandas_and_only_asked_cells_change(
     tmp_path_factory: pytest.TempPathFactory,
@@ -81,7 +88,11 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
 ) -> None:
     header = [f"c{k}" for k in range(len(rows[0]))]
     text = io.StringIO()
-    quoting = csv.QUOTE_ALL if data.draw(st.booleans()) or any("\r" in c or "\n" in c for r in rows for c in r) else 0
+    quoting = (
+        csv.QUOTE_ALL
+        if data.draw(st.booleans()) or any("\r" in c or "\n" in c for r in rows for c in r)
+        else 0
+    )
     out = csv.writer(text, delimiter=comma, lineterminator=end, quoting=quoting)
     for row in (header, *rows):
         out.writerow(row)
@@ -103,7 +114,8 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
     records.write(Changes({"c1": changes}), changed)
     path.write_bytes(changed.getvalue())
     assert [TextRecords(path)[i] for i in range(len(rows))] == [
-        [cell if k != 1 else changes.get(i, cell) for k, cell in enumerate(row)] for i, row in enumerate(rows)
+        [cell if k != 1 else changes.get(i, cell) for k, cell in enumerate(row)]
+        for i, row in enumerate(rows)
     ]
     if not changes:
         assert changed.getvalue() == raw
@@ -125,31 +137,34 @@ def test_lines_that_hold_next_to_nothing_are_counted_as_pandas_counts_them(
 
 def test_labels_alone_are_corrected_beside_a_row_without_one(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    pd.DataFrame({"y": ["b", None, *["a", "b"] * 19]}).to_csv(path, index=False)  # a gap is written as two quotes
+    # a gap is written as two quotes
+    pd.DataFrame({"y": ["b", None, *["a", "b"] * 19]}).to_csv(path, index=False)
     probs = np.eye(2)[[0, 0, *[0, 1] * 19]] * 0.8 + 0.1
     audit_rows(read_rows(path, label="y", pred_probs=probs)).save(tmp_path / "audit")
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert (tmp_path / "new.csv").read_text() == path.read_text().replace("b", "a", 1)
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 ODD = (
-    "\ufeffid;name,Kind,\"a \"\"quoted\"\" head\",n\r\n"
+    '\ufeffid;name,Kind,"a ""quoted"" head",n\r\n'
     'x1,cat,"1,5",007\r\n'
-    '\r\n'
+    "\r\n"
     'x2,"dog","two\r\nlines",1e3\r\n'
-    "x3,cat,5\" pipe,  spaced \r\n"
+    'x3,cat,5" pipe,  spaced \r\n'
     'x4,"c,at",,NA\r\n'
     "x5,dog,é,0.10"
-)  # fmt: skip
+)
 
 
 def odd_audit(root: Path, content: bytes, name: str) -> Path:
     (root / name).write_bytes(content)
     labels = ["cat", "dog", "cat", "c,at", "dog"]
     others = ["dog", "cat", "c,at", "dog", "cat"]
-    return write_audit(root / "audit", labels, others, issues=5, kind="table", data=root / name, label="Kind")
+    return write_audit(
+        root / "audit", labels, others, issues=5, kind="table", data=root / name, label="Kind"
+    )
 
 
 @pytest.mark.parametrize("name", ["odd.csv", "odd.csv.gz"])
@@ -157,14 +172,23 @@ def test_a_table_keeps_every_byte_but_the_label_cells(tmp_path: Path, name: str)
     raw = ODD.encode()
     folder = odd_audit(tmp_path, gzip.compress(raw) if name.endswith("gz") else raw, name)
     write_decisions(
-        folder, (0, 0, "cat", "accept", "dog"), (1, 1, "dog", "keep", "dog"), (2, 2, "cat", "other", "c,at"),
-        (3, 3, "c,at", "accept", "dog"), (4, 4, "dog", "accept", "cat"), (4, 4, "dog", "undo", ""),
-    )  # fmt: skip
+        folder,
+        (0, 0, "cat", "accept", "dog"),
+        (1, 1, "dog", "keep", "dog"),
+        (2, 2, "cat", "other", "c,at"),
+        (3, 3, "c,at", "accept", "dog"),
+        (4, 4, "dog", "accept", "cat"),
+        (4, 4, "dog", "undo", ""),
+    )
     before = (tmp_path / name).read_bytes()
     run("apply", folder, "--out", tmp_path / f"new{name[3:]}")
     written = (tmp_path / f"new{name[3:]}").read_bytes()
     corrected = gzip.decompress(written) if name.endswith("gz") else written
-    expected = ODD.replace("x1,cat", "x1,dog").replace("x3,cat", 'x3,"c,at"').replace('x4,"c,at"', 'x4,"dog"')
+    expected = (
+        ODD.replace("x1,cat", "x1,dog")
+        .replace("x3,cat", 'x3,"c,at"')
+        .replace('x4,"c,at"', 'x4,"dog"')
+    )
     assert corrected == expected.encode()
     assert (tmp_path / name).read_bytes() == before
 
@@ -172,9 +196,15 @@ def test_a_table_keeps_every_byte_but_the_label_cells(tmp_path: Path, name: str)
 def test_a_class_is_written_as_the_table_writes_it(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("y,x\n1.0,5\n2.0,6\n2,7\n2.0,8\n1.0,9\n")
     folder = write_audit(
-        tmp_path / "audit", ["1", "2", "2", "2", "1"], ["2", "1", "1", "1", "2"], issues=5, kind="table",
-        data=tmp_path / "t.csv", label="y", words=["1.0", "2.0", "2", "2.0", "1.0"],
-    )  # fmt: skip
+        tmp_path / "audit",
+        ["1", "2", "2", "2", "1"],
+        ["2", "1", "1", "1", "2"],
+        issues=5,
+        kind="table",
+        data=tmp_path / "t.csv",
+        label="y",
+        words=["1.0", "2.0", "2", "2.0", "1.0"],
+    )
     write_decisions(folder, (0, 0, "1", "accept", "2"), (2, 2, "2", "accept", "1"))
     run("apply", folder, "--out", tmp_path / "new.csv")
     assert (tmp_path / "new.csv").read_text() == "y,x\n2.0,5\n2.0,6\n1.0,7\n2.0,8\n1.0,9\n"
@@ -184,7 +214,9 @@ def test_a_class_is_written_as_the_table_writes_it(tmp_path: Path) -> None:
 def test_parquet_keeps_its_columns_and_types(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     values = {"words": ["a", "b", "a", "b"], "numbers": [1, 2, 1, 2], "gaps": [1.0, None, 1.0, 2.0]}
-    column: Any = pd.Series(values.get(kind, values["words"]), dtype="category" if kind == "categories" else None)
+    column: Any = pd.Series(
+        values.get(kind, values["words"]), dtype="category" if kind == "categories" else None
+    )
     dates = pd.date_range("2020-01-01", periods=4, tz="UTC")
     frame = pd.DataFrame({"when": dates, "y": column, "x": np.arange(4, dtype=np.float32)})
     frame.to_parquet(tmp_path / "t.parquet")
@@ -192,9 +224,15 @@ def test_parquet_keeps_its_columns_and_types(tmp_path: Path, kind: str) -> None:
     first, second = ("a", "b") if kind in ("words", "categories") else ("1", "2")
     labels = [first, second, first, second]
     folder = write_audit(
-        tmp_path / "audit", labels, labels[::-1], issues=4, kind="table", data=tmp_path / "t.parquet", label="y",
+        tmp_path / "audit",
+        labels,
+        labels[::-1],
+        issues=4,
+        kind="table",
+        data=tmp_path / "t.parquet",
+        label="y",
         words=words,
-    )  # fmt: skip
+    )
     if kind == "gaps":  # a row without a label is not audited
         lines = (folder / "issues.csv").read_text().splitlines(keepends=True)
         (folder / "issues.csv").write_text("".join([*lines[:2], *lines[3:]]))
@@ -207,26 +245,36 @@ def test_parquet_keeps_its_columns_and_types(tmp_path: Path, kind: str) -> None:
     run("apply", folder, "--out", tmp_path / "new.csv", code=2)
 
 
-# --- arrays -----------------------------------------------------------------------------------------------------------
+# --- arrays ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "labels",
     [
-        np.array([3, 5, 3, 5], dtype=np.uint8), np.array([3.0, 5.0, 3.0, 5.0], dtype=np.float32),
-        np.array(["a", "b", "a", "b"]), np.array([[3], [5], [3], [5]], dtype=np.int16),
+        np.array([3, 5, 3, 5], dtype=np.uint8),
+        np.array([3.0, 5.0, 3.0, 5.0], dtype=np.float32),
+        np.array(["a", "b", "a", "b"]),
+        np.array([[3], [5], [3], [5]], dtype=np.int16),
     ],
     ids=["bytes", "floats", "words", "a column"],
-)  # fmt: skip
+)
 def test_arrays_get_labels_of_the_same_kind(tmp_path: Path, labels: np.ndarray[Any, Any]) -> None:
     np.save(tmp_path / "y.npy", labels)
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     words = labels.ravel().astype(str).tolist()
     names = [str(int(float(word))) if word[0].isdigit() else word for word in words]
     folder = write_audit(
-        tmp_path / "audit", names, names[::-1], issues=4, kind="arrays", data=tmp_path / "x.npy",
-        labels=str(tmp_path / "y.npy"), words=words, classes=[*sorted(set(names)), "a longer name"], classes_named=True,
-    )  # fmt: skip
+        tmp_path / "audit",
+        names,
+        names[::-1],
+        issues=4,
+        kind="arrays",
+        data=tmp_path / "x.npy",
+        labels=str(tmp_path / "y.npy"),
+        words=words,
+        classes=[*sorted(set(names)), "a longer name"],
+        classes_named=True,
+    )
     write_decisions(folder, (0, 0, names[0], "accept", names[3]))
     run("apply", folder, "--out", tmp_path / "new.npy")
     found = np.load(tmp_path / "new.npy")
@@ -249,9 +297,15 @@ def test_labels_in_bytes_are_read_as_utf_8(tmp_path: Path, kind: str) -> None:
         pd.DataFrame({"y": labels}).to_parquet(data)
     where = {"data": None, "labels": str(data)} if kind == "array" else {"data": data, "label": "y"}
     folder = write_audit(
-        tmp_path / "audit", names, names[::-1], issues=4, kind="predictions" if kind == "array" else "table",
-        classes=["a", "bé", "ça"], classes_named=True, **where,
-    )  # fmt: skip
+        tmp_path / "audit",
+        names,
+        names[::-1],
+        issues=4,
+        kind="predictions" if kind == "array" else "table",
+        classes=["a", "bé", "ça"],
+        classes_named=True,
+        **where,
+    )
     write_decisions(folder, (0, 0, "a", "accept", "bé"), (1, 1, "bé", "other", "ça"))
     run("apply", folder, "--out", out)
     found = np.load(out) if kind == "array" else pd.read_parquet(out)["y"]
@@ -265,67 +319,102 @@ def test_dates_of_arrays_stay_dates(tmp_path: Path, unit: str) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     names = ["2020-01-01", "2021-05-05", "2020-01-01"]
     folder = write_audit(
-        tmp_path / "audit", names, names[::-1], issues=3, kind="arrays", data=tmp_path / "x.npy",
-        labels=str(tmp_path / "y.npy"), words=[*labels[:3].astype(str), ""], classes=[*names[:2], "2022-12-31"],
+        tmp_path / "audit",
+        names,
+        names[::-1],
+        issues=3,
+        kind="arrays",
+        data=tmp_path / "x.npy",
+        labels=str(tmp_path / "y.npy"),
+        words=[*labels[:3].astype(str), ""],
+        classes=[*names[:2], "2022-12-31"],
         classes_named=True,
-    )  # fmt: skip
-    write_decisions(folder, (0, 0, names[0], "accept", names[1]), (2, 2, names[2], "other", "2022-12-31"))
+    )
+    write_decisions(
+        folder, (0, 0, names[0], "accept", names[1]), (2, 2, names[2], "other", "2022-12-31")
+    )
     run("apply", folder, "--out", tmp_path / "new.npy")
     found = np.load(tmp_path / "new.npy")
     assert found.dtype == labels.dtype
     assert (
         found.astype(str).tolist()
-        == np.array(["2021-05-05", names[1], "2022-12-31", "NaT"], labels.dtype).astype(str).tolist()
+        == np.array(["2021-05-05", names[1], "2022-12-31", "NaT"], labels.dtype)
+        .astype(str)
+        .tolist()
     )
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def picture_audit(root: Path) -> Path:
-    for number, name in enumerate(("cat/1.png", "cat/2.png", "cat/sub/1.png", "dog/1.png", "dog/2.png")):
+    for number, name in enumerate(
+        ("cat/1.png", "cat/2.png", "cat/sub/1.png", "dog/1.png", "dog/2.png")
+    ):
         (root / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 20 * number, dtype=np.uint8)).save(root / "photos" / name)
     (root / "photos" / "cat" / "notes.txt").write_text("not a picture")
     labels = ["cat", "cat", "cat", "dog", "dog"]
     ids = ["cat/1.png", "cat/2.png", "cat/sub/1.png", "dog/1.png", "dog/2.png"]
     others = ["dog", "dog", "dog", "cat", "cat"]
-    return write_audit(root / "audit", labels, others, issues=5, kind="folder", data=root / "photos", ids=ids)
+    return write_audit(
+        root / "audit", labels, others, issues=5, kind="folder", data=root / "photos", ids=ids
+    )
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_pictures_move_to_the_folder_of_their_class_and_none_is_lost(tmp_path: Path, link: bool) -> None:
+def test_pictures_move_to_the_folder_of_their_class_and_none_is_lost(
+    tmp_path: Path, link: bool
+) -> None:
     folder = picture_audit(tmp_path)
     before = snapshot(tmp_path / "photos")
     write_decisions(
-        folder, (0, "cat/1.png", "cat", "accept", "dog"), (2, "cat/sub/1.png", "cat", "accept", "dog"),
+        folder,
+        (0, "cat/1.png", "cat", "accept", "dog"),
+        (2, "cat/sub/1.png", "cat", "accept", "dog"),
         (4, "dog/2.png", "dog", "accept", "cat"),
-    )  # fmt: skip
+    )
     run("apply", folder, "--out", tmp_path / "new", *(["--link"] if link else []))
     moved = {
-        "cat/1.png": "dog/1-from-cat.png", "cat/sub/1.png": "dog/sub/1.png", "dog/2.png": "cat/2-from-dog.png",
-    }  # fmt: skip
-    assert snapshot(tmp_path / "new") == {moved.get(name, name): content for name, content in before.items()}
+        "cat/1.png": "dog/1-from-cat.png",
+        "cat/sub/1.png": "dog/sub/1.png",
+        "dog/2.png": "cat/2-from-dog.png",
+    }
+    assert snapshot(tmp_path / "new") == {
+        moved.get(name, name): content for name, content in before.items()
+    }
     assert snapshot(tmp_path / "photos") == before
     assert all(path.is_symlink() == link for path in (tmp_path / "new").rglob("*.png"))
     assert not (tmp_path / "new.part").exists()
 
 
 def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> None:
-    names = sorted(map(str, range(11)))  # 0, 1, 10, 2 …: torchvision's order, of the columns of its models
+    # 0, 1, 10, 2 …: torchvision's order, of the columns of its models
+    names = sorted(map(str, range(11)))
     shown = [name for name in names for _ in range(6)]
     p = 0.89 * np.eye(11)[[names.index(name) for name in shown]] + 0.01
     p[7] = 0.89 * np.eye(11)[names.index("10")] + 0.01  # the second picture among the ones is a ten
     np.save(tmp_path / "p.npy", p)
     for i, name in enumerate(shown):
         (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), i, dtype=np.uint8)).save(tmp_path / "photos" / name / f"{i:02d}.png")
+        Image.fromarray(np.full((8, 8), i, dtype=np.uint8)).save(
+            tmp_path / "photos" / name / f"{i:02d}.png"
+        )
     before = snapshot(tmp_path / "photos")
-    command = ("audit", tmp_path / "photos", "--pred-probs", tmp_path / "p.npy", "--out", tmp_path / "audit")
+    command = (
+        "audit",
+        tmp_path / "photos",
+        "--pred-probs",
+        tmp_path / "p.npy",
+        "--out",
+        tmp_path / "audit",
+    )
     assert "with --classes" in run(*command, code=2)
     run(*command, "--classes", ",".join(names))
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new")
-    assert snapshot(tmp_path / "new") == {{"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()}
+    assert snapshot(tmp_path / "new") == {
+        {"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()
+    }
 
 
 def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
@@ -336,24 +425,30 @@ def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
     for options in ((), ("--link",)):
         out = tmp_path / f"new{len(options)}"
         run("apply", folder, "--out", out, *options)
-        assert snapshot(out) == {{"cat/2.png": "dog/2-from-cat.png"}.get(k, k): v for k, v in before.items()}
+        assert snapshot(out) == {
+            {"cat/2.png": "dog/2-from-cat.png"}.get(k, k): v for k, v in before.items()
+        }
         assert not (out / "cat" / "9.png").is_symlink()
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_nothing_is_written_over_and_the_original_is_never_touched(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
     write_decisions(folder, (0, 0, "cat", "accept", "dog"))
     before = snapshot(tmp_path)
-    assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "animals.csv", code=2)
+    assert "exists. Choose another" in run(
+        "apply", folder, "--out", tmp_path / "animals.csv", code=2
+    )
     (tmp_path / "link.csv").symlink_to(tmp_path / "gone.csv")
     assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "link.csv", code=2)
     assert "Expected a .csv" in run("apply", folder, "--out", tmp_path / "new.tsv", code=2)
     assert "no such" not in run("apply", folder, "--out", tmp_path / "new.csv")
     assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
-    assert {name: content for name, content in snapshot(tmp_path).items() if name != "new.csv"} == before
+    assert {
+        name: content for name, content in snapshot(tmp_path).items() if name != "new.csv"
+    } == before
     pictures = picture_audit(tmp_path / "more")
     write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
     inside = tmp_path / "more" / "photos" / "new"
@@ -374,14 +469,20 @@ def test_data_that_changed_since_the_audit_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "new.csv").exists()
     pictures = picture_audit(tmp_path / "more")
     write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
-    Image.fromarray(np.full((8, 8), 99, dtype=np.uint8)).save(tmp_path / "more" / "photos" / "cat" / "1.png")
+    Image.fromarray(np.full((8, 8), 99, dtype=np.uint8)).save(
+        tmp_path / "more" / "photos" / "cat" / "1.png"
+    )
     assert "Audit the data again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
-def test_a_table_in_another_order_is_followed_and_one_without_its_ids_refused(tmp_path: Path, kind: str) -> None:
-    frame = pd.DataFrame({"id": pd.date_range("2020-01-01", periods=6), "x": [1, 2, 3, 4, 5, 6], "y": list("aaabbb")})
+def test_a_table_in_another_order_is_followed_and_one_without_its_ids_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    frame = pd.DataFrame(
+        {"id": pd.date_range("2020-01-01", periods=6), "x": [1, 2, 3, 4, 5, 6], "y": list("aaabbb")}
+    )
     path, out = tmp_path / f"t.{kind}", tmp_path / f"new.{kind}"
 
     def write(table: pd.DataFrame) -> None:
@@ -399,10 +500,15 @@ def test_a_table_in_another_order_is_followed_and_one_without_its_ids_refused(tm
     write(frame)
     probs = np.array([[0.1, 0.9]] + [[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 3)
     folder = tmp_path / "audit"
-    audit_rows(read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)).save(folder)
+    audit_rows(
+        read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)
+    ).save(folder)
     assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {0: "b"}
     swapped, without_id = frame.iloc[[2, 1, 0, 3, 4, 5]], frame.drop(columns="id")
-    for other, words in ((frame.replace({"x": {6: 7}}), "Audit the data again"), (without_id, "column 'id'")):
+    for other, words in (
+        (frame.replace({"x": {6: 7}}), "Audit the data again"),
+        (without_id, "column 'id'"),
+    ):
         with pytest.raises(ValueError, match=words):
             apply(other)
         assert not out.exists()
@@ -419,7 +525,10 @@ def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
         (999, "999", "cat", "accept", "dog"),
         (0, "0", "cat", "accept", "bird"),
     ):
-        with pytest.raises(BadDecisions, match=r"another audit: name its folder, or other decisions with --decisions"):
+        with pytest.raises(
+            BadDecisions,
+            match=r"another audit: name its folder, or other decisions with --decisions",
+        ):
             corrections(audit, {word[0]: Decision(*word)})  # type: ignore[arg-type]
     with pytest.raises(BadDecisions, match="Expected a label"):
         corrections(audit, {0: Decision(0, "0", "cat", "accept", "")})
@@ -434,17 +543,26 @@ def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
 def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=12, issues=6)
     audit = read_audit(folder)
-    write_decisions(folder, (0, 0, "cat", "keep", "cat"), (1, 1, "dog", "other", "owl"), (2, 2, "fox", "skip", ""))
+    write_decisions(
+        folder,
+        (0, 0, "cat", "keep", "cat"),
+        (1, 1, "dog", "other", "owl"),
+        (2, 2, "fox", "skip", ""),
+    )
     found = corrections(audit, read_decisions(folder / "decisions.csv"), accept_all=True, yes=True)
     suggested = audit.issues.set_index("row")["suggested_label"]
-    assert found == {1: "owl", 3: suggested[3], 4: suggested[4]}  # 5 is right with 6/13, its suggestion with 3/4·7/13
+    # 5 is right with 6/13, its suggestion with 3/4·7/13
+    assert found == {1: "owl", 3: suggested[3], 4: suggested[4]}
     assert corrections(audit, read_decisions(folder / "decisions.csv")) == {1: "owl"}
 
 
 def test_accept_all_leaves_labels_that_are_likelier_right(tmp_path: Path) -> None:
-    folder = write_table_audit(tmp_path, rows=12, issues=10)  # of quality 1/13 … 10/13, suggestions 3/4 of the rest
+    # of quality 1/13 … 10/13, suggestions 3/4 of the rest
+    folder = write_table_audit(tmp_path, rows=12, issues=10)
     suggested = read_audit(folder).issues.set_index("row")["suggested_label"]
-    assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {row: suggested[row] for row in range(5)}
+    assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {
+        row: suggested[row] for row in range(5)
+    }
     shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert "changed: 5 of 12 labels" in shown
     left = "left as they are: 5 issues whose suggestion is no more likely right than the label"
@@ -470,10 +588,14 @@ def test_accept_all_mends_more_than_accepting_every_issue_would(tmp_path: Path) 
     all_mended = given.copy()
     all_mended[issues] = 1 - given[issues]
     assert (mended != true).sum() < (all_mended != true).sum() < (given != true).sum()
-    assert ((given != true)[changed]).mean() > 0.5 > ((given != true)[np.setdiff1d(issues, changed)]).mean()
+    assert (
+        ((given != true)[changed]).mean()
+        > 0.5
+        > ((given != true)[np.setdiff1d(issues, changed)]).mean()
+    )
 
 
-# --- what was audited in memory ---------------------------------------------------------------------------------------
+# --- what was audited in memory -------------------------------------------------------------------
 
 
 def audit_frame(frame: pd.DataFrame, folder: Path) -> None:
@@ -482,15 +604,20 @@ def audit_frame(frame: pd.DataFrame, folder: Path) -> None:
     audit_rows(read_rows(frame, label="y", pred_probs=np.eye(2)[classes] * 0.8 + 0.1)).save(folder)
 
 
-@pytest.mark.parametrize("dtype", ["object", "string", "category", "int32", "float32", "Int64", "gaps"])
+@pytest.mark.parametrize(
+    "dtype", ["object", "string", "category", "int32", "float32", "Int64", "gaps"]
+)
 def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) -> None:
     cells: Any = ("a", "b") if dtype in ("object", "string", "category") else (0, 1)
-    column = pd.Series([cells[i % 2 if i else 1] for i in range(40)], dtype="float64" if dtype == "gaps" else dtype)
+    column = pd.Series(
+        [cells[i % 2 if i else 1] for i in range(40)], dtype="float64" if dtype == "gaps" else dtype
+    )
     if dtype == "gaps":
         column[7] = np.nan
     mended = column.copy()
     mended[0] = cells[0]
-    frame = pd.DataFrame({"x": np.arange(40.0), "y": column}).set_axis([5] * 20 + [6] * 20)  # an index that repeats
+    # an index that repeats
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": column}).set_axis([5] * 20 + [6] * 20)
     before = frame.copy()
     audit_frame(frame, tmp_path / "audit")
     write_decisions(tmp_path / "audit", (0, 0, cells[1], "accept", cells[0]))
@@ -498,11 +625,15 @@ def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) ->
     pd.testing.assert_frame_equal(found, before.assign(y=mended.set_axis(before.index)))
     pd.testing.assert_frame_equal(frame, before)
     (tmp_path / "audit" / "decisions.csv").unlink()
-    pd.testing.assert_frame_equal(corrected(tmp_path / "audit", frame, accept_all=True, yes=True), found)
+    pd.testing.assert_frame_equal(
+        corrected(tmp_path / "audit", frame, accept_all=True, yes=True), found
+    )
 
 
 def test_truth_values_among_numbers_keep_their_spelling(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Series([True, *[True, 0] * 19, True], dtype=object)})
+    frame = pd.DataFrame(
+        {"x": np.arange(40.0), "y": pd.Series([True, *[True, 0] * 19, True], dtype=object)}
+    )
     probs = np.eye(2)[[0, *[1, 0] * 19, 1]] * 0.8 + 0.1
     audit_rows(read_rows(frame, label="y", pred_probs=probs)).save(tmp_path / "audit")
     found = corrected(tmp_path / "audit", frame, accept_all=True, yes=True)["y"].tolist()
@@ -513,26 +644,38 @@ def test_truth_values_among_numbers_keep_their_spelling(tmp_path: Path) -> None:
 def test_a_category_that_no_row_has_becomes_one(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Categorical(["a", "b"] * 20)})
     probs = np.eye(3)[[0, 1] * 20] * 0.7 + 0.1
-    audit_rows(read_rows(frame, label="y", classes=["a", "b", "c"], pred_probs=probs)).save(tmp_path / "audit")
+    audit_rows(read_rows(frame, label="y", classes=["a", "b", "c"], pred_probs=probs)).save(
+        tmp_path / "audit"
+    )
     write_decisions(tmp_path / "audit", (1, 1, "b", "other", "c"))
     found = corrected(tmp_path / "audit", frame)["y"]
-    assert found.tolist() == ["a", "c", *["a", "b"] * 19] and found.cat.categories.tolist() == ["a", "b", "c"]
+    assert found.tolist() == ["a", "c", *["a", "b"] * 19] and found.cat.categories.tolist() == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
-def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(tmp_path: Path) -> None:
+def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(
+    tmp_path: Path,
+) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": ["b", "b", *["a", "b"] * 19]})
     audit_frame(frame, tmp_path / "audit")
     with pytest.raises(FileNotFoundError, match="Expected decisions in"):
         corrected(tmp_path / "audit", frame)
     for other in (frame[1:], frame.assign(x=0), frame.assign(y="a")):
-        with pytest.raises(ValueError, match="that were audited in memory, they or their order have changed since"):
+        with pytest.raises(
+            ValueError, match="that were audited in memory, they or their order have changed since"
+        ):
             corrected(tmp_path / "audit", other, accept_all=True, yes=True)
     with pytest.raises(ValueError, match="its column 'y', got x"):
         corrected(tmp_path / "audit", frame[["x"]], accept_all=True, yes=True)
     for options in ((), ("--retrain",)):
         refused = run("apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2)
         assert f"`noiseproof.audit.corrected('{tmp_path / 'audit'}', data)`" in refused
-    assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+    assert (
+        "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+    )
 
 
 def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path) -> None:
@@ -541,7 +684,9 @@ def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path)
     given = true.copy()
     given[0] = 1
     probs = np.eye(2)[true] * 0.8 + 0.1
-    audit_rows(read_rows(tmp_path / "x.npy", labels=given, pred_probs=probs)).save(tmp_path / "audit")
+    audit_rows(read_rows(tmp_path / "x.npy", labels=given, pred_probs=probs)).save(
+        tmp_path / "audit"
+    )
     assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", "--yes", code=2)
     assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
     with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
@@ -553,11 +698,17 @@ def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
     given = true.copy()
     given[0] = 1
     x = random.normal(size=(40, 2)) + 4 * true[:, None]
-    audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(tmp_path / "audit")
+    audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(
+        tmp_path / "audit"
+    )
     assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
     for options in ((), ("--retrain",)):
-        assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2)
-    assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+        assert "audit.corrected" in run(
+            "apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2
+        )
+    assert (
+        "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+    )
 
 
 def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
@@ -567,54 +718,91 @@ def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", random.normal(size=(60, 3)) + 4 * true[:, None])
     np.save(tmp_path / "y.npy", np.array(["cat", "dog"])[given])
     run(
-        "audit", "--labels", tmp_path / "y.npy", "--embeddings", tmp_path / "x.npy", "--fast", "--epochs", 5,
-        "--out", tmp_path / "audit",
-    )  # fmt: skip
+        "audit",
+        "--labels",
+        tmp_path / "y.npy",
+        "--embeddings",
+        tmp_path / "x.npy",
+        "--fast",
+        "--epochs",
+        5,
+        "--out",
+        tmp_path / "audit",
+    )
     options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist() == np.array(["cat", "dog"])[true].tolist()
 
 
-# --- before and after -------------------------------------------------------------------------------------------------
+# --- before and after -----------------------------------------------------------------------------
 
 
 def noisy_audit(root: Path, **config: Any) -> tuple[Path, list[str], list[str]]:
-    """Three clouds of points, a third of whose labels are wrong, and an audit that found them all."""
+    """Three clouds of points, a third of whose labels are wrong, and an audit that found them
+    all.
+    """
     random = np.random.default_rng(0)
     true = np.repeat(np.arange(3), 100)
     x = random.normal(size=(300, 4)) + 3 * np.eye(3, 4)[true]
     wrong = random.permutation(300)[:100]
     given = true.copy()
     given[wrong] = (true[wrong] + 1) % 3
-    order = np.concatenate([wrong, np.setdiff1d(np.arange(300), wrong)])  # issues come first in a handmade audit
+    # issues come first in a handmade audit
+    order = np.concatenate([wrong, np.setdiff1d(np.arange(300), wrong)])
     x, true, given = x[order], true[order], given[order]
     names = np.array(["a", "b", "c"])
-    table = pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given], sure=["no"] * 100 + ["yes"] * 200)
+    table = pd.DataFrame(x, columns=list("pqrs")).assign(
+        kind=names[given], sure=["no"] * 100 + ["yes"] * 200
+    )
     root.mkdir(parents=True, exist_ok=True)
     table.to_csv(root / "t.csv", index=False)
     suggested = np.where(given == true, (given + 1) % 3, true)
     folder = write_audit(
-        root / "audit", names[given].tolist(), names[suggested].tolist(), issues=100, kind="table",
-        data=root / "t.csv", label="kind", model="mlp:hidden=[16]", method="ce", epochs=20, ignore=["sure"], **config,
-    )  # fmt: skip
+        root / "audit",
+        names[given].tolist(),
+        names[suggested].tolist(),
+        issues=100,
+        kind="table",
+        data=root / "t.csv",
+        label="kind",
+        model="mlp:hidden=[16]",
+        method="ce",
+        epochs=20,
+        ignore=["sure"],
+        **config,
+    )
     return folder, names[given].tolist(), names[true].tolist()
 
 
-def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(tmp_path: Path) -> None:
+def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(
+    tmp_path: Path,
+) -> None:
     folder, given, true = noisy_audit(tmp_path)
     audit = read_audit(folder)
     changes = corrections(audit, {}, accept_all=True, yes=True)
     assert [changes.get(row, label) for row, label in enumerate(given)] == true
     found = plan_retraining(audit, changes, {}, seed=0).run()
-    assert found == plan_retraining(audit, changes, {}, seed=0).run()  # the same seed, the same numbers
-    held = hold_out(audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0)
+    # the same seed, the same numbers
+    assert found == plan_retraining(audit, changes, {}, seed=0).run()
+    held = hold_out(
+        audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0
+    )
     assert found.held_rows == held.sum() == 300 - found.train_rows and 54 <= held.sum() <= 66
     assert found.changed == sum(1 for row in changes if not held[row])
     assert found.after > 0.9 > found.before > found.before_by_given
     assert found.interval[0] < found.after - found.before < found.interval[1]
     assert found.warning is not None and f"{held.sum()} held-out labels" in found.warning
     shown = json.loads(
-        run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", "--json")
+        run(
+            "apply",
+            folder,
+            "--accept-all",
+            "--yes",
+            "--out",
+            tmp_path / "new.csv",
+            "--retrain",
+            "--json",
+        )
     )
     assert shown["changed"] == 100 and shown["retrain"]["after"] == found.after
     assert pd.read_csv(tmp_path / "new.csv")["kind"].tolist() == true
@@ -626,14 +814,36 @@ def test_an_estimator_is_compared_on_the_same_rows(tmp_path: Path) -> None:
     changes = corrections(audit, {}, accept_all=True, yes=True)
     plan = plan_retraining(audit, changes, {}, estimator=KNeighborsClassifier(1), seed=0)
     labels = np.array([ord(label) - 97 for label in true])
-    right = KNeighborsClassifier(1).fit(plan.x[~plan.held], labels[~plan.held]).predict(plan.x[plan.held])
+    right = (
+        KNeighborsClassifier(1)
+        .fit(plan.x[~plan.held], labels[~plan.held])
+        .predict(plan.x[plan.held])
+    )
     comparison = plan.run()
-    assert comparison.method == "KNeighborsClassifier" and comparison.after == (right == labels[plan.held]).mean() > 0.9
-    assert comparison.before < 0.8 and comparison.held_rows == plan_retraining(audit, changes, {}).run().held_rows
-    options = ("--accept-all", "--yes", "--retrain", "--json", "--estimator", "sklearn.neighbors:KNeighborsClassifier")
+    assert (
+        comparison.method == "KNeighborsClassifier"
+        and comparison.after == (right == labels[plan.held]).mean() > 0.9
+    )
+    assert (
+        comparison.before < 0.8
+        and comparison.held_rows == plan_retraining(audit, changes, {}).run().held_rows
+    )
+    options = (
+        "--accept-all",
+        "--yes",
+        "--retrain",
+        "--json",
+        "--estimator",
+        "sklearn.neighbors:KNeighborsClassifier",
+    )
     shown = json.loads(run("apply", folder, "--out", tmp_path / "new.csv", *options))
-    five = plan_retraining(audit, changes, {}, estimator="sklearn.neighbors:KNeighborsClassifier").run()
-    assert shown["retrain"]["after"] == five.after and shown["retrain"]["method"] == "KNeighborsClassifier"
+    five = plan_retraining(
+        audit, changes, {}, estimator="sklearn.neighbors:KNeighborsClassifier"
+    ).run()
+    assert (
+        shown["retrain"]["after"] == five.after
+        and shown["retrain"]["method"] == "KNeighborsClassifier"
+    )
 
 
 def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
@@ -641,7 +851,9 @@ def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
     audit = read_audit(folder)
-    found = plan_retraining(audit, corrections(audit, {}, accept_all=True, yes=True), {}, epochs=5).run()
+    found = plan_retraining(
+        audit, corrections(audit, {}, accept_all=True, yes=True), {}, epochs=5
+    ).run()
     near = sum(row % 7 == 0 for row in range(100))  # near-duplicates of rows that are held out
     assert (found.train_rows, found.held_rows, found.warning) == (100 - near, 200, None)
     assert found.before == found.before_by_given  # their labels did not change
@@ -651,16 +863,24 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
     random, y = np.random.default_rng(0), np.arange(60) % 2
     x = random.normal(size=(60, 3)) + 3 * y[:, None]
     rows = pd.DataFrame(x, columns=list("pqr")).assign(y=y, who=np.arange(60), ok="no")
-    trusted = pd.concat([
-        rows[:10].assign(who=range(100, 110)), rows[10:20].assign(p=random.normal(size=10)),  # copies; the same people
-    ]).assign(ok="yes")  # fmt: skip
+    trusted = pd.concat(
+        [
+            # copies; the same people
+            rows[:10].assign(who=range(100, 110)),
+            rows[10:20].assign(p=random.normal(size=10)),
+        ]
+    ).assign(ok="yes")
     for kind in ("column", "table"):
         path = tmp_path / f"{kind}.csv"
         (rows if kind == "table" else pd.concat([rows, trusted])).to_csv(path, index=False)
         trusted.to_csv(tmp_path / "trusted.csv", index=False)
         known = "ok" if kind == "column" else str(tmp_path / "trusted.csv")
         ignore = [] if kind == "column" else ["ok"]
-        found = audit_rows(read_rows(path, label="y", group="who", trusted=known, ignore=ignore), mode="fast", epochs=2)
+        found = audit_rows(
+            read_rows(path, label="y", group="who", trusted=known, ignore=ignore),
+            mode="fast",
+            epochs=2,
+        )
         found.save(tmp_path / kind)
         audit = read_audit(tmp_path / kind)
         plan = plan_retraining(audit, {}, {}, epochs=1)
@@ -668,8 +888,12 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
         seen = {tuple(row) for row in plan.x[~plan.held].tolist()}
         assert not seen & {tuple(row) for row in plan.x[plan.held].tolist()}
         assert plan.run().train_rows == 40
-    rows[:20].assign(ok=["yes", "no"] * 10, who=np.arange(20) // 2, y=np.arange(20) // 2 % 2).to_csv(path, index=False)
-    audit_rows(read_rows(path, label="y", group="who", trusted="ok"), mode="fast", epochs=2).save(tmp_path / "pairs")
+    rows[:20].assign(
+        ok=["yes", "no"] * 10, who=np.arange(20) // 2, y=np.arange(20) // 2 % 2
+    ).to_csv(path, index=False)
+    audit_rows(read_rows(path, label="y", group="who", trusted="ok"), mode="fast", epochs=2).save(
+        tmp_path / "pairs"
+    )
     with pytest.raises(ValueError, match="only copies of these and rows of their groups"):
         plan_retraining(read_audit(tmp_path / "pairs"), {}, {})
 
@@ -677,7 +901,9 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
 def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
     folder, given, _ = noisy_audit(tmp_path)
     audit = read_audit(folder)
-    held = hold_out(audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0)
+    held = hold_out(
+        audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0
+    )
     copies = audit.issues.loc[audit.issues["duplicate_group"] != "", "row"].to_numpy()
     assert len(copies) > 30 and len(set(held[copies])) == 1
 
@@ -686,7 +912,10 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
     folder, _, _ = noisy_audit(tmp_path)
     write_decisions(folder)
     shown = run("apply", folder, "--out", tmp_path / "same.csv", "--retrain")
-    assert "no label changed" in shown and (tmp_path / "same.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+    assert (
+        "no label changed" in shown
+        and (tmp_path / "same.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+    )
     shown = run(
         "apply",
         folder,
@@ -700,14 +929,28 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
         "--method",
         "gce",
     )
-    for words in ("changed: 100 of 300 labels", "gce on 241 rows", "given labels", "95 % interval", "warning:"):
+    for words in (
+        "changed: 100 of 300 labels",
+        "gce on 241 rows",
+        "given labels",
+        "95 % interval",
+        "warning:",
+    ):
         assert words in shown
     predictions = write_audit(
-        tmp_path / "p", ["a", "b"], ["b", "a"], issues=2, kind="predictions", data=None, labels=str(tmp_path / "y.npy")
+        tmp_path / "p",
+        ["a", "b"],
+        ["b", "a"],
+        issues=2,
+        kind="predictions",
+        data=None,
+        labels=str(tmp_path / "y.npy"),
     )
     np.save(tmp_path / "y.npy", np.array(["a", "b"]))
     out = tmp_path / "new.npy"
-    assert "predictions only" in run("apply", predictions, "--accept-all", "--yes", "--out", out, "--retrain", code=2)
+    assert "predictions only" in run(
+        "apply", predictions, "--accept-all", "--yes", "--out", out, "--retrain", code=2
+    )
     assert not out.exists()  # nothing is written for a comparison that cannot be made
 
 
@@ -731,12 +974,24 @@ def test_a_retraining_that_cannot_begin_is_refused_before_anything_is_written(
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"model": "resnet18"}))
     before = snapshot(tmp_path)
-    shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", *options, code=2)
+    shown = run(
+        "apply",
+        folder,
+        "--accept-all",
+        "--yes",
+        "--out",
+        tmp_path / "new.csv",
+        "--retrain",
+        *options,
+        code=2,
+    )
     assert words in shown and "is written" not in shown
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("error, code", [(Diverged("Loss is nan."), 3), (Interrupted(""), 130), (OSError("full"), 2)])
+@pytest.mark.parametrize(
+    "error, code", [(Diverged("Loss is nan."), 3), (Interrupted(""), 130), (OSError("full"), 2)]
+)
 def test_a_retraining_that_fails_later_says_what_was_written(
     error: Exception, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -751,7 +1006,10 @@ def test_a_retraining_that_fails_later_says_what_was_written(
     result = CliRunner().invoke(app, ["apply", str(folder), *options])
     assert (result.exit_code, result.stdout) == (code, "")
     said, why = result.stderr.splitlines()
-    assert said == f"noiseproof: The corrected data is written to {new}; the retraining is not finished."
+    assert (
+        said
+        == f"noiseproof: The corrected data is written to {new}; the retraining is not finished."
+    )
     assert why == f"noiseproof: {error if code != 130 else 'Stopped.'}"
     assert pd.read_csv(new)["kind"].tolist() == true
 
@@ -760,7 +1018,17 @@ def test_a_retraining_that_was_stopped_goes_on_with_what_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _, _ = noisy_audit(tmp_path)
-    command = ("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 1)
+    command = (
+        "apply",
+        folder,
+        "--accept-all",
+        "--yes",
+        "--out",
+        tmp_path / "new.csv",
+        "--retrain",
+        "--epochs",
+        1,
+    )
 
     def stop(*_: Any) -> Any:
         raise Interrupted("")
@@ -779,7 +1047,9 @@ def test_a_retraining_that_was_stopped_goes_on_with_what_is_written(
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_pictures_that_are_written_already_are_known_by_their_bytes(tmp_path: Path, link: bool) -> None:
+def test_pictures_that_are_written_already_are_known_by_their_bytes(
+    tmp_path: Path, link: bool
+) -> None:
     audit, new = read_audit(picture_audit(tmp_path)), tmp_path / "new"
     write_corrected(audit, {0: "dog"}, new, link=link)
     before = snapshot(new)
@@ -794,7 +1064,9 @@ def test_pictures_that_are_written_already_are_known_by_their_bytes(tmp_path: Pa
         write_corrected(audit, {0: "dog"}, new, link=link, same_ok=True)
 
 
-def test_without_out_the_copy_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_the_copy_is_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -804,7 +1076,9 @@ def test_without_out_the_copy_is_in_the_current_folder(tmp_path: Path, monkeypat
     assert snapshot(tmp_path).keys() - before.keys() == {"here/corrected.csv"}
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_table_audit(tmp_path)
     write_decisions(folder, (0, 0, "cat", "accept", "dog"))
 
@@ -836,10 +1110,14 @@ app(["apply", sys.argv[1], "--out", sys.argv[2]])
 """
 
 
-def test_an_apply_killed_while_it_writes_leaves_no_half_table_under_the_name(tmp_path: Path) -> None:
+def test_an_apply_killed_while_it_writes_leaves_no_half_table_under_the_name(
+    tmp_path: Path,
+) -> None:
     folder, out = write_table_audit(tmp_path), tmp_path / "new.csv"
     write_decisions(folder, (0, 0, "cat", "accept", "dog"))
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(out)], capture_output=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder), str(out)], capture_output=True
+    )
     assert killed.returncode == -signal.SIGKILL and not out.exists()
     run("apply", folder, "--out", out)
     assert pd.read_csv(out)["kind"][0] == "dog" and len(pd.read_csv(out)) == 220
@@ -854,7 +1132,10 @@ def test_what_a_killed_apply_left_is_removed_by_the_next(tmp_path: Path) -> None
     assert "another process writes it" in said and (tmp_path / "new.part").exists()
     held.release()
     run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new")
-    assert not (tmp_path / "new.part").exists() and not (tmp_path / "new" / "cat" / "left.png").exists()
+    assert (
+        not (tmp_path / "new.part").exists()
+        and not (tmp_path / "new" / "cat" / "left.png").exists()
+    )
     assert not (tmp_path / ".new.lock").exists()
 
 
@@ -866,7 +1147,9 @@ def test_files_that_killed_applies_left_are_removed_by_the_next(tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
         (tmp_path / f".new.csv.{running.pid}.part").write_text("half")
         run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
-        assert [path.name for path in tmp_path.glob(".new.csv*")] == [f".new.csv.{running.pid}.part"]
+        assert [path.name for path in tmp_path.glob(".new.csv*")] == [
+            f".new.csv.{running.pid}.part"
+        ]
 
 
 def test_links_out_of_the_folder_stay_links(tmp_path: Path) -> None:
@@ -886,7 +1169,17 @@ def test_links_out_of_the_folder_stay_links(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "cat" / "notes-again.txt").read_text() == "not a picture"
 
 
-FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "'=quoted", "plain", "-1", "1e5", "\tx"]
+FORMULAS = [
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(1)",
+    "'=quoted",
+    "plain",
+    "-1",
+    "1e5",
+    "\tx",
+]
 
 
 def test_cells_for_spreadsheets_are_no_formulas_and_data_stays_as_it_is(tmp_path: Path) -> None:
@@ -896,16 +1189,27 @@ def test_cells_for_spreadsheets_are_no_formulas_and_data_stays_as_it_is(tmp_path
     classes = sorted(FORMULAS)
     frame = pd.DataFrame({"x": range(count), "name": [f"={i}" for i in range(count)], "y": given})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    probs = np.eye(len(classes))[[classes.index(FORMULAS[i % len(FORMULAS)]) for i in range(count)]] * 0.9 + 0.1 / 9
+    probs = (
+        np.eye(len(classes))[[classes.index(FORMULAS[i % len(FORMULAS)]) for i in range(count)]]
+        * 0.9
+        + 0.1 / 9
+    )
     np.save(tmp_path / "p.npy", probs / probs.sum(1, keepdims=True))
     report = audit_rows(
-        read_rows(tmp_path / "t.csv", label="y", id="name", pred_probs=tmp_path / "p.npy", classes=classes)
+        read_rows(
+            tmp_path / "t.csv", label="y", id="name", pred_probs=tmp_path / "p.npy", classes=classes
+        )
     )
     audits = {}
     for safe in (True, False):
         report.save(folder := tmp_path / f"audit-{safe}", csv_safe=safe)
         cells = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
-        words = cells[["id", "given_label", "suggested_label", "predicted_label", "why"]].to_numpy().ravel().tolist()
+        words = (
+            cells[["id", "given_label", "suggested_label", "predicted_label", "why"]]
+            .to_numpy()
+            .ravel()
+            .tolist()
+        )
         dangerous = {word for word in words if word[:1] in "=+-@\t\r" and word not in ("", "-1")}
         assert bool(dangerous) != safe, dangerous
         audits[safe] = read_audit(folder)
@@ -915,19 +1219,32 @@ def test_cells_for_spreadsheets_are_no_formulas_and_data_stays_as_it_is(tmp_path
     assert exact["given_label"].astype(str).tolist() == given
     folder = tmp_path / "audit-True"
     (folder / "decisions.csv").write_bytes(
-        b"".join(map(to_line, (COLUMNS, Decision(0, "=0", "plain", "accept", FORMULAS[0]),
-                               Decision(4, "=4", FORMULAS[4], "unclear", ""), Decision(4, "=4", FORMULAS[4], "note", "",
-                               note="=1+1"))))
-    )  # fmt: skip
+        b"".join(
+            map(
+                to_line,
+                (
+                    COLUMNS,
+                    Decision(0, "=0", "plain", "accept", FORMULAS[0]),
+                    Decision(4, "=4", FORMULAS[4], "unclear", ""),
+                    Decision(4, "=4", FORMULAS[4], "note", "", note="=1+1"),
+                ),
+            )
+        )
+    )
     run("apply", folder, "--out", tmp_path / "new.csv")
     expected = frame.assign(y=[FORMULAS[0], *given[1:]])
-    assert (tmp_path / "new.csv").read_text() == expected.to_csv(index=False)  # byte for byte as the user has it
-    assert (tmp_path / "new-review.csv").read_text().splitlines()[1] == "4,'=4,''=quoted,False,True,'=1+1"
+    # byte for byte as the user has it
+    assert (tmp_path / "new.csv").read_text() == expected.to_csv(index=False)
+    assert (tmp_path / "new-review.csv").read_text().splitlines()[
+        1
+    ] == "4,'=4,''=quoted,False,True,'=1+1"
     run("apply", folder, "--out", tmp_path / "raw.csv", "--no-csv-safe")
-    assert (tmp_path / "raw-review.csv").read_text().splitlines()[1] == "4,=4,'=quoted,False,True,=1+1"
+    assert (tmp_path / "raw-review.csv").read_text().splitlines()[
+        1
+    ] == "4,=4,'=quoted,False,True,=1+1"
 
 
-# --- with the audit itself --------------------------------------------------------------------------------------------
+# --- with the audit itself ------------------------------------------------------------------------
 
 
 def own_files(root: Path, kind: str) -> tuple[Path, dict[str, Any]]:
@@ -942,7 +1259,9 @@ def own_files(root: Path, kind: str) -> tuple[Path, dict[str, Any]]:
             Image.fromarray(np.full((8, 8), 30 * i, dtype=np.uint8)).save(path)
         return root / "photos", {}
     if kind in ("words", "numbers", "parquet"):
-        frame = pd.DataFrame(x, columns=list("abc")).assign(y=numbers if kind == "numbers" else words)
+        frame = pd.DataFrame(x, columns=list("abc")).assign(
+            y=numbers if kind == "numbers" else words
+        )
         if kind == "parquet":
             frame["y"] = pd.Series([1, 2, None, 2, 1, 2, 1, 2, 1, 2, 1, 2], dtype="float64")
             frame.to_parquet(root / "t.parquet")
@@ -969,19 +1288,31 @@ def test_what_the_audit_reads_is_what_is_corrected(tmp_path: Path, kind: str) ->
     path, options = own_files(tmp_path, kind)
     found = read_rows(path, **options)
     names = np.array(found.classes, dtype=object)
-    config = {name: value for name, value in found.source.config.items() if name not in ("kind", "data")}
+    config = {
+        name: value for name, value in found.source.config.items() if name not in ("kind", "data")
+    }
     folder = write_audit(
-        tmp_path / "audit", names[found.given].tolist(), names[(found.given + 1) % len(names)].tolist(), issues=0,
-        kind=found.source.name, data=path, ids=found.names.tolist(), classes=found.classes,
-        source_rows=found.source_rows, **config,
-    )  # fmt: skip
+        tmp_path / "audit",
+        names[found.given].tolist(),
+        names[(found.given + 1) % len(names)].tolist(),
+        issues=0,
+        kind=found.source.name,
+        data=path,
+        ids=found.names.tolist(),
+        classes=found.classes,
+        source_rows=found.source_rows,
+        **config,
+    )
     table = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
     table["row"] = found.row  # those without a label are not audited
     table.to_csv(folder / "issues.csv", index=False)
     row, new = int(found.row[2]), names[(found.given[2] + 1) % len(names)]
-    out = tmp_path / {"folder": "new", "words": "new.csv", "numbers": "new.csv", "parquet": "new.parquet"}.get(
-        kind, "new.npy"
-    )
+    out = tmp_path / {
+        "folder": "new",
+        "words": "new.csv",
+        "numbers": "new.csv",
+        "parquet": "new.parquet",
+    }.get(kind, "new.npy")
     write_corrected(read_audit(folder), {row: new}, out)
     again = read_rows(path, labels=out) if out.suffix == ".npy" else read_rows(out, **options)
     expected = dict(zip(found.names.tolist(), names[found.given].tolist(), strict=True))
@@ -1003,16 +1334,27 @@ def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
     given[wrong] = (true[wrong] + 1) % 3
     x = random.normal(size=(240, 4)) + 4 * np.eye(3, 4)[true]
     names = np.array(["ant", "bee", "cow"])
-    pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given]).to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
     run("audit", tmp_path / "t.csv", "--label", "kind", "--fast", "--out", tmp_path / "audit")
     run("review", tmp_path / "audit", "--html", tmp_path / "review.html")
-    assert "exists. Use --force" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
-    elsewhere = run("review", tmp_path / "audit", "--html", tmp_path / "new" / "review.html", code=2)
-    assert f"Expected --html in a folder that exists, got {tmp_path / 'new' / 'review.html'}. Make" in elsewhere
+    assert "exists. Use --force" in run(
+        "review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2
+    )
+    elsewhere = run(
+        "review", tmp_path / "audit", "--html", tmp_path / "new" / "review.html", code=2
+    )
+    assert (
+        f"Expected --html in a folder that exists, got {tmp_path / 'new' / 'review.html'}. Make"
+        in elsewhere
+    )
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     corrected = pd.read_csv(tmp_path / "new.csv")
     assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24
-    assert corrected.drop(columns="kind").equals(pd.read_csv(tmp_path / "t.csv").drop(columns="kind"))
+    assert corrected.drop(columns="kind").equals(
+        pd.read_csv(tmp_path / "t.csv").drop(columns="kind")
+    )
 
 
 def test_a_class_folder_that_is_a_link_keeps_its_pictures(tmp_path: Path) -> None:
@@ -1022,23 +1364,38 @@ def test_a_class_folder_that_is_a_link_keeps_its_pictures(tmp_path: Path) -> Non
     write_decisions(folder, (4, "dog/2.png", "dog", "accept", "cat"))
     run("apply", folder, "--out", tmp_path / "new")
     assert sorted(snapshot(tmp_path / "new")) == [
-        "cat/1.png", "cat/2-from-dog.png", "cat/2.png", "cat/notes.txt", "cat/sub/1.png", "dog/1.png",
-    ]  # fmt: skip
+        "cat/1.png",
+        "cat/2-from-dog.png",
+        "cat/2.png",
+        "cat/notes.txt",
+        "cat/sub/1.png",
+        "dog/1.png",
+    ]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("words", [True, False])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_class_that_no_audited_row_has(tmp_path: Path, ending: str, words: bool, named: bool) -> None:
+def test_a_class_that_no_audited_row_has(
+    tmp_path: Path, ending: str, words: bool, named: bool
+) -> None:
     table = pd.DataFrame({"a": range(4), "y": list("0101")})
     table = table if words else table.astype({"y": int})
     path = tmp_path / f"t{ending}"
     table.to_csv(path, index=False) if ending == ".csv" else table.to_parquet(path)
     classes = ["cat", "dog", "emu"] if named else ["0", "1", "7"]  # whose only row was skipped
     folder = write_audit(
-        tmp_path / "audit", classes[:2] * 2, classes[2:] * 4, issues=1, kind="table", data=path, label="y",
-        classes=classes, classes_named=named, words=list("0101"),
-    )  # fmt: skip
+        tmp_path / "audit",
+        classes[:2] * 2,
+        classes[2:] * 4,
+        issues=1,
+        kind="table",
+        data=path,
+        label="y",
+        classes=classes,
+        classes_named=named,
+        words=list("0101"),
+    )
     run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / f"new{ending}")
     new = tmp_path / f"new{ending}"
     after = pd.read_csv(new) if ending == ".csv" else pd.read_parquet(new)
@@ -1054,9 +1411,18 @@ def test_classes_that_the_user_named_are_known_when_it_retrains(tmp_path: Path) 
     np.save(tmp_path / "y.npy", np.array(["cat", "dog"])[given])
     np.save(tmp_path / "p.npy", np.where(np.arange(3) == y[:, None], 0.9, 0.05).astype(np.float16))
     run(
-        "audit", "--labels", tmp_path / "y.npy", "--pred-probs", tmp_path / "p.npy", "--embeddings",
-        tmp_path / "x.npy", "--classes", "cat,dog,emu", "--out", tmp_path / "audit",
-    )  # fmt: skip
+        "audit",
+        "--labels",
+        tmp_path / "y.npy",
+        "--pred-probs",
+        tmp_path / "p.npy",
+        "--embeddings",
+        tmp_path / "x.npy",
+        "--classes",
+        "cat,dog,emu",
+        "--out",
+        tmp_path / "audit",
+    )
     options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist()[0] == "cat"
@@ -1066,15 +1432,25 @@ def test_a_class_called_by_a_number_that_no_row_has_is_written_by_its_name(tmp_p
     path = tmp_path / "t.csv"
     pd.DataFrame({"a": range(4), "y": ["0", "2", "0", "2"]}).to_csv(path, index=False)
     folder = write_audit(
-        tmp_path / "audit", ["0", "2"] * 2, ["10"] * 4, issues=1, kind="table", data=path, label="y",
-        classes=["0", "1", "10", "2"], classes_named=True, words=["0", "2"] * 2,
-    )  # fmt: skip
+        tmp_path / "audit",
+        ["0", "2"] * 2,
+        ["10"] * 4,
+        issues=1,
+        kind="table",
+        data=path,
+        label="y",
+        classes=["0", "1", "10", "2"],
+        classes_named=True,
+        words=["0", "2"] * 2,
+    )
     run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert pd.read_csv(tmp_path / "new.csv", dtype=str)["y"].tolist() == ["10", "2", "0", "2"]
 
 
 def test_names_that_xml_cannot_hold_are_refused_before_anything_is_exported(tmp_path: Path) -> None:
-    pd.DataFrame({"x": range(40), "y": ["a\x0bb", "<c>&\t\n"] * 20}).to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"x": range(40), "y": ["a\x0bb", "<c>&\t\n"] * 20}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
     probs = np.eye(2)[[1, 0] * 20] * 0.8 + 0.1
     report = audit_rows(read_rows(tmp_path / "t.csv", label="y", pred_probs=probs))
     with pytest.raises(ValueError, match=r"can hold, got 'a\\x0bb'"):

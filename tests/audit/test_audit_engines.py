@@ -34,7 +34,9 @@ def ray() -> Iterator[Any]:
 
 
 class StandIn:
-    """Ray's functions in this process: what goes to a task and comes back is pickled; the slow tests do it with Ray."""
+    """Ray's functions in this process: what goes to a task and comes back is pickled; the slow
+    tests do it with Ray.
+    """
 
     def __init__(self) -> None:
         self.tasks = 0
@@ -55,7 +57,11 @@ class StandIn:
                 def remote(*values: Any) -> bytes:
                     self.tasks += 1
                     read = [
-                        pickle.loads(v[1] if isinstance(v, tuple) and v[:1] == ("stored",) else pickle.dumps(v))
+                        pickle.loads(
+                            v[1]
+                            if isinstance(v, tuple) and v[:1] == ("stored",)
+                            else pickle.dumps(v)
+                        )
                         for v in values
                     ]
                     return pickle.dumps(function(*read))
@@ -81,7 +87,8 @@ def assert_same(ours: Evidence, theirs: Evidence) -> None:
     assert ours.weights == theirs.weights
 
 
-STACKED, ONE_BY_ONE = "ln:lam=1,tau=0.5", "co-teaching"  # the latter trains two networks for each fold
+# the latter trains two networks for each fold
+STACKED, ONE_BY_ONE = "ln:lam=1,tau=0.5", "co-teaching"
 
 
 def networks(method: str, mode: str) -> Evidence:
@@ -93,11 +100,15 @@ def networks(method: str, mode: str) -> Evidence:
 
 def features(kind: str) -> np.ndarray:
     if kind in ("tfidf", "wordllama"):
-        words = np.random.default_rng(0).choice(["good", "bad", "film", "book", "long", "short"], (40, 5))
+        words = np.random.default_rng(0).choice(
+            ["good", "bad", "film", "book", "long", "short"], (40, 5)
+        )
         return encode_texts([" ".join(row) for row in words], kind)[0]
     import torch
 
-    pictures = torch.randint(0, 256, (12, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pictures = torch.randint(
+        0, 256, (12, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     return encode_pictures(pictures, "efficientnet-lite0:size=32")[0]
 
 
@@ -106,9 +117,16 @@ NEEDED = {"tfidf": "sklearn", "wordllama": "wordllama", "pictures": "efficientne
 
 @pytest.mark.parametrize(
     ("method", "mode", "tasks"),
-    [(STACKED, "thorough", 3), (STACKED, "fast", 2), (ONE_BY_ONE, "thorough", 3 + 1 + 1), (ONE_BY_ONE, "fast", 2)],
+    [
+        (STACKED, "thorough", 3),
+        (STACKED, "fast", 2),
+        (ONE_BY_ONE, "thorough", 3 + 1 + 1),
+        (ONE_BY_ONE, "fast", 2),
+    ],
 )
-def test_networks_as_tasks_are_those_of_one_process(stand_in: StandIn, method: str, mode: str, tasks: int) -> None:
+def test_networks_as_tasks_are_those_of_one_process(
+    stand_in: StandIn, method: str, mode: str, tasks: int
+) -> None:
     """A stack of all folds is one task; networks that can't be stacked are one for each fold."""
     expected = networks(method, mode)
     assert stand_in.tasks == 0
@@ -121,7 +139,9 @@ def test_progress_of_tasks_reaches_its_total(stand_in: StandIn) -> None:
     done: list[tuple[int, int | None]] = []
     x, labels = rows(150)
     with work_on("ray"):
-        watch_training(x, labels, 3, epochs=2, progress=lambda stage, at, total: done.append((at, total)))
+        watch_training(
+            x, labels, 3, epochs=2, progress=lambda stage, at, total: done.append((at, total))
+        )
     assert done == [(2, 8), (8, 8)]  # one network of all rows, then the linear ones of three folds
 
 
@@ -177,7 +197,10 @@ def test_jobs_run_here_in_order_one_by_one() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "address", "message"),
-    [("cluster", None, "Expected an engine of local, ray, got 'cluster'"), ("local", "auto", "which ignores it")],
+    [
+        ("cluster", None, "Expected an engine of local, ray, got 'cluster'"),
+        ("local", "auto", "which ignores it"),
+    ],
 )
 def test_refusals(engine: Any, address: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message), work_on(engine, address):
@@ -242,9 +265,13 @@ def test_an_error_on_ray_is_the_error_of_the_job(ray: Any) -> None:
 def test_an_audit_on_ray_writes_the_same_list(ray: Any, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     x, labels = rows(21_000)
-    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(8)]).assign(y=np.array(["a", "b", "c"])[labels])
+    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(8)]).assign(
+        y=np.array(["a", "b", "c"])[labels]
+    )
     frame.to_parquet(tmp_path / "data.parquet")
     audit(read_rows(tmp_path / "data.parquet", label="y"), mode="fast").save(tmp_path / "here")
     with work_on("ray"):
         audit(read_rows(tmp_path / "data.parquet", label="y"), mode="fast").save(tmp_path / "ray")
-    assert (tmp_path / "here" / "issues.csv").read_bytes() == (tmp_path / "ray" / "issues.csv").read_bytes()
+    assert (tmp_path / "here" / "issues.csv").read_bytes() == (
+        tmp_path / "ray" / "issues.csv"
+    ).read_bytes()

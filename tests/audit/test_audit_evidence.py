@@ -27,7 +27,9 @@ from noiseproof.train.task import Task
 Array = NDArray[Any]
 
 
-def planted(n: int = 240, K: int = 3, rate: float = 0.15, seed: int = 0) -> tuple[Array, Array, Array]:
+def planted(
+    n: int = 240, K: int = 3, rate: float = 0.15, seed: int = 0
+) -> tuple[Array, Array, Array]:
     """Inputs in K clusters, true labels, and given ones of which some are the next class."""
     rng = np.random.default_rng(seed)
     true = rng.integers(K, size=n)
@@ -41,7 +43,11 @@ def average_precision(quality: Array, wrong: Array) -> float:
 
 
 def task_of(x: Array, given: Array, K: int = 3) -> Task:
-    return Task(NoisyData(torch.from_numpy(x), torch.from_numpy(given), tuple("abcdef"[:K]), torch.arange(len(x))))
+    return Task(
+        NoisyData(
+            torch.from_numpy(x), torch.from_numpy(given), tuple("abcdef"[:K]), torch.arange(len(x))
+        )
+    )
 
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=32, optimizer="adam:lr=0.01")
@@ -65,8 +71,14 @@ def test_held_out_averages_are_the_mean_of_what_each_epoch_s_model_says(method: 
     held = HeldOutAverages(torch.from_numpy(x[60:]), torch.from_numpy(given[60:]))
     whole = train(task, with_parts(task, method, held), constant, seed=1).strategies[-1]
     said = []
-    for epochs in () if method == "nal" else (1, 2, 3):  # whose targets follow the model from the second on
-        part = train(task, with_parts(task, method), Settings(**{**constant.as_dict(), "epochs": epochs}), seed=1)
+    # whose targets follow the model from the second on
+    for epochs in () if method == "nal" else (1, 2, 3):
+        part = train(
+            task,
+            with_parts(task, method),
+            Settings(**{**constant.as_dict(), "epochs": epochs}),
+            seed=1,
+        )
         model = part.models[0].eval()
         with torch.no_grad():
             said.append(part.run.loss.scores(model(torch.from_numpy(x[60:]))).softmax(1))
@@ -74,12 +86,20 @@ def test_held_out_averages_are_the_mean_of_what_each_epoch_s_model_says(method: 
     if method == "nal":
         assert float((whole.mean("probs").sum(1) - 1).abs().max()) < 1e-5
     else:
-        torch.testing.assert_close(whole.mean("probs"), torch.stack(said).mean(0), rtol=1e-4, atol=1e-5)
-        missed = torch.stack([p.argmax(1) != torch.from_numpy(given[60:]) for p in said]).float().mean(0)
+        torch.testing.assert_close(
+            whole.mean("probs"), torch.stack(said).mean(0), rtol=1e-4, atol=1e-5
+        )
+        missed = (
+            torch.stack([p.argmax(1) != torch.from_numpy(given[60:]) for p in said]).float().mean(0)
+        )
         torch.testing.assert_close(whole.mean("missed"), missed)
     assert (whole.mean("times") == 1).all() and bool((whole.sums[:, 0] == 3).all())
     doubt = whole.mean("doubt")
-    assert float(doubt.min()) >= 0 and float(doubt.max()) < 1 and (float(doubt.max()) > 0) == (method != "ce")
+    assert (
+        float(doubt.min()) >= 0
+        and float(doubt.max()) < 1
+        and (float(doubt.max()) > 0) == (method != "ce")
+    )
 
 
 def test_training_averages_see_each_row_once_an_epoch_before_it_is_learned() -> None:
@@ -88,11 +108,15 @@ def test_training_averages_see_each_row_once_an_epoch_before_it_is_learned() -> 
     one = Settings(**{**SHORT.as_dict(), "epochs": 1, "batch_size": "full"})
     watched = train(task, with_parts(task, "ce", TrainingAverages()), one, seed=2)
     untrained = train(
-        task, with_parts(task, "ce", TrainingAverages()), Settings(**{**one.as_dict(), "epochs": 2}), seed=2
+        task,
+        with_parts(task, "ce", TrainingAverages()),
+        Settings(**{**one.as_dict(), "epochs": 2}),
+        seed=2,
     )
     sums = watched.strategies[-1]
     assert isinstance(sums, TrainingAverages) and bool((sums.sums[:, 0] == 1).all())
-    # One step over all rows: what was said is what the untrained model says, so a second epoch adds to the same.
+    # One step over all rows: what was said is what the untrained model says, so a second epoch adds
+    # to the same.
     twice = untrained.strategies[-1]
     assert isinstance(twice, TrainingAverages) and bool((twice.sums[:, 0] == 2).all())
     assert float((twice.probs - sums.probs).min()) >= 0
@@ -101,7 +125,9 @@ def test_training_averages_see_each_row_once_an_epoch_before_it_is_learned() -> 
 def test_where_inputs_are_mixed_each_row_is_asked_by_itself_after_the_epoch() -> None:
     x, _, given = planted(64)
     task = task_of(x, given)
-    mixed = train(task, with_parts(task, "ce & mixup", TrainingAverages()), replace(SHORT, epochs=1), seed=2)
+    mixed = train(
+        task, with_parts(task, "ce & mixup", TrainingAverages()), replace(SHORT, epochs=1), seed=2
+    )
     sums = mixed.strategies[-1]
     assert isinstance(sums, TrainingAverages) and bool((sums.sums[:, 0] == 1).all())
     torch.testing.assert_close(sums.mean("probs"), predict_log_probs(mixed.run).exp())
@@ -138,13 +164,16 @@ def test_planted_errors_are_found_by_folds() -> None:
     x, true, given = planted()
     calls: list[tuple[int, int]] = []
     fold = np.arange(len(x)) % 3
-    found = cross_validate(x, given, 3, fold, epochs=5, progress=lambda _, done, total: calls.append((done, total)))
+    found = cross_validate(
+        x, given, 3, fold, epochs=5, progress=lambda _, done, total: calls.append((done, total))
+    )
     shapes(found, len(x), 3)
     assert calls == [(i, 45) for i in range(3, 46, 3)]  # an epoch of three folds at a time
     issues = find_label_issues(given, evidence=found)
     assert average_precision(issues.quality, true != given) > 0.9
     assert (
-        issues.unlearned is not None and issues.unlearned[true != given].mean() > issues.unlearned[true == given].mean()
+        issues.unlearned is not None
+        and issues.unlearned[true != given].mean() > issues.unlearned[true == given].mean()
     )
 
 
@@ -168,7 +197,8 @@ def test_watching_says_how_sure_the_neighbours_alone_are() -> None:
 
 
 def test_no_row_is_judged_by_its_own_label() -> None:
-    """Another label in one row changes what is said of the other folds' rows, not of its own fold's.
+    """Another label in one row changes what is said of the other folds' rows, not of its own
+    fold's.
 
     The second round is left out: its soft labels come from all rows.
     """
@@ -199,7 +229,9 @@ def test_evidence_repeats_itself_by_its_seed() -> None:
 
 
 def test_units_of_columns() -> None:
-    """Columns in one unit keep their proportions; columns in different units are brought to one each."""
+    """Columns in one unit keep their proportions; columns in different units are brought to one
+    each.
+    """
     from noiseproof.audit.evidence.network import prepare_inputs
 
     rng = np.random.default_rng(0)
@@ -235,7 +267,9 @@ def test_refusals(x: Array, labels: list[int], K: int, folds: list[int], message
 
 
 def test_a_fast_audit_counts_wrong_labels_by_wide_features() -> None:
-    """More columns than rows, which one training memorises at once: no label was called wrong before."""
+    """More columns than rows, which one training memorises at once: no label was called wrong
+    before.
+    """
     random = np.random.default_rng(0)
     N, D, K = 900, 1000, 5
     y = random.integers(0, K, N)
@@ -254,5 +288,7 @@ def test_a_fast_audit_counts_wrong_labels_by_wide_features() -> None:
 def test_narrow_features_are_judged_by_one_training() -> None:
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 600)
-    evidence = watch_training((y + random.normal(0, 0.1, 600))[:, None].astype(np.float32), y, 2, epochs=1)
+    evidence = watch_training(
+        (y + random.normal(0, 0.1, 600))[:, None].astype(np.float32), y, 2, epochs=1
+    )
     assert evidence.dynamics is None

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noiseproof.audit.evidence.folds import connected, in_one_fold, make_folds, merge_groups
-from noiseproof.audit.evidence.neighbours import Duplicates, Neighbours, find_duplicates, outlier_scores, same_rows
+from noiseproof.audit.evidence.neighbours import (
+    Duplicates,
+    Neighbours,
+    find_duplicates,
+    outlier_scores,
+    same_rows,
+)
 
 
 def brute_force(x: np.ndarray, k: int = 10) -> Neighbours:
@@ -19,7 +25,7 @@ def brute_force(x: np.ndarray, k: int = 10) -> Neighbours:
     return Neighbours(index.astype(np.int32), near.astype(np.float32), 1.0)
 
 
-# --- near-duplicates --------------------------------------------------------------------------------------------------
+# --- near-duplicates ------------------------------------------------------------------------------
 
 
 def test_equal_rows_are_found_bit_by_bit() -> None:
@@ -74,7 +80,11 @@ def test_common_values_are_no_duplicates() -> None:
 def test_what_is_left_of_duplicates() -> None:
     found = Duplicates(np.array([0, -1, 0, 1]), np.array([True, False, True, False]), 7)
     left = found.subset(np.array([True, True, False, True]))
-    assert (left.group.tolist(), left.conflict.tolist(), left.common) == ([0, -1, 1], [True, False, False], 7)
+    assert (left.group.tolist(), left.conflict.tolist(), left.common) == (
+        [0, -1, 1],
+        [True, False, False],
+        7,
+    )
 
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=40))
@@ -98,7 +108,7 @@ def test_groupings_are_merged_by_chains() -> None:
     assert alone is not None and alone.tolist() == [0, 1, 1, 3, 4, 5]
 
 
-# --- outliers ---------------------------------------------------------------------------------------------------------
+# --- outliers -------------------------------------------------------------------------------------
 
 
 def test_a_row_far_from_all_others_stands_out_wherever_the_data_is_dense() -> None:
@@ -111,7 +121,8 @@ def test_a_row_far_from_all_others_stands_out_wherever_the_data_is_dense() -> No
     np.testing.assert_allclose(score, mean / mean[near.index].mean(1), rtol=1e-4)
     assert score[-1] > cut >= 1.5
     assert (score[:-1] > cut).mean() < 0.01
-    assert mean[-1] < np.median(mean[300:600])  # nearer to its neighbours than a usual row of the sparse half is
+    # nearer to its neighbours than a usual row of the sparse half is
+    assert mean[-1] < np.median(mean[300:600])
 
 
 def test_equal_rows_have_no_distance_to_divide_by() -> None:
@@ -127,7 +138,9 @@ def test_a_row_that_has_a_copy_is_no_outlier() -> None:
     x[:3] = [[40, 0, 0], [40, 0, 0], [0, 40, 0]]  # a pair far from all others, and a loner
     x[3:5] = [[0, 0, 40], [0, 0, 40.01]]  # all but the same
     near = brute_force(x)
-    score, cut = outlier_scores(near, find_duplicates(x, np.zeros(300, np.int64), near).is_duplicate)
+    score, cut = outlier_scores(
+        near, find_duplicates(x, np.zeros(300, np.int64), near).is_duplicate
+    )
     assert score[2] > cut and (score[[0, 1, 3, 4]] <= 1).all()
     assert (outlier_scores(near)[0][[0, 1]] <= 1).all()  # equal rows need no mask
     common = np.repeat(np.eye(4, dtype=np.float32), [100, 100, 3, 1], axis=0)
@@ -135,11 +148,18 @@ def test_a_row_that_has_a_copy_is_no_outlier() -> None:
     assert (score[:-1] <= 1).all() and score[-1] > cut
 
 
-# --- folds ------------------------------------------------------------------------------------------------------------
+# --- folds ----------------------------------------------------------------------------------------
 
 
-@given(st.integers(2, 5), st.integers(0, 3), st.lists(st.integers(0, 4), min_size=10, max_size=80), st.booleans())
-def test_folds_are_stratified_and_keep_groups(folds: int, seed: int, labels: list[int], grouped: bool) -> None:
+@given(
+    st.integers(2, 5),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 4), min_size=10, max_size=80),
+    st.booleans(),
+)
+def test_folds_are_stratified_and_keep_groups(
+    folds: int, seed: int, labels: list[int], grouped: bool
+) -> None:
     y = np.array(labels)
     groups = np.random.default_rng(seed).integers(0, len(y) // 2, len(y)) if grouped else None
     fold = make_folds(y, folds=folds, groups=groups, seed=seed)
@@ -173,7 +193,11 @@ def test_singles_level_what_groups_left_uneven() -> None:
 
 def test_folds_depend_on_the_seed_alone() -> None:
     y = np.arange(100) % 3
-    assert make_folds(y, seed=1).tolist() == make_folds(y, seed=1).tolist() != make_folds(y, seed=2).tolist()
+    assert (
+        make_folds(y, seed=1).tolist()
+        == make_folds(y, seed=1).tolist()
+        != make_folds(y, seed=2).tolist()
+    )
 
 
 def test_folds_of_time_are_blocks() -> None:
@@ -194,13 +218,14 @@ def test_folds_of_time_are_blocks() -> None:
 def test_rows_of_one_time_are_in_one_block() -> None:
     day = np.repeat(np.arange(7.0), 60)[np.random.default_rng(0).permutation(420)]
     fold = make_folds(np.zeros(420, np.int64), folds=5, time=day)
-    of_day = np.array([np.unique(fold[day == d]) for d in range(7)])  # one fold for each day, or it would be no array
+    # one fold for each day, or it would be no array
+    of_day = np.array([np.unique(fold[day == d]) for d in range(7)])
     assert of_day[:, 0].tolist() == [0, 0, 1, 2, 2, 3, 4]
     assert not make_folds(np.zeros(9, np.int64), folds=3, time=np.ones(9)).any()
     groups = np.array([0, 0, 1, 1, 2, 2])  # a group is of the time of its first row
-    assert make_folds(np.zeros(6, np.int64), folds=3, groups=groups, time=np.array([1.0, 5, 1, 2, 3, 3])).tolist() == [
-        0, 0, 0, 0, 1, 1,
-    ]  # fmt: skip
+    assert make_folds(
+        np.zeros(6, np.int64), folds=3, groups=groups, time=np.array([1.0, 5, 1, 2, 3, 3])
+    ).tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_folds_need_two_groups() -> None:

@@ -1,4 +1,6 @@
-"""What users have, read from real files: every kind of data, and every way in which it can be bad."""
+"""What users have, read from real files: every kind of data, and every way in which it can be
+bad.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_a_table_becomes_standardised_numbers_and_one_hot_words(csv: Path) -> No
     assert data.row.tolist() == [0, 1, 2, 3]
     assert reasons(data) == {"no label": [4]}
     assert data.names.tolist() == ["a", "b", "c", "d"]
-    filled = np.array([1.5, 2.5, 2.0, 4.5, 0.5])  # the gap holds the median of all rows, labelled or not
+    # the gap holds the median of all rows, labelled or not
+    filled = np.array([1.5, 2.5, 2.0, 4.5, 0.5])
     numbers = (filled - filled.mean()) / filled.std()
     assert data.x is not None
     np.testing.assert_allclose(data.x[:, 0], numbers[:4], rtol=1e-5)
@@ -70,8 +73,21 @@ def test_a_table_becomes_standardised_numbers_and_one_hot_words(csv: Path) -> No
 def test_the_source_says_how_to_read_the_same_rows_again(csv: Path) -> None:
     data = read_rows(csv, label="y", ignore=["name"])
     assert data.source.config["data"] == str(csv)
-    assert data.source.config["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
-    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "features")
+    assert (
+        data.source.config["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
+    )
+    names = (
+        "data",
+        "label",
+        "text",
+        "id",
+        "group",
+        "time",
+        "annotators",
+        "ignore",
+        "trusted",
+        "features",
+    )
     again = read_rows(**{name: data.source.config[name] for name in names})
     assert again.x is not None and data.x is not None
     np.testing.assert_array_equal(again.x, data.x)
@@ -103,7 +119,8 @@ def test_other_files_hold_the_same_table(csv: Path, suffix: str) -> None:
 def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
     path = write(
         tmp_path / "t.csv",
-        "text,n,mood\nthe sun shines,1,good\ndark rain,2,bad\n,3,bad\nsun and sun,4,good\nrain,5,bad\n",
+        "text,n,mood\nthe sun shines,1,good\ndark rain,2,bad\n,3,bad\nsun and"
+        " sun,4,good\nrain,5,bad\n",
     )
     data = read_rows(path, label="mood", text="text")
     assert data.source.name == "text" and data.row.tolist() == [0, 1, 3, 4]
@@ -118,41 +135,74 @@ def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
 
 def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
     rows = ["good sun,a", "👍,a", "👎,b", "bad rain,b", "sun sun,a", "!?,", " ,b", "rain,b"]
-    data = read_rows(write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), label="y", text="text", features="tfidf")
-    assert data.row.tolist() == [0, 3, 4, 7] and ["tfidf. Pretrained" in note for note in data.notes] == [True]
-    assert reasons(data) == {"no label": [5], "no text in 'text'": [6], "no words in 'text'": [1, 2]}
+    data = read_rows(
+        write(tmp_path / "t.csv", "\n".join(["text,y", *rows])),
+        label="y",
+        text="text",
+        features="tfidf",
+    )
+    assert data.row.tolist() == [0, 3, 4, 7] and [
+        "tfidf. Pretrained" in note for note in data.notes
+    ] == [True]
+    assert reasons(data) == {
+        "no label": [5],
+        "no text in 'text'": [6],
+        "no words in 'text'": [1, 2],
+    }
 
 
-def test_named_features_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [f"{word} {i % 5} film,{y}" for i in range(20) for word, y in (("good", "a"), ("bad", "b"))]
+def test_named_features_are_kept_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        f"{word} {i % 5} film,{y}" for i in range(20) for word, y in (("good", "a"), ("bad", "b"))
+    ]
     path, cache = write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), tmp_path / "cache"
     data = read_rows(path, label="y", text="text", features="tfidf:dim=4", cache=cache)
     config = data.source.config
-    assert (config["features"], config["weights"]) == ("tfidf:dim=4", None) and len([*cache.iterdir()]) == 1
+    assert (config["features"], config["weights"]) == ("tfidf:dim=4", None) and len(
+        [*cache.iterdir()]
+    ) == 1
     monkeypatch.setattr(TfidfFeatures, "encode", None)  # nothing is computed again
     again = read_again(config | {"classes": list(data.classes), "seed": 0}, cache)
     assert data.x is not None and again.x is not None and data.x.tobytes() == again.x.tobytes()
     for bad, why in (
         ({"features": "patches"}, "Expected features for texts"),
-        ({"features": "tfidf", "embeddings": np.ones((40, 2))}, "Expected either `features` or other models'"),
-        ({"features": "tfidf", "text": None}, "Expected texts or pictures for the features 'tfidf', got a table"),
+        (
+            {"features": "tfidf", "embeddings": np.ones((40, 2))},
+            "Expected either `features` or other models'",
+        ),
+        (
+            {"features": "tfidf", "text": None},
+            "Expected texts or pictures for the features 'tfidf', got a table",
+        ),
     ):
         with pytest.raises(ValueError, match=why):
             read_rows(path, **{"label": "y", "text": "text", **bad})
-    with pytest.raises(ValueError, match=r"Expected pictures \(N, C, H, W\) for `features`, got `inputs`"):
-        read_rows(np.random.default_rng(0).normal(size=(9, 3)), labels=[0, 1, 0] * 3, features="patches")
+    with pytest.raises(
+        ValueError, match=r"Expected pictures \(N, C, H, W\) for `features`, got `inputs`"
+    ):
+        read_rows(
+            np.random.default_rng(0).normal(size=(9, 3)), labels=[0, 1, 0] * 3, features="patches"
+        )
 
 
 def test_numbers_are_shown_as_they_are() -> None:
-    table = pd.DataFrame({"id": 2**60 + np.arange(4), "share": [0.5, 0.25, 1, 2], "y": list("uvuv")})
+    table = pd.DataFrame(
+        {"id": 2**60 + np.arange(4), "share": [0.5, 0.25, 1, 2], "y": list("uvuv")}
+    )
     assert described(read_rows(table, label="y", id="id"), 1) == f"id: {2**60 + 1}\nshare: 0.25"
-    assert described(read_rows(table[["share", "id", "y"]].assign(y=[0, 1, 0, 1]), label="y", id="id"), 3) == (
-        f"share: 2.0\nid: {2**60 + 3}"
+    assert (
+        described(
+            read_rows(table[["share", "id", "y"]].assign(y=[0, 1, 0, 1]), label="y", id="id"), 3
+        )
+        == f"share: 2.0\nid: {2**60 + 3}"
     )
 
 
 def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
-    # Of row 3 they say three labels; b, who says cat, is right elsewhere, and a and c are wrong once.
+    # Of row 3 they say three labels; b, who says cat, is right elsewhere, and a and c are wrong
+    # once.
     rows = [
         "1,cat,cat,cat",
         "2,dog,,dog",
@@ -174,13 +224,22 @@ def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
         "no label": [2],
         "the only row of its class: there is nothing to compare it with": [4],
     }
-    beside = read_rows(path, label="a", annotators=["b", "c"])  # the label is one column, the others speak too
+    # the label is one column, the others speak too
+    beside = read_rows(path, label="a", annotators=["b", "c"])
     assert beside.classes == data.classes and beside.row.tolist() == [0, 1, 3, 5, 6, 7]
-    assert beside.annotators is not None and beside.annotators.table().tolist() == [row[1:] for row in table]
+    assert beside.annotators is not None and beside.annotators.table().tolist() == [
+        row[1:] for row in table
+    ]
 
 
 def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
-    rows = ["1,01,01,NA,00152,NA", "2,02,,01,,NA", "3,01,02,02,128e2,null", "4,02,02,02,128,", "5,NA,NA,NA,9,"]
+    rows = [
+        "1,01,01,NA,00152,NA",
+        "2,02,,01,,NA",
+        "3,01,02,02,128e2,null",
+        "4,02,02,02,128,",
+        "5,NA,NA,NA,9,",
+    ]
     path = write(tmp_path / "a.csv", "\n".join(["x,y,a,b,name,who", *rows, "6,NA,01,NA,10,None"]))
     data = read_rows(path, label="y", annotators=["a", "b"], id="name", group="who")
     assert data.classes == ("01", "02", "NA") and data.given.tolist() == [0, 1, 0, 1, 2, 2]
@@ -203,7 +262,11 @@ def test_a_trusted_table_of_numerals_alone_is_read_as_the_other(tmp_path: Path) 
     table = write(tmp_path / "codes.csv", "code,y\n01,a\nA5,b\n01,a\nA5,b\n")
     more = write(tmp_path / "more.csv", "code,y\n01,a\n")
     x = read_rows(table, label="y", trusted=str(more)).x
-    assert x is not None and x.shape == (5, 2) and torch.equal(torch.as_tensor(x[4]), torch.as_tensor(x[0]))
+    assert (
+        x is not None
+        and x.shape == (5, 2)
+        and torch.equal(torch.as_tensor(x[4]), torch.as_tensor(x[0]))
+    )
 
 
 def test_a_trusted_table_in_memory_is_as_good_as_its_file(csv: Path, tmp_path: Path) -> None:
@@ -212,12 +275,18 @@ def test_a_trusted_table_in_memory_is_as_good_as_its_file(csv: Path, tmp_path: P
     file = read_rows(csv, label="y", id="name", group="who", trusted=str(more))
     for data in (csv, pd.read_csv(csv)):
         found = read_rows(data, label="y", id="name", group="who", trusted=trusted)
-        assert found.row.tolist() == file.row.tolist() and found.given.tolist() == file.given.tolist()
+        assert (
+            found.row.tolist() == file.row.tolist() and found.given.tolist() == file.given.tolist()
+        )
         assert found.trusted is not None and found.trusted.tolist() == [False] * 4 + [True]
         np.testing.assert_array_equal(found.x, file.x)
-    with pytest.raises(ValueError, match="of the audited table in `trusted`, got 'fox', which it never has"):
+    with pytest.raises(
+        ValueError, match="of the audited table in `trusted`, got 'fox', which it never has"
+    ):
         read_rows(csv, label="y", id="name", group="who", trusted=trusted.assign(y="fox"))
-    with pytest.raises(ValueError, match="of the audited table in `trusted`, 'colour' are not there"):
+    with pytest.raises(
+        ValueError, match="of the audited table in `trusted`, 'colour' are not there"
+    ):
         read_rows(csv, label="y", id="name", group="who", trusted=trusted.drop(columns="colour"))
 
 
@@ -233,7 +302,7 @@ def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
         read_rows(csv, label="y", trusted=np.array([0.5]))
 
 
-# --- arrays and predictions -------------------------------------------------------------------------------------------
+# --- arrays and predictions -----------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("error")
@@ -254,13 +323,23 @@ def test_arrays_from_npz_and_npy(tmp_path: Path) -> None:
     two = read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
     three = read_rows(x, labels=y)
     four = read_rows(torch.from_numpy(x), labels=pd.Series(y).set_axis(range(6)[::-1]))
-    assert three.source.config["data"] is three.source.config["labels"] is three.source.config["labels_key"] is None
+    assert (
+        three.source.config["data"]
+        is three.source.config["labels"]
+        is three.source.config["labels_key"]
+        is None
+    )
     assert one.source.config["labels_key"] == "labels" and two.source.config["labels_key"] is None
     assert two.source.config["labels"] == str(tmp_path / "y.npy")
     for data in (one, two, three, four):
-        assert (data.source.name, data.classes, data.given.tolist()) == ("arrays", ("a", "b"), [1, 0, 1, 0, 1, 0])
+        assert (data.source.name, data.classes, data.given.tolist()) == (
+            "arrays",
+            ("a", "b"),
+            [1, 0, 1, 0, 1, 0],
+        )
         assert data.x is not None
-        expected = (x - x.mean(0)) / np.median(x.std(0))  # spreads of one order stay as they are to one another
+        # spreads of one order stay as they are to one another
+        expected = (x - x.mean(0)) / np.median(x.std(0))
         np.testing.assert_allclose(data.x, expected, rtol=1e-4)
 
 
@@ -286,9 +365,13 @@ def test_pictures_of_any_numbers_are_seen_as_pictures(tmp_path: Path, channels: 
     assert not any("black" in note for note in expected.notes)
     unit = bytes_ / 255
     same: list[np.ndarray] = [
-        unit, unit.astype(np.float32), bytes_.astype(np.float32), 2 * unit - 1, bytes_.astype(np.uint16) * 257,
+        unit,
+        unit.astype(np.float32),
+        bytes_.astype(np.float32),
+        2 * unit - 1,
+        bytes_.astype(np.uint16) * 257,
         unit.transpose(0, 2, 3, 1),
-    ]  # fmt: skip
+    ]
     for pictures in same:
         found = seen(pictures)
         np.testing.assert_array_equal(found.x, expected.x)
@@ -309,7 +392,10 @@ def test_rows_that_are_not_finite_are_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=x, y=y)
     np.savez(tmp_path / "more.npz", x=np.concatenate([x, x[:2]]), y=np.concatenate([y, y[:2]]))
     data = read_rows(tmp_path / "more.npz")
-    assert reasons(data) == {"no label": [5], "NaN, infinite or too large numbers in inputs": [2, 4]}
+    assert reasons(data) == {
+        "no label": [5],
+        "NaN, infinite or too large numbers in inputs": [2, 4],
+    }
     assert data.row.tolist() == [0, 1, 3, 6, 7]
 
 
@@ -328,10 +414,18 @@ def test_predictions_alone(tmp_path: Path) -> None:
         read_rows(labels=y, pred_probs=p[:, ::-1] * 9 - 4)
     with pytest.raises(ValueError, match="with 5 rows, as the data has, got shape"):
         read_rows(labels=y, pred_probs=p[:4])
-    for alone, given in (({"pred_probs": p}, "`pred_probs` alone"), ({"labels": y}, "`labels` alone"), ({}, "none")):
-        with pytest.raises(ValueError, match=rf"both `labels` and `pred_probs` \(or `embeddings`\), got {given}\.$"):
+    for alone, given in (
+        ({"pred_probs": p}, "`pred_probs` alone"),
+        ({"labels": y}, "`labels` alone"),
+        ({}, "none"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"both `labels` and `pred_probs` \(or `embeddings`\), got {given}\.$"
+        ):
             read_rows(**alone)  # type: ignore[arg-type]
-    words = read_rows(labels=np.array(["a", "b", "b", "a", "c"]), pred_probs=np.full((5, 3), 1 / 3), classes=None)
+    words = read_rows(
+        labels=np.array(["a", "b", "b", "a", "c"]), pred_probs=np.full((5, 3), 1 / 3), classes=None
+    )
     assert words.classes == ("a", "b", "c") and len(words) == 4  # c is alone
 
 
@@ -361,29 +455,44 @@ def test_columns_of_predictions_in_the_order_of_words(tmp_path: Path, kind: str)
     else:
         for i, word in enumerate(words):
             (tmp_path / "f" / word).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.full((4, 4), i, np.uint8)).save(tmp_path / "f" / word / f"{i:02d}.png")
+            Image.fromarray(np.full((4, 4), i, np.uint8)).save(
+                tmp_path / "f" / word / f"{i:02d}.png"
+            )
         options = {"data": tmp_path / "f"}
-    with pytest.raises(ValueError, match="match 33 in the order '0', '1', '10'.*in the order of the columns with `cl"):
+    with pytest.raises(
+        ValueError,
+        match="match 33 in the order '0', '1', '10'.*in the order of the columns with `cl",
+    ):
         read_rows(pred_probs=p, **options)  # type: ignore[arg-type]
     named = read_rows(pred_probs=p, classes=BY_WORD, **options)  # type: ignore[arg-type]
     assert named.classes == tuple(BY_WORD) and named.pred_probs is not None
     assert [named.classes[k] for k in named.given] == words.tolist()
     assert (named.pred_probs.argmax(1) == named.given).all()
-    numbers = 0.89 * np.eye(11)[words.astype(int)] + 0.01  # columns in the order of numbers need no names
+    # columns in the order of numbers need no names
+    numbers = 0.89 * np.eye(11)[words.astype(int)] + 0.01
     plain = read_rows(pred_probs=numbers, **options)  # type: ignore[arg-type]
     assert plain.pred_probs is not None and (plain.pred_probs.argmax(1) == plain.given).all()
 
 
 def test_numbers_that_are_names_and_other_positions_are_refused() -> None:
     y, p = np.arange(22) % 11, np.full((22, 11), 1 / 11)
-    with pytest.raises(ValueError, match="got 10, which is the name of one class and the position of another. Save"):
+    with pytest.raises(
+        ValueError, match="got 10, which is the name of one class and the position of another. Save"
+    ):
         read_rows(labels=y, pred_probs=p, classes=BY_WORD)
     table = pd.DataFrame({"x": y, "y": y, "a": y})
     for options in ({"label": "y"}, {"annotators": ["y", "a"]}):
-        with pytest.raises(ValueError, match="Save the labels as words, which are looked up by name"):
+        with pytest.raises(
+            ValueError, match="Save the labels as words, which are looked up by name"
+        ):
             read_rows(table, classes=BY_WORD, **options)
-    assert read_rows(labels=y, pred_probs=p, classes=list("abcdefghijk")).given.tolist() == y.tolist()
-    assert read_rows(labels=y, pred_probs=p, classes=[str(k) for k in range(11)]).given.tolist() == y.tolist()
+    assert (
+        read_rows(labels=y, pred_probs=p, classes=list("abcdefghijk")).given.tolist() == y.tolist()
+    )
+    assert (
+        read_rows(labels=y, pred_probs=p, classes=[str(k) for k in range(11)]).given.tolist()
+        == y.tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", ["frame", "array", "csv"])
@@ -405,11 +514,22 @@ def test_columns_of_predictions_are_found_by_their_names(tmp_path: Path, kind: s
             assert found.pred_probs is not None
             assert (found.pred_probs.argmax(1) == found.given).all()
             assert [found.classes[k] for k in found.given] == table["kind"].tolist()
-    for plain in (p, pd.DataFrame(p), pd.DataFrame(p, columns=list("0123")), pd.DataFrame(p, columns=[5, 6, 7, 8])):
+    for plain in (
+        p,
+        pd.DataFrame(p),
+        pd.DataFrame(p, columns=list("0123")),
+        pd.DataFrame(p, columns=[5, 6, 7, 8]),
+    ):
         found = read_rows(pred_probs=plain, **options)  # type: ignore[arg-type]  # by position
         np.testing.assert_allclose(found.pred_probs, p, rtol=1e-6)  # type: ignore[arg-type]
-    for other in (["cat", "dog", "fox", "owl"], ["cat", "cat", "dog", "fox"], ["p_cat", "p_dog", "p_eel", "p_fox"]):
-        with pytest.raises(ValueError, match=f"called as the classes, 'cat', .* got '{other[0]}', .*pass an array"):
+    for other in (
+        ["cat", "dog", "fox", "owl"],
+        ["cat", "cat", "dog", "fox"],
+        ["p_cat", "p_dog", "p_eel", "p_fox"],
+    ):
+        with pytest.raises(
+            ValueError, match=f"called as the classes, 'cat', .* got '{other[0]}', .*pass an array"
+        ):
             read_rows(pred_probs=frame.set_axis(other, axis=1), **options)  # type: ignore[arg-type]
 
 
@@ -423,9 +543,14 @@ def test_columns_called_by_numbers_are_found_by_them_too() -> None:
     found = read_rows(labels=np.array([1, 0] * 4), pred_probs=backwards)
     assert found.pred_probs is not None and (found.pred_probs.argmax(1) == found.given).all()
     words = pd.DataFrame(np.eye(2)[[1, 0] * 4], columns=["off", "on"])
-    with pytest.raises(ValueError, match="called as the classes, '0', '1', got 'off', 'on'. .*name all classes with"):
+    with pytest.raises(
+        ValueError,
+        match="called as the classes, '0', '1', got 'off', 'on'. .*name all classes with",
+    ):
         read_rows(labels=np.array([1, 0] * 4), pred_probs=words)
-    assert read_rows(labels=np.array([1, 0] * 4), pred_probs=words, classes=["off", "on"]).classes == ("off", "on")
+    assert read_rows(
+        labels=np.array([1, 0] * 4), pred_probs=words, classes=["off", "on"]
+    ).classes == ("off", "on")
 
 
 @pytest.mark.parametrize("name", ["pred_probs", "embeddings"])
@@ -433,7 +558,10 @@ def test_rows_in_another_order_by_their_index_are_refused(csv: Path, name: str) 
     values = pd.DataFrame(np.tile([0.25, 0.75], (5, 1)))
     table = pd.read_csv(csv).set_axis(list("vwxyz"))
     moved = values.set_axis(list("zyxwv"))
-    refused = f"Expected the rows of `{name}` in the order of the data, its index has them in another.*to_numpy"
+    refused = (
+        f"Expected the rows of `{name}` in the order of the data, its index has them in"
+        " another.*to_numpy"
+    )
     for data, options in (
         ({"data": table, "label": "y"}, {name: moved}),
         ({"data": csv, "label": "y"}, {name: values[::-1]}),
@@ -441,14 +569,16 @@ def test_rows_in_another_order_by_their_index_are_refused(csv: Path, name: str) 
     ):
         with pytest.raises(ValueError, match=refused):
             read_rows(**data, **options)  # type: ignore[arg-type]
-    for right in (moved[::-1], moved.to_numpy(), values, values.set_axis(list("abcde"))):  # names of their own
+    # names of their own
+    for right in (moved[::-1], moved.to_numpy(), values, values.set_axis(list("abcde"))):
         assert len(read_rows(table, label="y", **{name: right})) == 4  # type: ignore[arg-type]
 
 
 def test_one_probability_a_row_is_made_two_columns() -> None:
     y, p = np.arange(6) % 2, np.linspace(0, 1, 6)
     with pytest.raises(
-        ValueError, match=r"got shape \(6,\). For two classes, make columns 1 − p and p, the second one's"
+        ValueError,
+        match=r"got shape \(6,\). For two classes, make columns 1 − p and p, the second one's",
     ):
         read_rows(labels=y, pred_probs=p)
     assert len(read_rows(labels=y, pred_probs=np.stack([1 - p, p], axis=1))) == 6
@@ -463,7 +593,9 @@ def test_predictions_and_embeddings_beside_a_table(csv: Path) -> None:
     np.testing.assert_array_equal(data.x, np.arange(12.0).reshape(4, 3))
     huge = read_rows(csv, label="y", embeddings=np.full((5, 2), 1e30))
     assert huge.x is not None and huge.x.max() == 1  # squares of 1e30 are infinite in float32
-    with pytest.raises(ValueError, match=r"shape \(5, 2\), a column for each class in the order 'cat', 'dog'"):
+    with pytest.raises(
+        ValueError, match=r"shape \(5, 2\), a column for each class in the order 'cat', 'dog'"
+    ):
         read_rows(csv, label="y", pred_probs=np.full((5, 4), 0.25))
 
 
@@ -474,12 +606,16 @@ def test_embeddings_beside_labels_alone(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     for embeddings in (x, pd.DataFrame(x, columns=["p", "q"]), tmp_path / "x.npy"):
         data = read_rows(labels=y, embeddings=embeddings)
-        assert data.classes == ("a", "b") and data.given.tolist() == [1, 0, 1, 0, 0] and data.pred_probs is None
+        assert (
+            data.classes == ("a", "b")
+            and data.given.tolist() == [1, 0, 1, 0, 0]
+            and data.pred_probs is None
+        )
         np.testing.assert_array_equal(data.x, x[[0, 1, 2, 3, 5]])
         assert reasons(data) == {"NaN, infinite or too large numbers in embeddings": [4]}
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -502,7 +638,9 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     data = read_rows(photos, features="patches", progress=lambda *told: seen.append(told))
     assert (data.source.name, data.classes) == ("folder", ("blue", "red"))
-    assert data.names.tolist() == [f"blue/{i}.png" for i in range(4)] + [f"red/{i}.png" for i in range(4)]
+    assert data.names.tolist() == [f"blue/{i}.png" for i in range(4)] + [
+        f"red/{i}.png" for i in range(4)
+    ]
     assert sorted(row for rows in reasons(data).values() for row in rows) == [4, 9]
     assert all("not a readable picture" in reason for reason in reasons(data))
     assert data.row.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
@@ -522,20 +660,29 @@ def test_names_that_are_no_utf8(photos: Path) -> None:
     data = read_rows(photos)
     assert reasons(data) == {"file name is not UTF-8": [4]} and len(data) == 8
     os.rename(os.fsencode(photos / "blue"), os.fsencode(photos) + b"/bl\xe9")
-    with pytest.raises(ValueError, match=r"Expected names of folders in UTF-8 in .* got 'bl\\udce9'"):
+    with pytest.raises(
+        ValueError, match=r"Expected names of folders in UTF-8 in .* got 'bl\\udce9'"
+    ):
         read_rows(photos)
     os.rename(os.fsencode(photos), os.fsencode(photos) + b"\xe9")
-    with pytest.raises(ValueError, match=r"Expected names in UTF-8, which config.json can hold, got '.*photos\\udce9'"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected names in UTF-8, which config.json can hold, got '.*photos\\udce9'",
+    ):
         read_rows(os.fsdecode(os.fsencode(photos) + b"\xe9"))
 
 
 def test_the_classes_of_a_folder_are_its_folders(photos: Path) -> None:
     one, two = read_rows(photos), read_rows(photos, classes=["red", "blue"])
     assert (one.classes, two.classes) == (("blue", "red"), ("red", "blue"))
-    assert one.given.tolist() == (1 - two.given).tolist() and one.names.tolist() == two.names.tolist()
+    assert (
+        one.given.tolist() == (1 - two.given).tolist() and one.names.tolist() == two.names.tolist()
+    )
     assert one.source.config["labels_sha256"] == two.source.config["labels_sha256"]
     for classes in (["x", "blue"], ["red", "blue", "x"], ["blue"], ["red", "red", "blue"]):
-        with pytest.raises(ValueError, match="each of the 2 folders of .*photos once in `classes`, got") as refused:
+        with pytest.raises(
+            ValueError, match="each of the 2 folders of .*photos once in `classes`, got"
+        ) as refused:
             read_rows(photos, classes=classes)
         assert ("No folders: 'x'" in str(refused.value)) == ("x" in classes)
         assert ("not named: 'red'" in str(refused.value)) == ("red" not in classes)
@@ -601,7 +748,9 @@ def test_patch_features_see_what_pixels_do_not() -> None:
     assert torch.equal(x, PatchFeatures(pictures[:200], centres=32, dim=16).encode(pictures))
 
     def accuracy(features: torch.Tensor) -> float:
-        centres = torch.stack([features[:200][torch.from_numpy(y[:200] == k)].mean(0) for k in (0, 1)])
+        centres = torch.stack(
+            [features[:200][torch.from_numpy(y[:200] == k)].mean(0) for k in (0, 1)]
+        )
         return float((torch.cdist(features[200:], centres).argmin(1).numpy() == y[200:]).mean())
 
     assert accuracy(x) > 0.95
@@ -627,7 +776,7 @@ def test_patch_features_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(features.encode(pictures)[7].numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 BAD = {
     "no such column": ("x,y\n1,a\n2,b\n", {"label": "z"}, "Expected a column 'z'"),
@@ -635,19 +784,51 @@ BAD = {
     "no label named": ("x,y\n1,a\n2,b\n", {}, "Expected `label`, the name of the column"),
     "constant": ("x,y\n1,a\n2,a\n3,a\n", {"label": "y"}, "every label is 'a'"),
     "empty labels": ("x,y\n1,\n2,\n", {"label": "y"}, "got none in any of 2 rows"),
-    "one example per class": ("x,y\n1,a\n2,b\n3,c\n", {"label": "y"}, "Is it an identifier rather than a label"),
-    "real numbers": ("x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n", {"label": "y"}, "Bin them into classes"),
+    "one example per class": (
+        "x,y\n1,a\n2,b\n3,c\n",
+        {"label": "y"},
+        "Is it an identifier rather than a label",
+    ),
+    "real numbers": (
+        "x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n",
+        {"label": "y"},
+        "Bin them into classes",
+    ),
     "no features": ("y\na\nb\na\nb\n", {"label": "y"}, "Expected columns besides the label"),
-    "useless features": ("x,y\n,a\n,b\n,a\n,b\n", {"label": "y"}, "Expected at least one usable column"),
-    "infinite": ("x,y\n1,a\ninf,b\n1,a\n2,b\n", {"label": "y"}, "Expected finite numbers in column 'x'"),
+    "useless features": (
+        "x,y\n,a\n,b\n,a\n,b\n",
+        {"label": "y"},
+        "Expected at least one usable column",
+    ),
+    "infinite": (
+        "x,y\n1,a\ninf,b\n1,a\n2,b\n",
+        {"label": "y"},
+        "Expected finite numbers in column 'x'",
+    ),
     "no rows": ("x,y\n", {"label": "y"}, "got an empty table"),
     "ragged": ("x,y\n1,a,7,8\n2,b\n", {"label": "y"}, "Expected a readable .csv"),
-    "bad time": ("x,y,t\n1,a,2020\n2,b,soon\n", {"label": "y", "time": "t"}, "Expected numbers or dates in column 't'"),
-    "bad trusted": ("x,y,t\n1,a,2\n2,b,1\n", {"label": "y", "trusted": "t"}, "Expected 1 or 0, yes or no"),
-    "trusted is nothing": ("x,y\n1,a\n2,b\n", {"label": "y", "trusted": "t"}, "to be a column, a table or a .npy file"),
+    "bad time": (
+        "x,y,t\n1,a,2020\n2,b,soon\n",
+        {"label": "y", "time": "t"},
+        "Expected numbers or dates in column 't'",
+    ),
+    "bad trusted": (
+        "x,y,t\n1,a,2\n2,b,1\n",
+        {"label": "y", "trusted": "t"},
+        "Expected 1 or 0, yes or no",
+    ),
+    "trusted is nothing": (
+        "x,y\n1,a\n2,b\n",
+        {"label": "y", "trusted": "t"},
+        "to be a column, a table or a .npy file",
+    ),
     "two roles": ("x,y\n1,a\n2,b\n", {"label": "y", "group": "y"}, "got 'y' in two"),
-    "ignored column": ("x,y\n1,a\n2,b\n", {"label": "y", "ignore": ["q"]}, "Expected the columns 'q' in the table"),
-}  # fmt: skip
+    "ignored column": (
+        "x,y\n1,a\n2,b\n",
+        {"label": "y", "ignore": ["q"]},
+        "Expected the columns 'q' in the table",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -660,7 +841,9 @@ def test_a_bad_table_is_refused_with_advice(tmp_path: Path, case: str) -> None:
 
 
 def test_mixed_types_and_a_class_of_one_row_are_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.csv", "x,n,id,y\n1,7,i,a\nlow,8,j,1\n2,9,i,a\nhigh,10,k,1\n3,11,l,b\n")
+    path = write(
+        tmp_path / "m.csv", "x,n,id,y\n1,7,i,a\nlow,8,j,1\n2,9,i,a\nhigh,10,k,1\n3,11,l,b\n"
+    )
     data = read_rows(path, label="y", id="id")
     assert data.classes == ("1", "a", "b") and data.row.tolist() == [0, 1, 2, 3]
     assert reasons(data) == {"the only row of its class: there is nothing to compare it with": [4]}
@@ -671,11 +854,17 @@ def test_mixed_types_and_a_class_of_one_row_are_told(tmp_path: Path) -> None:
 
 
 def test_a_label_only_in_the_trusted_table_is_refused(csv: Path, tmp_path: Path) -> None:
-    more = write(tmp_path / "more.csv", "name,size,colour,y,who,when,ok\nz,9,red,fox,1,2020-01-01,no\n")
+    more = write(
+        tmp_path / "more.csv", "name,size,colour,y,who,when,ok\nz,9,red,fox,1,2020-01-01,no\n"
+    )
     with pytest.raises(ValueError, match="got 'fox', which it never has"):
         read_rows(csv, label="y", trusted=str(more))
     with pytest.raises(ValueError, match="'colour' are not there"):
-        read_rows(csv, label="y", trusted=str(write(tmp_path / "few.csv", "name,size,y,who,when,ok\nz,9,dog,1,2,no\n")))
+        read_rows(
+            csv,
+            label="y",
+            trusted=str(write(tmp_path / "few.csv", "name,size,y,who,when,ok\nz,9,dog,1,2,no\n")),
+        )
 
 
 def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None:
@@ -694,8 +883,15 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
     np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
     with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
         read_rows(tmp_path / "odd.npz")
-    kinds = "Expected arrays .*, a folder of pictures, a table .* or a file of Label Studio, .*, got"
-    for name, text in (("data.txt", "hi"), ("data.json", "[1]"), ("data.csv.bz2", "hi"), ("data.parquet.gz", "hi")):
+    kinds = (
+        "Expected arrays .*, a folder of pictures, a table .* or a file of Label Studio, .*, got"
+    )
+    for name, text in (
+        ("data.txt", "hi"),
+        ("data.json", "[1]"),
+        ("data.csv.bz2", "hi"),
+        ("data.parquet.gz", "hi"),
+    ):
         for label in (None, "y"):
             with pytest.raises(ValueError, match=f"{kinds} {name}"):
                 read_rows(write(tmp_path / name, text), label=label)
@@ -703,7 +899,9 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
         read_rows(write(tmp_path / "data.json", "hello"))
     with pytest.raises(ValueError, match="Expected `labels` beside the array of inputs, got none"):
         read_rows(np.zeros((4, 2)))
-    with pytest.raises(ValueError, match="no columns for arrays, got 'label'. Only tables have columns"):
+    with pytest.raises(
+        ValueError, match="no columns for arrays, got 'label'. Only tables have columns"
+    ):
         read_rows(np.zeros((4, 2)), label="y")
     with pytest.raises(ValueError, match="Only tables have columns"):
         read_rows(photos, label="y")
@@ -721,7 +919,9 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
 
 def test_words_are_no_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([["a", "b"]] * 4))
-    with pytest.raises(TypeError, match="Expected numbers in `inputs`, got dtype <U1. Audit words as a column"):
+    with pytest.raises(
+        TypeError, match="Expected numbers in `inputs`, got dtype <U1. Audit words as a column"
+    ):
         read_rows(tmp_path / "x.npy", labels=np.array([0, 1, 0, 1]))
 
 
@@ -745,9 +945,14 @@ def test_lengths_must_match(tmp_path: Path) -> None:
 
 def test_dates_are_labels_and_a_missing_one_is_no_time() -> None:
     table = pd.DataFrame(
-        {"a": [1.0, 2, 3, 4, 5], "y": np.array(["2020-01-01", "2021-05-05"], "M8[ns]")[[0, 1, 0, 1, 0]]}
+        {
+            "a": [1.0, 2, 3, 4, 5],
+            "y": np.array(["2020-01-01", "2021-05-05"], "M8[ns]")[[0, 1, 0, 1, 0]],
+        }
     )
-    table["t"] = pd.Series(np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-04", "2020-01-05"], "M8[ns]"))
+    table["t"] = pd.Series(
+        np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-04", "2020-01-05"], "M8[ns]")
+    )
     data = read_rows(table, label="y", time="t")
     assert data.classes == ("2020-01-01", "2021-05-05") and data.row.tolist() == [0, 1, 3, 4]
     assert reasons(data) == {"no time in 't'": [2]}
@@ -756,7 +961,9 @@ def test_dates_are_labels_and_a_missing_one_is_no_time() -> None:
 
 
 def dated(*dates: str) -> AuditData:
-    table = pd.DataFrame({"a": np.sin(np.arange(len(dates))), "y": np.arange(len(dates)) % 2, "t": dates})
+    table = pd.DataFrame(
+        {"a": np.sin(np.arange(len(dates))), "y": np.arange(len(dates)) % 2, "t": dates}
+    )
     return read_rows(table, label="y", time="t")
 
 
@@ -770,12 +977,17 @@ def test_days_and_months_are_read_in_one_order(form: str) -> None:
 
 
 def test_dates_of_which_nobody_can_tell_the_month_are_refused() -> None:
-    for dates in (["01/02/2023", "03/02/2023", "05/05/2023", "07/02/2023"], ["31/01/2023", "02/03/2023", "01/31/2023"]):
+    for dates in (
+        ["01/02/2023", "03/02/2023", "05/05/2023", "07/02/2023"],
+        ["31/01/2023", "02/03/2023", "01/31/2023"],
+    ):
         with pytest.raises(
-            ValueError, match=f"column 't' that all begin with the day.* got '{dates[0]}', .*2020-12-31"
+            ValueError,
+            match=f"column 't' that all begin with the day.* got '{dates[0]}', .*2020-12-31",
         ):
             dated(*dates)
-    same = dated("01/01/2023", "02/02/2023", "2023-02-01", "2023-01-15")  # which are one day in either order
+    # which are one day in either order
+    same = dated("01/01/2023", "02/02/2023", "2023-02-01", "2023-01-15")
     assert np.argsort(same.time).tolist() == [0, 3, 2, 1]  # type: ignore[arg-type]
 
 
@@ -790,14 +1002,20 @@ def test_dates_of_arrays_are_labels_as_those_of_tables(tmp_path: Path, unit: str
         assert found.classes == ("2020-01-01", "2021-05-05")
         assert found.given.tolist() == [1, 0, 1, 0] and reasons(found) == {"no label": [3]}
     np.save(tmp_path / "y.npy", dates - dates[0])
-    with pytest.raises(ValueError, match="words, whole numbers or dates as labels in `labels`, got timedelta64"):
+    with pytest.raises(
+        ValueError, match="words, whole numbers or dates as labels in `labels`, got timedelta64"
+    ):
         read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
 
 
-def test_what_is_trusted_is_found_from_everywhere(csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_trusted_is_found_from_everywhere(
+    csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("sure.npy", np.array([0]))
-    assert read_rows(csv, label="y", trusted="sure.npy").source.config["trusted"] == str(tmp_path / "sure.npy")
+    assert read_rows(csv, label="y", trusted="sure.npy").source.config["trusted"] == str(
+        tmp_path / "sure.npy"
+    )
     table = pd.DataFrame({"a": [1, 2, 3, 4], "y": list("uvuv"), "sure": [1, 0, 0, 1]})
     assert read_rows(table, label="y", trusted="sure").source.config["trusted"] == "sure"
 
@@ -808,5 +1026,7 @@ def test_numbers_far_from_zero_keep_what_differs() -> None:
     frame = pd.DataFrame({"x": y, "y": y})
     found = read_rows(frame, label="y", embeddings=np.stack([seconds, np.ones(40)], 1))
     assert found.x is not None and len(np.unique(found.x[:, 0])) == 40
-    with pytest.raises(ValueError, match=r"got shape \(40,\). For one number a row, make a column of them"):
+    with pytest.raises(
+        ValueError, match=r"got shape \(40,\). For one number a row, make a column of them"
+    ):
         read_rows(frame, label="y", embeddings=seconds)

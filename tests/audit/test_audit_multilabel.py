@@ -1,4 +1,6 @@
-"""Audits of rows with several labels: every form of them, judged label by label, and written back as it came."""
+"""Audits of rows with several labels: every form of them, judged label by label, and written back
+as it came.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 from sklearn.multioutput import MultiOutputClassifier
 from typer.testing import CliRunner
 
-from noiseproof.audit import again, audit, corrected, find_label_issues, plan_retraining, read_audit, read_rows
+from noiseproof.audit import (
+    again,
+    audit,
+    corrected,
+    find_label_issues,
+    plan_retraining,
+    read_audit,
+    read_rows,
+)
 from noiseproof.audit.again import audit_again
 from noiseproof.audit.apply import default_out, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
@@ -54,7 +64,7 @@ def report() -> Any:
     return audit(X, labels=GIVEN, classes=NAMES, **FAST)
 
 
-# --- the judgement ---------------------------------------------------------------------------------------------------
+# --- the judgement -------------------------------------------------------------------------------
 def test_planted_errors_are_the_worst_labels(report: Any) -> None:
     issues = report.label_issues
     assert isinstance(issues, LabelSetIssues) and issues.names == NAMES
@@ -83,14 +93,22 @@ def test_a_row_is_as_good_as_its_worst_label(report: Any) -> None:
 
 
 def test_each_label_is_judged_as_a_question() -> None:
-    p = np.clip(1 / (1 + np.exp(-3 * (np.stack([X[:, 0], X[:, 1], X[:, 0] + X[:, 2]], 1) - 0.3))), 0.01, 0.99)
+    p = np.clip(
+        1 / (1 + np.exp(-3 * (np.stack([X[:, 0], X[:, 1], X[:, 0] + X[:, 2]], 1) - 0.3))),
+        0.01,
+        0.99,
+    )
     found = find_label_issues(GIVEN, p)
     assert isinstance(found, LabelSetIssues)
     noise = fit_answer_noise(GIVEN == 1, p.astype(np.float32))
-    assert found.label_quality == pytest.approx(1 - noise.wrong(GIVEN == 1, p.astype(np.float32)), abs=1e-6)
+    assert found.label_quality == pytest.approx(
+        1 - noise.wrong(GIVEN == 1, p.astype(np.float32)), abs=1e-6
+    )
     assert np.array_equal(found.lost_rates, noise.transition[:, 1, 0])
     for k in range(3):
-        assert found.class_rates[k] == pytest.approx(1 - found.label_quality[GIVEN[:, k] == 1, k].mean(), abs=1e-6)
+        assert found.class_rates[k] == pytest.approx(
+            1 - found.label_quality[GIVEN[:, k] == 1, k].mean(), abs=1e-6
+        )
     assert found.noise_rate == pytest.approx(1 - found.label_quality.mean(), abs=1e-6)
     assert found.noise_interval[0] <= found.noise_rate <= found.noise_interval[1]
     wrong = GIVEN != TRUE
@@ -137,7 +155,7 @@ def test_predictions_of_another_model_by_the_names_of_labels() -> None:
     assert found.label_is_issue[LOST, 0].all() and found.label_is_issue[ADDED, 2].all()
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words ---------------------------------------------------------------------------------------
 def test_words_spell_sets() -> None:
     sets = LabelSets.of(["b, a", "a", "(none)", "b"], ",")
     assert sets.names == ("a", "b") and sets.joiner == ", "
@@ -156,7 +174,7 @@ def test_the_same_set_in_another_order_is_the_same() -> None:
     assert codes[0] == codes[1] != codes[2]
 
 
-# --- every form, there and back ---------------------------------------------------------------------------------------
+# --- every form, there and back -------------------------------------------------------------------
 def decide(folder: Path, changes: dict[int, str]) -> None:
     """Write a decision for each row: the label as one word."""
     issues = read_audit(folder).issues.set_index("row")
@@ -178,7 +196,10 @@ def test_words_of_a_csv_file_are_written_back(tmp_path: Path) -> None:
     report = audit(source, label="tags", multi_label="|", **FAST)
     folder = saved(report, tmp_path / "audit")
     config = json.loads((folder / "config.json").read_text())
-    assert config["multi_label"]["labels"] == ["calm", "happy", "sad"] and config["multi_label"]["separator"] == "|"
+    assert (
+        config["multi_label"]["labels"] == ["calm", "happy", "sad"]
+        and config["multi_label"]["separator"] == "|"
+    )
     empty = WORDS.index("")
     decide(folder, {0: "happy | sad", empty: "calm", 5: "(none)"})
     plan = {0: "happy | sad", empty: "calm", 5: "(none)"}
@@ -186,7 +207,9 @@ def test_words_of_a_csv_file_are_written_back(tmp_path: Path) -> None:
     before, after = (pd.read_csv(path, keep_default_na=False) for path in (source, out))
     assert after.loc[[0, empty, 5], "tags"].tolist() == ["happy | sad", "calm", ""]
     keep = [row for row in range(240) if row not in plan]
-    assert before.loc[keep].equals(after.loc[keep]) and before.drop(columns="tags").equals(after.drop(columns="tags"))
+    assert before.loc[keep].equals(after.loc[keep]) and before.drop(columns="tags").equals(
+        after.drop(columns="tags")
+    )
     report = audit(out, label="tags", multi_label="|", **FAST)  # no labels in row 5 are no labels
     assert not report.data.answers[report.data.row == 5].any()
 
@@ -194,7 +217,12 @@ def test_words_of_a_csv_file_are_written_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "jsonl", "xlsx"])
 def test_columns_of_zeros_and_ones_are_written_back(kind: str, tmp_path: Path) -> None:
     source, table = tmp_path / f"songs.{kind}", columns()
-    write = {"parquet": table.to_parquet, "xlsx": table.to_excel, "csv": table.to_csv, "csv.gz": table.to_csv}
+    write = {
+        "parquet": table.to_parquet,
+        "xlsx": table.to_excel,
+        "csv": table.to_csv,
+        "csv.gz": table.to_csv,
+    }
     if kind == "jsonl":
         table.to_json(source, orient="records", lines=True)
     else:
@@ -204,7 +232,11 @@ def test_columns_of_zeros_and_ones_are_written_back(kind: str, tmp_path: Path) -
     folder = saved(report, tmp_path / "audit")
     out = tmp_path / f"new.{kind}"
     write_corrected(read_audit(folder), {0: "sad|happy", 1: "(none)"}, out)
-    read = {"parquet": pd.read_parquet, "xlsx": pd.read_excel, "jsonl": lambda path: pd.read_json(path, lines=True)}
+    read = {
+        "parquet": pd.read_parquet,
+        "xlsx": pd.read_excel,
+        "jsonl": lambda path: pd.read_json(path, lines=True),
+    }
     after = read.get(kind, pd.read_csv)(out)
     assert after.loc[[0, 1], list(NAMES)].to_numpy().tolist() == [[0, 1, 1], [0, 0, 0]]
     want = table.copy()
@@ -226,11 +258,9 @@ def test_tables_in_memory_keep_their_columns(tmp_path: Path) -> None:
     folder = saved(audit(table, label=list(NAMES), **FAST), tmp_path / "audit")
     decide(folder, {3: "calm|sad", 4: "(none)"})
     after = corrected(folder, table)
-    assert after.loc[3, list(NAMES)].tolist() == [True, "yes", 0] and after.loc[4, list(NAMES)].tolist() == [
-        False,
-        "no",
-        0,
-    ]
+    assert after.loc[3, list(NAMES)].tolist() == [True, "yes", 0] and after.loc[
+        4, list(NAMES)
+    ].tolist() == [False, "no", 0]
     assert after.dtypes.equals(table.dtypes)
     moved = corrected(folder, table.iloc[::-1].reset_index(drop=True))
     assert moved.loc[236, list(NAMES)].tolist() == [True, "yes", 0]
@@ -239,11 +269,16 @@ def test_tables_in_memory_keep_their_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "labels",
     [
-        GIVEN, GIVEN.astype(bool), torch.tensor(GIVEN), pd.DataFrame(GIVEN, columns=NAMES), csr_matrix(GIVEN),
-        GIVEN.tolist(), [[NAMES[k] for k in np.flatnonzero(row)] for row in GIVEN],
+        GIVEN,
+        GIVEN.astype(bool),
+        torch.tensor(GIVEN),
+        pd.DataFrame(GIVEN, columns=NAMES),
+        csr_matrix(GIVEN),
+        GIVEN.tolist(),
+        [[NAMES[k] for k in np.flatnonzero(row)] for row in GIVEN],
     ],
     ids=["ints", "bools", "tensor", "frame", "sparse", "rows", "lists"],
-)  # fmt: skip
+)
 def test_labels_beside_arrays_are_returned_as_what_they_were(labels: Any, tmp_path: Path) -> None:
     folder = saved(audit(X, labels=labels, classes=NAMES, **FAST), tmp_path / "audit")
     decide(folder, {7: "calm|happy", 8: "(none)"})
@@ -255,7 +290,10 @@ def test_labels_beside_arrays_are_returned_as_what_they_were(labels: Any, tmp_pa
     dense = np.asarray(after.toarray() if hasattr(after, "toarray") else after)
     want = GIVEN.copy()
     want[7], want[8] = [1, 0, 1], 0
-    assert np.array_equal(dense, want) and dense.dtype == np.asarray(getattr(labels, "toarray", lambda: labels)()).dtype
+    assert (
+        np.array_equal(dense, want)
+        and dense.dtype == np.asarray(getattr(labels, "toarray", lambda: labels)()).dtype
+    )
 
 
 def test_files_of_arrays_are_written_back(tmp_path: Path) -> None:
@@ -265,14 +303,27 @@ def test_files_of_arrays_are_written_back(tmp_path: Path) -> None:
     folder = saved(report, tmp_path / "audit")
     out = write_corrected(read_audit(folder), {2: "0|2"}, tmp_path / "new.npy")
     after = np.load(out)
-    assert after.dtype == np.uint8 and after[2].tolist() == [1, 0, 1] and np.array_equal(after[3:], GIVEN[3:])
+    assert (
+        after.dtype == np.uint8
+        and after[2].tolist() == [1, 0, 1]
+        and np.array_equal(after[3:], GIVEN[3:])
+    )
 
 
 def test_texts_have_several_labels() -> None:
-    topics = {"calm": "quiet slow soft piano", "sad": "tears grey rain alone", "happy": "dance sun loud bright"}
-    texts = [" ".join(topics[name] for name, yes in zip(NAMES, row, strict=True) if yes) + f" song {i % 7}"
-             for i, row in enumerate(TRUE)]  # fmt: skip
-    report = audit(texts, labels=[word.split("|") if word else [] for word in WORDS], features="tfidf", **FAST)
+    topics = {
+        "calm": "quiet slow soft piano",
+        "sad": "tears grey rain alone",
+        "happy": "dance sun loud bright",
+    }
+    texts = [
+        " ".join(topics[name] for name, yes in zip(NAMES, row, strict=True) if yes)
+        + f" song {i % 7}"
+        for i, row in enumerate(TRUE)
+    ]
+    report = audit(
+        texts, labels=[word.split("|") if word else [] for word in WORDS], features="tfidf", **FAST
+    )
     issues = report.label_issues
     assert issues.names == ("calm", "happy", "sad") and issues.label_is_issue[LOST, 0].mean() > 0.8
 
@@ -280,20 +331,30 @@ def test_texts_have_several_labels() -> None:
 @pytest.mark.parametrize(
     "cells",
     [
-        [[0, 2], (1,), None, [2]], [np.array([0, 2]), np.array([1]), None, np.array([2])],
-        [["calm", "sad"], ("sad",), None, {"sad"}], [np.array(["a"]), np.array(["a", "b"]), None, np.array(["b"])],
+        [[0, 2], (1,), None, [2]],
+        [np.array([0, 2]), np.array([1]), None, np.array([2])],
+        [["calm", "sad"], ("sad",), None, {"sad"}],
+        [np.array(["a"]), np.array(["a", "b"]), None, np.array(["b"])],
     ],
     ids=["numbers", "arrays", "words", "arrays of words"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("container", [list, tuple, pd.Series, "array"])
 def test_lists_of_every_kind_are_corrected(cells: list[Any], container: Any) -> None:
-    labels = np.array([*cells, None], dtype=object)[:-1] if container == "array" else container(cells)
+    labels = (
+        np.array([*cells, None], dtype=object)[:-1] if container == "array" else container(cells)
+    )
     names = sorted({str(name) for cell in cells if cell is not None for name in cell})
     after = with_sets(labels, {0: names[0], 1: "(none)", 2: "|".join(names)}, "|", None)
     assert type(after) is type(labels) and len(after) == 4
-    assert [type(cell) for cell in after] == [type(cell) if cell is not None else list for cell in cells]
+    assert [type(cell) for cell in after] == [
+        type(cell) if cell is not None else list for cell in cells
+    ]
     values = [list(cell) for cell in after]
-    assert values[1] == [] and [[str(name) for name in row] for row in values[:3]] == [names[:1], [], names]
+    assert values[1] == [] and [[str(name) for name in row] for row in values[:3]] == [
+        names[:1],
+        [],
+        names,
+    ]
     assert {type(name) for row in values for name in row} == {
         type(name) for cell in cells if cell is not None for name in cell
     }
@@ -307,20 +368,29 @@ def test_empty_cells_of_label_columns_are_noted(tmp_path: Path) -> None:
     table.to_csv(source, index=False)
     for data in (table, source):
         rows = read_rows(data, label=list(NAMES))
-        assert not rows.answers[[0, 3], 0].any() and np.array_equal(rows.answers[4:], GIVEN[4:] == 1)
+        assert not rows.answers[[0, 3], 0].any() and np.array_equal(
+            rows.answers[4:], GIVEN[4:] == 1
+        )
         assert "Empty cells of label columns count as no: 2 in 'calm'." in rows.notes
 
 
 def test_spellings_of_labels_are_found_and_merged(tmp_path: Path) -> None:
     words = [word.replace("calm", "Calm ") if i % 12 == 0 else word for i, word in enumerate(WORDS)]
     source = tmp_path / "songs.csv"
-    frame(tags=[word.replace("sad", "sda") if i == 7 else word for i, word in enumerate(words)]).to_csv(source)
+    frame(
+        tags=[word.replace("sad", "sda") if i == 7 else word for i, word in enumerate(words)]
+    ).to_csv(source)
     report = audit(source, label="tags", multi_label="|", issues=["spelling"], **FAST)
     finding = report.summary()["spelling"]["findings"]
     assert [one["about"] for one in finding] == ["label 'Calm'"]
     folder = saved(report, tmp_path / "audit")
     after = pd.read_csv(
-        write_corrected(read_audit(folder), {}, tmp_path / "new.csv", fix=SpellingVariants.fix(read_audit(folder))),
+        write_corrected(
+            read_audit(folder),
+            {},
+            tmp_path / "new.csv",
+            fix=SpellingVariants.fix(read_audit(folder)),
+        ),
         dtype=str,
     )
     assert not after["tags"].str.contains("Calm").any()
@@ -329,19 +399,26 @@ def test_spellings_of_labels_are_found_and_merged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "words", "columns", "lists", "matrix"])
 def test_spellings_in_sets_that_a_review_chose_are_merged(form: str, tmp_path: Path) -> None:
-    """Also sets that no row has, in files and in memory; columns and matrices have no place for new labels."""
+    """Also sets that no row has, in files and in memory; columns and matrices have no place for new
+    labels.
+    """
     names, is_fixed = ("calm", "Calm", "sad"), form in ("columns", "matrix")
     answers = np.stack([GIVEN[:, 0], np.arange(240) % 40 == 3, GIVEN[:, 1]], 1)
     sets = [[name for name, yes in zip(names, row, strict=True) if yes] for row in answers]
     words = frame(tags=["|".join(each) for each in sets])
     words.to_csv(tmp_path / "songs.csv", index=False)
     data: Any = {
-        "csv": tmp_path / "songs.csv", "words": words, "lists": frame(tags=pd.Series(sets)), "matrix": answers,
+        "csv": tmp_path / "songs.csv",
+        "words": words,
+        "lists": frame(tags=pd.Series(sets)),
+        "matrix": answers,
         "columns": frame(**{name: answers[:, k] for k, name in enumerate(names)}),
-    }[form]  # fmt: skip
+    }[form]
     options: dict[str, Any] = {
-        "columns": {"label": list(names)}, "lists": {"label": "tags"}, "matrix": {"labels": answers},
-    }.get(form, {"label": "tags", "multi_label": "|"})  # fmt: skip
+        "columns": {"label": list(names)},
+        "lists": {"label": "tags"},
+        "matrix": {"labels": answers},
+    }.get(form, {"label": "tags", "multi_label": "|"})
     order = names if is_fixed else tuple(sorted(names))
     probs = np.where(answers[:, [names.index(name) for name in order]], 0.9, 0.1)
     rows = read_rows(X if form == "matrix" else data, **options, classes=order, pred_probs=probs)
@@ -350,7 +427,10 @@ def test_spellings_in_sets_that_a_review_chose_are_merged(form: str, tmp_path: P
     if form == "csv":
         command = ["apply", str(folder), "--fix", "spelling", "--out", str(tmp_path / "new.csv")]
         result = CliRunner().invoke(app, command)
-        assert result.exit_code == 0 and "fixed spelling: 'Calm' is 'calm' in all rows\n" in result.stdout
+        assert (
+            result.exit_code == 0
+            and "fixed spelling: 'Calm' is 'calm' in all rows\n" in result.stdout
+        )
         after: Any = pd.read_csv(tmp_path / "new.csv", keep_default_na=False)
     else:
         after = corrected(folder, data, fix=["spelling"])
@@ -358,24 +438,39 @@ def test_spellings_in_sets_that_a_review_chose_are_merged(form: str, tmp_path: P
     want[:3] = [["calm", "sad"] if is_fixed else ["sad", "calm", "new"], ["calm"], []]
     if is_fixed:
         cells = after if form == "matrix" else after[list(names)].to_numpy()
-        assert [[name for name, yes in zip(names, row, strict=True) if yes] for row in cells] == want
+        assert [
+            [name for name, yes in zip(names, row, strict=True) if yes] for row in cells
+        ] == want
     else:
-        assert [cell if form == "lists" else cell.split("|") if cell else [] for cell in after["tags"]] == want
+        assert [
+            cell if form == "lists" else cell.split("|") if cell else [] for cell in after["tags"]
+        ] == want
 
 
 def test_forgotten_options_are_hinted_at(tmp_path: Path) -> None:
     notes = read_rows(frame(tags=[word or "none" for word in WORDS]), label="tags").notes
-    assert any("to judge each of 4 labels by itself, audit with `--multi-label='|'`" in note for note in notes)
+    assert any(
+        "to judge each of 4 labels by itself, audit with `--multi-label='|'`" in note
+        for note in notes
+    )
     with pytest.raises(ValueError, match="several ones, such as .*`--multi-label='|'`"):
         letters = "abcdefghijklmnopqrstuvwxyz"
         pairs = [f"{one}|{two}" for one in letters for two in letters if one < two][:240]
         read_rows(frame(tags=pairs), label="tags")
-    for words in (["New York", "Paris"] * 120, ["a,b", "c"] * 120, [f"x|{i % 60}" for i in range(240)]):
-        assert not any("several ones" in note for note in read_rows(frame(tags=words), label="tags").notes)
+    for words in (
+        ["New York", "Paris"] * 120,
+        ["a,b", "c"] * 120,
+        [f"x|{i % 60}" for i in range(240)],
+    ):
+        assert not any(
+            "several ones" in note for note in read_rows(frame(tags=words), label="tags").notes
+        )
     source = tmp_path / "songs.csv"
     columns().to_csv(source, index=False)
     for data in (source, columns()):
-        with pytest.raises(ValueError, match="3 names: if rows have several labels.*--multi-label columns"):
+        with pytest.raises(
+            ValueError, match="3 names: if rows have several labels.*--multi-label columns"
+        ):
             read_rows(data, label="calm,sad,happy")
 
 
@@ -387,9 +482,12 @@ def test_a_test_set_is_compared_with(tmp_path: Path) -> None:
     test.loc[5:, "happy"] = 1
     for data, other, options in (
         (columns(), test, {"label": list(NAMES)}),
-        (frame(tags=WORDS), frame(tags=WORDS).iloc[:60].assign(tags=spelled(test), **test[list("wxyz")]),
-         {"label": "tags", "multi_label": "|"}),
-    ):  # fmt: skip
+        (
+            frame(tags=WORDS),
+            frame(tags=WORDS).iloc[:60].assign(tags=spelled(test), **test[list("wxyz")]),
+            {"label": "tags", "multi_label": "|"},
+        ),
+    ):
         paths = [tmp_path / "data.csv", tmp_path / "test.csv"]
         for part, path in zip((data, other), paths, strict=True):
             part.to_csv(path, index=False)
@@ -430,9 +528,14 @@ def test_pictures_in_a_folder_with_a_table_of_labels(tmp_path: Path) -> None:
     for name in ("new.png", "other.PNG"):  # which nobody has labelled yet
         Image.fromarray(pixels.astype(np.uint8)).save(folder / name)
     notes = read_rows(folder, multi_label=";", features="patches").notes
-    said = "2 pictures were left out as not labelled, without an entry in metadata.csv: 'new.png', 'other.PNG'."
+    said = (
+        "2 pictures were left out as not labelled, without an entry in metadata.csv: 'new.png',"
+        " 'other.PNG'."
+    )
     assert said in notes and "entry in" not in " ".join(report.data.notes)
-    write_corrected(read_audit(tmp_path / "audit"), {wrong: "red;green", 0: "(none)"}, tmp_path / "new")
+    write_corrected(
+        read_audit(tmp_path / "audit"), {wrong: "red;green", 0: "(none)"}, tmp_path / "new"
+    )
     assert (tmp_path / "new" / "new.png").exists()
     after = pd.read_csv(tmp_path / "new" / "metadata.csv", keep_default_na=False)
     want = table.assign(label=labels)
@@ -441,10 +544,13 @@ def test_pictures_in_a_folder_with_a_table_of_labels(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "0.png").read_bytes() == (folder / "0.png").read_bytes()
 
 
-# --- decisions teach models -------------------------------------------------------------------------------------------
+# --- decisions teach models -----------------------------------------------------------------------
 def with_decisions(data: Any, rows: list[int], answers: Any) -> Any:
     """The data with decided sets of labels, as ``audit_again`` makes it."""
-    words = ["|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) or "(none)" for row in answers]
+    words = [
+        "|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) or "(none)"
+        for row in answers
+    ]
     data = again._with_words(data, words)
     decided = np.full(len(data), -1)
     decided[rows] = [data.classes.index(word) for word in words]
@@ -453,7 +559,12 @@ def with_decisions(data: Any, rows: list[int], answers: Any) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{"model": "network"}, {"model": "both"}, {"mode": "fast"}, {"estimator": LogisticRegression()}],
+    [
+        {"model": "network"},
+        {"model": "both"},
+        {"mode": "fast"},
+        {"estimator": LogisticRegression()},
+    ],
     ids=str,
 )
 def test_the_decision_on_a_row_has_no_influence_on_its_own_quality(options: dict[str, Any]) -> None:
@@ -473,14 +584,23 @@ def test_the_decision_on_a_row_has_no_influence_on_its_own_quality(options: dict
 
 def test_models_that_learned_decisions_rank_other_rows_better() -> None:
     noisy = np.where(np.random.default_rng(3).random(TRUE.shape) < 0.3, 1 - TRUE, TRUE)
-    data, others, rows = read_rows(X, labels=noisy, classes=NAMES), np.arange(80), list(range(80, 240))
+    data, others, rows = (
+        read_rows(X, labels=noisy, classes=NAMES),
+        np.arange(80),
+        list(range(80, 240)),
+    )
     before = audit(data, **FAST).label_issues
     report = audit(with_decisions(data, rows, TRUE[rows]), **FAST)
     after, wrong = report.label_issues, (noisy != TRUE)[others].ravel()
-    precision = [average_precision_score(wrong, -found.label_quality[others].ravel()) for found in (before, after)]
+    precision = [
+        average_precision_score(wrong, -found.label_quality[others].ravel())
+        for found in (before, after)
+    ]
     assert precision[1] > precision[0] + 0.03
     assert np.array_equal(report.data.answers, noisy == 1)
-    known = ((noisy != TRUE)[rows].sum() + (1 - after.label_quality[others].astype(float)).sum()) / TRUE.size
+    known = (
+        (noisy != TRUE)[rows].sum() + (1 - after.label_quality[others].astype(float)).sum()
+    ) / TRUE.size
     assert after.noise_rate == pytest.approx(known, abs=1e-6)
     assert after.noise_interval[0] <= after.noise_rate <= after.noise_interval[1]
 
@@ -498,13 +618,18 @@ def test_an_audit_of_sets_is_done_again(form: str, tmp_path: Path) -> None:
     else:
         columns().to_csv(source, index=False)
     folder = saved(audit(source, **options, **FAST), tmp_path / "audit")
-    true = ["|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) or "(none)" for row in TRUE]
+    true = [
+        "|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) or "(none)"
+        for row in TRUE
+    ]
     before = read_audit(folder).issues.set_index("row")
     rows = [*LOST, *ADDED, 50, 51]
     decide(folder, {row: true[row] for row in rows} | {52: "calm|new"})
     report = audit_again(folder)
     notes = " ".join(report.data.notes)
-    kept = sum({*true[row].split("|")} == {*before.loc[row, "given_label"].split("|")} for row in rows)
+    kept = sum(
+        {*true[row].split("|")} == {*before.loc[row, "given_label"].split("|")} for row in rows
+    )
     assert f"with {len(rows)} decisions" in notes and f"and {len(rows) - kept} corrected" in notes
     assert "1 decision to exclude a row or name a new class" in notes
     after = read_audit(folder).issues.set_index("row")
@@ -514,7 +639,7 @@ def test_an_audit_of_sets_is_done_again(form: str, tmp_path: Path) -> None:
     assert read_audit(folder).config["again"] == 2
 
 
-# --- trained again ----------------------------------------------------------------------------------------------------
+# --- trained again --------------------------------------------------------------------------------
 @pytest.mark.parametrize("estimator", [None, LogisticRegression()])
 def test_a_model_is_compared_before_and_after(estimator: Any, tmp_path: Path) -> None:
     """With the true labels of trusted rows; accuracies are exact matches, beside micro F1."""
@@ -522,21 +647,33 @@ def test_a_model_is_compared_before_and_after(estimator: Any, tmp_path: Path) ->
     trusted = np.arange(240) % 4 == 0
     noisy[trusted] = TRUE[trusted]
     source = tmp_path / "songs.csv"
-    frame(**{name: noisy[:, k] for k, name in enumerate(NAMES)}, checked=trusted.astype(int)).to_csv(source)
+    frame(
+        **{name: noisy[:, k] for k, name in enumerate(NAMES)}, checked=trusted.astype(int)
+    ).to_csv(source)
     folder = saved(audit(source, label=list(NAMES), trusted="checked", **FAST), tmp_path / "audit")
-    word = {row: "|".join(name for name, yes in zip(NAMES, TRUE[row], strict=True) if yes) for row in range(240)}
-    changes = {row: word[row] or "(none)" for row in np.flatnonzero((noisy != TRUE).any(1)).tolist()}
+    word = {
+        row: "|".join(name for name, yes in zip(NAMES, TRUE[row], strict=True) if yes)
+        for row in range(240)
+    }
+    changes = {
+        row: word[row] or "(none)" for row in np.flatnonzero((noisy != TRUE).any(1)).tolist()
+    }
     planned = plan_retraining(read_audit(folder), changes, {}, estimator=estimator, epochs=None)
     assert np.array_equal(planned.held, trusted) and np.array_equal(planned.given, noisy)
     assert np.array_equal(planned.corrected, TRUE) and planned.classes == NAMES
     found = planned.run()
-    assert found.changed == int((noisy != TRUE)[~trusted].any(1).sum()) and found.held_rows == trusted.sum()
+    assert (
+        found.changed == int((noisy != TRUE)[~trusted].any(1).sum())
+        and found.held_rows == trusted.sum()
+    )
     assert found.f1 is not None and found.after > found.before and found.f1[1] > found.f1[0] + 0.05
     assert found.interval[0] <= found.after - found.before <= found.interval[1]
     if estimator is not None:  # against scikit-learn itself
         x = planned.x[~trusted]
         for when, labels in (("before", noisy), ("after", TRUE)):
-            model = MultiOutputClassifier(LogisticRegression(random_state=0)).fit(x, labels[~trusted])
+            model = MultiOutputClassifier(LogisticRegression(random_state=0)).fit(
+                x, labels[~trusted]
+            )
             predicted = model.predict(planned.x[trusted])
             assert getattr(found, when) == pytest.approx(accuracy_score(TRUE[trusted], predicted))
             f1 = f1_score(TRUE[trusted], predicted, average="micro")
@@ -550,14 +687,24 @@ def test_a_new_label_is_learned_and_shown(tmp_path: Path) -> None:
     decide(folder, {0: "calm|new", 1: "(none)"})
     planned = plan_retraining(read_audit(folder), {0: "calm|new", 1: "(none)"}, {})
     assert planned.classes == ("calm", "happy", "sad", "new")
-    assert planned.corrected[:2].tolist() == [[1, 0, 0, 1], [0] * 4] and not planned.given[:, 3].any()
-    command = ["apply", str(folder), "--out", str(tmp_path / "new.csv"), "--retrain", "--epochs", "2"]
+    assert (
+        planned.corrected[:2].tolist() == [[1, 0, 0, 1], [0] * 4] and not planned.given[:, 3].any()
+    )
+    command = [
+        "apply",
+        str(folder),
+        "--out",
+        str(tmp_path / "new.csv"),
+        "--retrain",
+        "--epochs",
+        "2",
+    ]
     shown = CliRunner().invoke(app, command).stdout
     assert "rows without an error" in shown and "micro F1" in shown
     assert "new class: 'new' in 1 row\n" in shown and shown.count("new class") == 1
 
 
-# --- files, notes, refusals -----------------------------------------------------------------------------------------
+# --- files, notes, refusals ---------------------------------------------------------------------
 def test_the_summary_is_of_labels(report: Any, tmp_path: Path) -> None:
     summary = report.summary()
     by_name = {one["name"]: one for one in summary["classes"]}
@@ -582,7 +729,9 @@ def test_labels_of_hardly_any_row_are_not_judged() -> None:
     labels = np.concatenate([GIVEN, np.zeros((240, 1), int)], 1)
     labels[0, 3] = 1
     report = audit(X, labels=labels, classes=(*NAMES, "rare"), **FAST)
-    assert not report.label_issues.is_judged[3] and not report.label_issues.label_is_issue[:, 3].any()
+    assert (
+        not report.label_issues.is_judged[3] and not report.label_issues.label_is_issue[:, 3].any()
+    )
     assert "1 of 4 labels were not judged" in " ".join(report.summary()["notes"])
 
 
@@ -591,7 +740,9 @@ def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
         read_rows(columns(), label=list(NAMES), annotators=["w"])
     with pytest.raises(ValueError, match="label columns 'angry'"):
         read_rows(columns(), label=["calm", "angry"])
-    with pytest.raises(ValueError, match="1 or 0, yes or no, true or false in the label column 'w'"):
+    with pytest.raises(
+        ValueError, match="1 or 0, yes or no, true or false in the label column 'w'"
+    ):
         read_rows(columns(), label=["calm", "w"])
     with pytest.raises(ValueError, match="Is the separator right"):
         read_rows(frame(tags=[f"{i};a" for i in range(240)]), label="tags", multi_label="|")
@@ -609,7 +760,9 @@ def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
 def test_a_label_that_nothing_predicts_has_no_issues() -> None:
     random = np.random.default_rng(1)
     sure = np.where(random.uniform(size=(2000, 2)) < 0.1, 0.97, 0.02)
-    answers = np.hstack([random.uniform(size=(2000, 2)) < sure, random.uniform(size=(2000, 1)) < 0.5])
+    answers = np.hstack(
+        [random.uniform(size=(2000, 2)) < sure, random.uniform(size=(2000, 1)) < 0.5]
+    )
     probs = np.hstack([sure, 0.5 + 0.05 * random.normal(size=(2000, 1))]).astype(np.float32)
     found = find_label_set_issues(answers.astype(int), probs)
     assert found.label_is_issue[:, 2].sum() == 0 < found.label_is_issue[:, :2].sum()
@@ -618,22 +771,33 @@ def test_a_label_that_nothing_predicts_has_no_issues() -> None:
 @pytest.mark.parametrize("certainty", [1.0, 0.99])
 def test_labels_that_all_predictions_agree_with_are_no_issues(certainty: float) -> None:
     answers = np.random.default_rng(0).uniform(size=(200, 3)) < 0.3
-    found = find_label_set_issues(answers.astype(int), np.where(answers, certainty, 1 - certainty).astype(np.float32))
+    found = find_label_set_issues(
+        answers.astype(int), np.where(answers, certainty, 1 - certainty).astype(np.float32)
+    )
     assert not found.is_issue.any()
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"file_name,label\na.png,cat\nb.png,dog,extra\n", "Expected 2 cells in every line .*, got 3 in line 3. Quote"),
-     (b"file_name,label\na.png,k\xf6ter\n", "in UTF-8, got .* save the file as UTF-8")],
-)  # fmt: skip
-def test_a_metadata_file_that_is_not_whole_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    [
+        (
+            b"file_name,label\na.png,cat\nb.png,dog,extra\n",
+            "Expected 2 cells in every line .*, got 3 in line 3. Quote",
+        ),
+        (b"file_name,label\na.png,k\xf6ter\n", "in UTF-8, got .* save the file as UTF-8"),
+    ],
+)
+def test_a_metadata_file_that_is_not_whole_is_refused(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
     (tmp_path / "metadata.csv").write_bytes(content)
     with pytest.raises(ValueError, match=said):
         ImageFolder().parse(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["name,note\na,b\n".encode("utf-16"), b"k\xf6rper\n", b'"' + b"x" * 200_000, b""])
+@pytest.mark.parametrize(
+    "content", ["name,note\na,b\n".encode("utf-16"), b"k\xf6rper\n", b'"' + b"x" * 200_000, b""]
+)
 def test_another_metadata_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "metadata.csv").write_bytes(content)
     assert ImageFolder().parse(tmp_path) is None

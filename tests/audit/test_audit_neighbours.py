@@ -52,7 +52,12 @@ def test_exact_search_is_brute_force(metric: str) -> None:
 def test_blocks_of_an_approximate_search_are_reported() -> None:
     pytest.importorskip("faiss")
     reported: list[tuple[int, int]] = []
-    nearest(blobs(2**16 + 100, 2), 1, exact=False, tell=lambda done, total: reported.append((done, total)))
+    nearest(
+        blobs(2**16 + 100, 2),
+        1,
+        exact=False,
+        tell=lambda done, total: reported.append((done, total)),
+    )
     assert reported == [(2**16, 2**16 + 100), (2**16 + 100, 2**16 + 100)]
 
 
@@ -61,11 +66,14 @@ def test_approximate_search_finds_most_and_reports_how_many() -> None:
     x = blobs(3000, 20)
     near = nearest(x, 10, exact=False, seed=1)
     index, distance = brute_force(x, 10)
-    found = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(near.index, index, strict=True)])
+    found = np.mean(
+        [len(np.intersect1d(a, b)) / 10 for a, b in zip(near.index, index, strict=True)]
+    )
     assert found > 0.9
     assert abs(near.recall - found) < 0.05  # measured on 256 rows
     assert (near.distance[:, 1:] >= near.distance[:, :-1]).all()
-    assert np.median(near.distance / distance) < 1.05  # what stands in for a neighbour is hardly farther away
+    # what stands in for a neighbour is hardly farther away
+    assert np.median(near.distance / distance) < 1.05
     assert (near.index >= 0).all() and (near.index != np.arange(3000)[:, None]).all()
     assert all(len(set(row)) == 10 for row in near.index.tolist())
     true = np.linalg.norm(x[:, None].astype(np.float64) - x[near.index], axis=2)
@@ -73,7 +81,9 @@ def test_approximate_search_finds_most_and_reports_how_many() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 100])
-def test_codes_of_columns_find_what_numbers_find(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+def test_codes_of_columns_find_what_numbers_find(
+    monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
     pytest.importorskip("faiss")
     x = np.repeat(blobs(3000 // copies, 20), copies, axis=0)
     by_numbers = nearest(x, 10, exact=False)
@@ -93,11 +103,12 @@ def test_codes_of_columns_find_what_numbers_find(monkeypatch: pytest.MonkeyPatch
 
 def test_codes_that_lose_neighbours_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
-    # Sixteen columns of two far points each, and the same small number in all of them tells neighbours: 4 bits can't.
+    # Sixteen columns of two far points each, and the same small number in all of them tells
+    # neighbours: 4 bits can't.
     random = np.random.default_rng(0)
-    x = (100.0 * random.integers(0, 2, (3000, 1)) + random.normal(size=(3000, 1)) + np.zeros((1, 16))).astype(
-        np.float32
-    )
+    x = (
+        100.0 * random.integers(0, 2, (3000, 1)) + random.normal(size=(3000, 1)) + np.zeros((1, 16))
+    ).astype(np.float32)
     x += 1e-3 * random.normal(size=x.shape).astype(np.float32)
     by_numbers = nearest(x, 10, exact=False)
     monkeypatch.setattr(neighbours, "CODED", (1, 16))
@@ -111,7 +122,9 @@ def spy_on_codes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Answers of ``_compare_codes``, as they are given."""
     answers: list[bool] = []
     ask = neighbours._Lists._compare_codes
-    monkeypatch.setattr(neighbours._Lists, "_compare_codes", lambda lists: answers.append(ask(lists)) or answers[-1])
+    monkeypatch.setattr(
+        neighbours._Lists, "_compare_codes", lambda lists: answers.append(ask(lists)) or answers[-1]
+    )
     return answers
 
 
@@ -130,14 +143,22 @@ def test_the_threads_of_faiss_are_restored() -> None:
 def test_most_neighbours_of_30_000_pictures_are_found(metric: str) -> None:
     pytest.importorskip("faiss")
     random = np.random.default_rng(0)
-    digits = load_digits().data.astype(np.float32)  # 1 797 of 8 × 8 pixels: mixed in pairs, they are 30 000
-    pairs, share = random.integers(len(digits), size=(30_000, 2)), random.uniform(0.5, 1, size=(30_000, 1))
+    # 1 797 of 8 × 8 pixels: mixed in pairs, they are 30 000
+    digits = load_digits().data.astype(np.float32)
+    pairs, share = (
+        random.integers(len(digits), size=(30_000, 2)),
+        random.uniform(0.5, 1, size=(30_000, 1)),
+    )
     x = (share * digits[pairs[:, 0]] + (1 - share) * digits[pairs[:, 1]]).astype(np.float32)
     near = nearest(x, 25, metric=metric)  # type: ignore[arg-type]
     sample = random.choice(30_000, 500, replace=False)
-    search = NearestNeighbors(n_neighbors=26, algorithm="brute", metric=metric).fit(x.astype(np.float64))
+    search = NearestNeighbors(n_neighbors=26, algorithm="brute", metric=metric).fit(
+        x.astype(np.float64)
+    )
     distance, index = search.kneighbors(x[sample].astype(np.float64))
-    found = [len(np.intersect1d(a, b[1:])) / 25 for a, b in zip(near.index[sample], index, strict=True)]
+    found = [
+        len(np.intersect1d(a, b[1:])) / 25 for a, b in zip(near.index[sample], index, strict=True)
+    ]
     assert np.mean(found) > 0.9 and abs(near.recall - np.mean(found)) < 0.02
     assert np.median(near.distance[sample, -1] / distance[:, -1]) < 1.01
 
@@ -164,7 +185,9 @@ def test_copies_of_few_rows_are_found_in_bounded_time() -> None:
     assert (near.index != np.arange(30_000)[:, None]).all()
 
 
-def test_without_faiss_the_search_is_exact(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_faiss_the_search_is_exact(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     x = blobs(400, 6)
     expected = nearest(x, 5, exact=True)
     monkeypatch.setitem(sys.modules, "faiss", None)  # an import of it fails
@@ -200,8 +223,11 @@ def test_rows_apart_are_no_neighbours(exact: bool) -> None:
     assert (group[near.index] != group[:, None]).all()
     found = near.distance == pytest.approx(np.sort(distance, axis=1)[:, :5], abs=1e-5)
     assert found if exact else near.recall > 0.9
-    few = nearest(x, 5, exact=exact, apart=np.arange(400) < 397)  # three rows are all that the others have
-    assert (few.index[:397, 3:] == np.arange(397)[:, None]).all() and np.isinf(few.distance[:397, 3:]).all()
+    # three rows are all that the others have
+    few = nearest(x, 5, exact=exact, apart=np.arange(400) < 397)
+    assert (few.index[:397, 3:] == np.arange(397)[:, None]).all() and np.isinf(
+        few.distance[:397, 3:]
+    ).all()
     assert (np.sort(few.index[:397, :3], axis=1) == [397, 398, 399]).all()
 
 
@@ -212,13 +238,18 @@ def test_groups_that_fill_whole_lists_are_searched_past() -> None:
     x = (random.normal(size=(4500, 4)) + 50 * group[:, None]).astype(np.float32)
     shuffled = random.permutation(4500)
     near = nearest(x[shuffled], 5, exact=False, apart=group[shuffled])
-    assert np.isfinite(near.distance).all() and (group[shuffled][near.index] != group[shuffled][:, None]).all()
+    assert (
+        np.isfinite(near.distance).all()
+        and (group[shuffled][near.index] != group[shuffled][:, None]).all()
+    )
     exact = nearest(x[shuffled], 5, exact=True, apart=group[shuffled])
     assert np.median(near.distance / exact.distance) < 1.05
 
 
 def test_votes_by_hand() -> None:
-    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0)
+    near = Neighbours(
+        np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0
+    )
     votes, agreement = neighbour_votes([0, 0, 1], near, 2)
     # Row 0: one vote for 0, one for 1, and one for the distribution of all labels, (2/3, 1/3).
     np.testing.assert_allclose(votes, [[5 / 9, 4 / 9], [5 / 9, 4 / 9], [8 / 9, 1 / 9]], rtol=1e-6)
@@ -226,9 +257,12 @@ def test_votes_by_hand() -> None:
 
 
 def test_rows_of_one_group_do_not_vote_for_each_other() -> None:
-    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0)
+    near = Neighbours(
+        np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0
+    )
     votes, agreement = neighbour_votes([0, 0, 1], near, 2, apart=[5, 5, 6])
-    np.testing.assert_allclose(votes[0], [2 / 3 / 2, (1 + 1 / 3) / 2], rtol=1e-6)  # only row 2 has a vote
+    # only row 2 has a vote
+    np.testing.assert_allclose(votes[0], [2 / 3 / 2, (1 + 1 / 3) / 2], rtol=1e-6)
     assert agreement[0] == 0.0
     _, agreement = neighbour_votes([0, 0, 1], near, 2, apart=[5, 5, 5])
     assert np.isnan(agreement).all()
@@ -237,7 +271,10 @@ def test_rows_of_one_group_do_not_vote_for_each_other() -> None:
 def test_soft_votes_of_one_hot_labels_are_votes() -> None:
     labels = np.random.default_rng(0).integers(4, size=60)
     near = nearest(blobs(60, 3), 5)
-    hard, soft = neighbour_votes(labels, near, 4)[0], neighbour_votes(np.eye(4, dtype=np.float32)[labels], near, 4)[0]
+    hard, soft = (
+        neighbour_votes(labels, near, 4)[0],
+        neighbour_votes(np.eye(4, dtype=np.float32)[labels], near, 4)[0],
+    )
     np.testing.assert_allclose(hard, soft, rtol=1e-5)
 
 

@@ -1,4 +1,6 @@
-"""Trees judge tables out of fold, with gaps and categories; predictions are joined by what fits the labels best."""
+"""Trees judge tables out of fold, with gaps and categories; predictions are joined by what fits the
+labels best.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,22 @@ Array = NDArray[Any]
 
 
 def shops(n: int = 400, seed: int = 0, rate: float = 0.1) -> tuple[pd.DataFrame, Array]:
-    """A table whose label depends on a category and on a number with gaps, and which labels are wrong."""
+    """A table whose label depends on a category and on a number with gaps, and which labels are
+    wrong.
+    """
     rng = np.random.default_rng(seed)
     town = rng.choice(["Aix", "Bonn", "Cork", "Derby"], n)
     area = rng.normal(size=n)
     true = np.where(np.isin(town, ["Aix", "Cork"]) == (area > 0), "open", "shut")
     wrong = rng.random(n) < rate
     given = np.where(wrong, np.where(true == "open", "shut", "open"), true)
-    frame = pd.DataFrame({"town": town, "area": np.where(rng.random(n) < 0.05, np.nan, area), "state": given})
+    frame = pd.DataFrame(
+        {"town": town, "area": np.where(rng.random(n) < 0.05, np.nan, area), "state": given}
+    )
     return frame, wrong
 
 
-# --- the join ---------------------------------------------------------------------------------------------------------
+# --- the join -------------------------------------------------------------------------------------
 
 
 def objective(p: Array, w: Array) -> float:
@@ -54,7 +60,9 @@ def test_weights_are_the_best_of_a_grid(seed: int) -> None:
     p = rng.beta(*rng.uniform(0.3, 3, (2, 3)), size=(60, 3))
     weights = mixture_weights(p)
     np.testing.assert_allclose(weights.sum(), 1)
-    grid = [np.array([a, b, 40 - a - b]) / 40 for a, b in product(range(1, 39), repeat=2) if a + b < 40]
+    grid = [
+        np.array([a, b, 40 - a - b]) / 40 for a, b in product(range(1, 39), repeat=2) if a + b < 40
+    ]
     best = max(grid, key=lambda w: objective(p, w))
     assert objective(p, weights) >= objective(p, best) - 1e-3
     assert np.abs(weights - best).max() < 0.06
@@ -71,7 +79,7 @@ def test_a_model_that_guesses_has_no_weight_and_a_twin_shares_it() -> None:
     np.testing.assert_allclose(probs, good, atol=0.01)
 
 
-# --- trees ------------------------------------------------------------------------------------------------------------
+# --- trees ----------------------------------------------------------------------------------------
 
 
 def test_boosting_is_scikit_learns_on_the_table_of_each_fold() -> None:
@@ -84,10 +92,17 @@ def test_boosting_is_scikit_learns_on_the_table_of_each_fold() -> None:
     probs = fit_trees(table, data.given, 2, folds, ["boosting"])["boosting"]
     x = np.column_stack([frame["area"].to_numpy(np.float32), pd.Categorical(frame["town"]).codes])
     model = TreeClassifier("boosting", (0, 4)).fit(x, data.given).model_
-    assert isinstance(model, HistGradientBoostingClassifier) and model.is_categorical_.tolist() == [False, True]
+    assert isinstance(model, HistGradientBoostingClassifier) and model.is_categorical_.tolist() == [
+        False,
+        True,
+    ]
     for i in range(3):
-        direct = HistGradientBoostingClassifier(**model.get_params()).fit(x[folds != i], data.given[folds != i])
-        np.testing.assert_allclose(probs[folds == i], direct.predict_proba(x[folds == i]), atol=1e-6)
+        direct = HistGradientBoostingClassifier(**model.get_params()).fit(
+            x[folds != i], data.given[folds != i]
+        )
+        np.testing.assert_allclose(
+            probs[folds == i], direct.predict_proba(x[folds == i]), atol=1e-6
+        )
 
 
 def test_more_categories_than_histograms_hold_are_merged_the_rarest_first() -> None:
@@ -97,7 +112,9 @@ def test_more_categories_than_histograms_hold_are_merged_the_rarest_first() -> N
     order = rng.permutation(len(codes))
     x, y = codes[order, None], y[order]
     model = TreeClassifier("boosting", (300,)).fit(x, y)
-    assert set(model.merges_[0][254:]) == {254} and sorted(model.merges_[0][:254]) == list(range(254))
+    assert set(model.merges_[0][254:]) == {254} and sorted(model.merges_[0][:254]) == list(
+        range(254)
+    )
     assert (model.predict(x) == y).mean() > 0.9
     assert model.predict_proba([[np.nan], [299.0], [350.0]]).shape == (3, 2)
 
@@ -110,13 +127,18 @@ def test_trees_of_other_packages_use_categories_and_gaps(kind: Any) -> None:
     assert data.table is not None
     probs = fit_trees(data.table, data.given, 2, make_folds(data.given, folds=4), [kind])[kind]
     assert ((probs.argmax(1) != data.given) == wrong).mean() > 0.9
-    # As codes, Aix and Cork are not next to each other: the same trees without categories need more splits.
+    # As codes, Aix and Cork are not next to each other: the same trees without categories need more
+    # splits.
     model = TreeClassifier(kind, data.table.num_categories).fit(data.table.values, data.given)
     again = TreeClassifier(kind, data.table.num_categories).fit(data.table.values, data.given)
-    np.testing.assert_array_equal(model.predict_proba(data.table.values), again.predict_proba(data.table.values))
+    np.testing.assert_array_equal(
+        model.predict_proba(data.table.values), again.predict_proba(data.table.values)
+    )
 
 
-@pytest.mark.parametrize("kind, name", [("lightgbm", "n_jobs"), ("xgboost", "n_jobs"), ("catboost", "thread_count")])
+@pytest.mark.parametrize(
+    "kind, name", [("lightgbm", "n_jobs"), ("xgboost", "n_jobs"), ("catboost", "thread_count")]
+)
 def test_trees_of_other_packages_use_the_threads_of_the_audit(kind: Any, name: str) -> None:
     pytest.importorskip(kind, exc_type=ImportError)
     x = np.random.default_rng(0).normal(size=(21_000, 1))
@@ -150,13 +172,17 @@ def test_a_column_of_many_words_goes_to_trees_alone() -> None:
     assert data.table is not None and data.table.num_categories == (0, 150)
     assert "Column 'word' holds 150 different words: only decision trees use it." in data.notes
     assert "Column 'name' holds 6000 different words and was left out." in data.notes
-    probs = fit_trees(data.table, data.given, 2, make_folds(data.given, folds=2), ["boosting"])["boosting"]
+    probs = fit_trees(data.table, data.given, 2, make_folds(data.given, folds=2), ["boosting"])[
+        "boosting"
+    ]
     assert (probs.argmax(1) == data.given).mean() > 0.9
-    with pytest.raises(ValueError, match="Neighbours need one of numbers, or of at most 100 different words"):
+    with pytest.raises(
+        ValueError, match="Neighbours need one of numbers, or of at most 100 different words"
+    ):
         read_rows(frame[["word", "y"]], label="y")
 
 
-# --- the audit --------------------------------------------------------------------------------------------------------
+# --- the audit ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["thorough", "fast"])
@@ -164,17 +190,26 @@ def test_trees_alone_find_what_a_line_cannot(mode: Any) -> None:
     frame, wrong = shops()
     report = audit(read_rows(frame, label="state"), model="trees", mode=mode)
     issues = report.label_issues.is_issue
-    assert (issues & wrong).sum() / issues.sum() > 0.8 and (issues & wrong).sum() / wrong.sum() > 0.6
+    assert (issues & wrong).sum() / issues.sum() > 0.8 and (
+        issues & wrong
+    ).sum() / wrong.sum() > 0.6
     models = {model["name"]: model["weight"] for model in report.summary()["models"]}
-    assert set(models) == {*TREES, "neighbours"} and sum(models.values()) == pytest.approx(1, abs=1e-3)
-    assert report.config["model"] == "trees" and report.config["models"] == report.summary()["models"]
+    assert set(models) == {*TREES, "neighbours"} and sum(models.values()) == pytest.approx(
+        1, abs=1e-3
+    )
+    assert (
+        report.config["model"] == "trees" and report.config["models"] == report.summary()["models"]
+    )
 
 
 def test_tables_are_judged_by_trees_and_networks_and_pictures_by_networks() -> None:
     frame, _ = shops(520)
     everything = {*TREES, "network", "linear", "neighbours"}
-    for options, names in (({}, everything), ({"mode": "fast"}, {*TREES, "neighbours"}),
-                           ({"mode": "fast", "model": "both"}, everything)):  # fmt: skip
+    for options, names in (
+        ({}, everything),
+        ({"mode": "fast"}, {*TREES, "neighbours"}),
+        ({"mode": "fast", "model": "both"}, everything),
+    ):
         report = audit(read_rows(frame, label="state"), epochs=1, **options)  # type: ignore[arg-type]
         assert {m["name"] for m in report.summary()["models"]} == names
     pixels = np.random.default_rng(0).integers(256, size=(60, 1, 8, 8), dtype=np.uint8)
@@ -182,9 +217,14 @@ def test_tables_are_judged_by_trees_and_networks_and_pictures_by_networks() -> N
     assert data.table is None
     report = audit(data, epochs=1)
     assert {m["name"]: m["weight"] for m in report.summary()["models"]} == {
-        "network": 0.4, "linear": 0.2, "neighbours": 0.4,
-    }  # fmt: skip
-    assert {m["name"] for m in audit(data, model="trees").summary()["models"]} == {*TREES, "neighbours"}
+        "network": 0.4,
+        "linear": 0.2,
+        "neighbours": 0.4,
+    }
+    assert {m["name"] for m in audit(data, model="trees").summary()["models"]} == {
+        *TREES,
+        "neighbours",
+    }
 
 
 def test_an_estimator_in_a_pipeline_gets_the_columns_of_the_table() -> None:
@@ -206,17 +246,30 @@ def test_any_other_estimator_gets_numbers() -> None:
     frame, _ = shops()  # words and gaps, which logistic regression does not take
     report = audit(read_rows(frame, label="state"), estimator=LogisticRegression())
     assert report.summary()["models"][0]["weight"] > 0
-    both = audit(read_rows(frame, label="state"), estimator="sklearn.linear_model:LogisticRegression", model="trees")
+    both = audit(
+        read_rows(frame, label="state"),
+        estimator="sklearn.linear_model:LogisticRegression",
+        model="trees",
+    )
     assert {m["name"] for m in both.summary()["models"]} == {"estimator", *TREES, "neighbours"}
     assert both.config["estimator"] == "sklearn.linear_model:LogisticRegression"
 
 
 def test_groups_are_kept_apart_from_trees() -> None:
-    """Rows of one group share a number that tells their label: trees that saw the group would believe each label."""
+    """Rows of one group share a number that tells their label: trees that saw the group would
+    believe each label.
+    """
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(40), 10)
     labels = rng.integers(2, size=40)[group]
-    frame = pd.DataFrame({"code": rng.permutation(40)[group] + 0.5, "x": rng.normal(size=400), "g": group, "y": labels})
+    frame = pd.DataFrame(
+        {
+            "code": rng.permutation(40)[group] + 0.5,
+            "x": rng.normal(size=400),
+            "g": group,
+            "y": labels,
+        }
+    )
     report = audit(read_rows(frame, label="y", group="g"), model="trees")
     assert report.label_issues.hit_rate < 0.75
 
@@ -225,9 +278,15 @@ def test_groups_are_kept_apart_from_trees() -> None:
     ("options", "message"),
     [
         ({"model": "tree"}, "Unknown model 'tree'. Did you mean 'trees'"),
-        ({"model": "nonsense"}, "Unknown model 'nonsense'. There are: auto, trees, network, both, lightgbm,.* mlp"),
+        (
+            {"model": "nonsense"},
+            "Unknown model 'nonsense'. There are: auto, trees, network, both, lightgbm,.* mlp",
+        ),
         ({"method": "nonsense"}, "Unknown method 'nonsense'"),
-        ({"estimator": "sklearn.svm:LinearSVC"}, "Expected an estimator with fit and predict_proba, got LinearSVC"),
+        (
+            {"estimator": "sklearn.svm:LinearSVC"},
+            "Expected an estimator with fit and predict_proba, got LinearSVC",
+        ),
     ],
 )
 def test_models_are_refused_before_data_is_read(options: dict[str, Any], message: str) -> None:
@@ -238,9 +297,14 @@ def test_models_are_refused_before_data_is_read(options: dict[str, Any], message
 def test_options_of_networks_that_are_not_trained_are_noted() -> None:
     rows = read_rows(shops(60)[0], label="state")
     notes = audit(rows, mode="fast", method="gce", epochs=2).summary()["notes"]
-    assert "No network was trained, so `method` and `epochs` had no effect. The model both trains one." in notes
+    assert (
+        "No network was trained, so `method` and `epochs` had no effect. The model both trains one."
+        in notes
+    )
     for options in ({"model": "network", "epochs": 2}, {"model": "trees"}):
-        assert "had no effect" not in " ".join(audit(rows, mode="fast", **options).summary()["notes"])
+        assert "had no effect" not in " ".join(
+            audit(rows, mode="fast", **options).summary()["notes"]
+        )
 
 
 @pytest.mark.parametrize("mode", ["fast", "thorough"])
@@ -258,13 +322,18 @@ def test_groups_of_one_class_each_are_judged_by_one_network() -> None:
     assert len(audit(frame, label="state", group="shop", mode="fast", model="network").data) == 60
 
 
-def test_trees_of_many_rows_do_not_exclude_a_class_of_one_large_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.audit.evidence.gather.MANY_ROWS", 50)  # of which on folds of trees are thirds
+def test_trees_of_many_rows_do_not_exclude_a_class_of_one_large_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # of which on folds of trees are thirds
+    monkeypatch.setattr("noiseproof.audit.evidence.gather.MANY_ROWS", 50)
     time = np.arange(120)
     is_short = (time >= 44) & (time < 60)  # in two of five blocks of time, and in one of three
     labels = np.where(is_short, 2, time % 2)
     x = labels + 0.1 * np.random.default_rng(0).normal(size=120)
-    report = audit(pd.DataFrame({"x": x, "t": time, "y": labels}), label="y", time="t", model="trees")
+    report = audit(
+        pd.DataFrame({"x": x, "t": time, "y": labels}), label="y", time="t", model="trees"
+    )
     assert report.out_of_sample is not None and report.out_of_sample[is_short, 2].mean() > 0.7
 
 
@@ -277,13 +346,20 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         audit(read_rows(frame, label="state"), estimator=object())
 
 
-def test_fast_trees_take_half_of_the_rounds_where_these_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert boosting_rounds(100_000, 50, 10) == 80 and boosting_rounds(100_000, 50, 10, FAST_ROUNDS) == 40
+def test_fast_trees_take_half_of_the_rounds_where_these_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (
+        boosting_rounds(100_000, 50, 10) == 80
+        and boosting_rounds(100_000, 50, 10, FAST_ROUNDS) == 40
+    )
     assert boosting_rounds(1000, 30, 2) == boosting_rounds(1000, 30, 2, FAST_ROUNDS) == 400
     rounds: list[int] = []
     fit = HistGradientBoostingClassifier.fit
     monkeypatch.setattr(
-        HistGradientBoostingClassifier, "fit", lambda *a, **k: rounds.append(a[0].max_iter) or fit(*a, **k)
+        HistGradientBoostingClassifier,
+        "fit",
+        lambda *a, **k: rounds.append(a[0].max_iter) or fit(*a, **k),
     )
     monkeypatch.setattr("noiseproof.models.trees.FIT_SECONDS", 0.0)
     frame, _ = shops(200)
@@ -296,7 +372,9 @@ def test_fast_trees_take_half_of_the_rounds_where_these_take_long(monkeypatch: p
     ("rows", "columns", "classes", "expected"),
     [(1000, 30, 2, "trees"), (200_000, 20, 3, "trees"), (1_000_000, 50, 10, "network")],
 )
-def test_a_fast_audit_leaves_out_trees_that_take_minutes(rows: int, columns: int, classes: int, expected: str) -> None:
+def test_a_fast_audit_leaves_out_trees_that_take_minutes(
+    rows: int, columns: int, classes: int, expected: str
+) -> None:
     table = FeatureTable.of_numbers(np.broadcast_to(np.float32(0), (rows, columns)))
     names, given = tuple(map(str, range(classes))), np.zeros(rows, np.int64)
     data = AuditData(ArraySource({"kind": "arrays"}), names, given, given, rows, table=table)

@@ -30,8 +30,12 @@ def run(*arguments: object, code: int = 0) -> str:
     return done.output
 
 
-def write_population(folder: Path, rows: int = 900, rate: float = 0.2, trusted: int = 0) -> np.ndarray:
-    """An audit by the predictions of a good model, of labels of which ``rate`` are wrong; returns the true ones."""
+def write_population(
+    folder: Path, rows: int = 900, rate: float = 0.2, trusted: int = 0
+) -> np.ndarray:
+    """An audit by the predictions of a good model, of labels of which ``rate`` are wrong; returns
+    the true ones.
+    """
     random = np.random.default_rng(0)
     true = random.integers(0, 3, rows)
     given = np.where(random.random(rows) < rate, (true + random.integers(1, 3, rows)) % 3, true)
@@ -41,11 +45,13 @@ def write_population(folder: Path, rows: int = 900, rate: float = 0.2, trusted: 
     probs = np.eye(3)[seen] * share + (1 - share) / 3
     names, path = np.array(CLASSES), folder.parent / "given.npy"
     np.save(path, names[given])
-    audit_rows(read_rows(labels=path, pred_probs=probs, trusted=np.arange(trusted) if trusted else None)).save(folder)
+    audit_rows(
+        read_rows(labels=path, pred_probs=probs, trusted=np.arange(trusted) if trusted else None)
+    ).save(folder)
     return names[true]
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def some_gain(net: Estimate, needed: int) -> Gain:
@@ -64,14 +70,21 @@ def test_a_gain_that_is_clearly_positive_is_not_refused() -> None:
 def test_a_refusal_names_the_rows_to_review_first() -> None:
     with pytest.raises(Refused) as refused:
         plan(Estimate(2, -20, 20), 120).check("my audit", "--accept-all", "--yes")
-    assert str(refused.value) == (
-        "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20 to 20): of 1 label "
-        "that nobody decided on, 12 (3 to 25) mended, 10 (2 to 30) spoiled, by 40 measured decisions among them. "
-        "Measure 120 more rows first, `noiseproof review my audit --measure 180`, or override this with --yes."
+    assert (
+        str(refused.value)
+        == "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20"
+        " to 20): of 1 label that nobody decided on, 12 (3 to 25) mended, 10 (2 to 30) spoiled,"
+        " by 40 measured decisions among them. Measure 120 more rows first, `noiseproof review"
+        " my audit --measure 180`, or override this with --yes."
     )
-    with pytest.raises(Refused, match="decide row by row, `noiseproof review audit`, or override this with yes=True"):
+    with pytest.raises(
+        Refused,
+        match="decide row by row, `noiseproof review audit`, or override this with yes=True",
+    ):
         plan(Estimate(-5, -20, 0), -1).check("audit")
-    with pytest.raises(Refused, match="Measure 50 more rows first, `noiseproof review audit --measure 110`"):
+    with pytest.raises(
+        Refused, match="Measure 50 more rows first, `noiseproof review audit --measure 110`"
+    ):
         plan(Estimate(5, 0, 20), 50, "known labels").check("audit")  # clearly positive: above zero
 
 
@@ -79,9 +92,14 @@ def test_without_measured_decisions_nothing_is_written(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=12, issues=6)
     said = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", code=2)
     assert "Expected measured decisions for --accept-all, got none" in said
-    assert "which nothing has measured yet" in said and f"`noiseproof review {folder} --measure 50`" in said
+    assert (
+        "which nothing has measured yet" in said
+        and f"`noiseproof review {folder} --measure 50`" in said
+    )
     assert "--yes" in said and not (tmp_path / "new.csv").exists()
-    with pytest.raises(Refused, match=r"for accept_all=True, got none.*override this with yes=True"):
+    with pytest.raises(
+        Refused, match=r"for accept_all=True, got none.*override this with yes=True"
+    ):
         corrections(read_audit(folder), {}, accept_all=True)
     shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert shown.startswith("expected: of 5 labels that nobody decided on, ")
@@ -108,17 +126,22 @@ def test_trusted_rows_count_as_knowledge(tmp_path: Path) -> None:
     assert (after == given)[:300].all()
 
 
-# --- the expected numbers ---------------------------------------------------------------------------------------------
+# --- the expected numbers -------------------------------------------------------------------------
 
 
 def test_the_gain_of_right_probabilities_by_hand() -> None:
-    calibrated = Calibrated(np.array([0.9, 0.8, 0.5]), np.array([0.8, 0.6, 0.4]), np.array([True, True, False]))
+    calibrated = Calibrated(
+        np.array([0.9, 0.8, 0.5]), np.array([0.8, 0.6, 0.4]), np.array([True, True, False])
+    )
     found = expected_gain(calibrated, np.array([True, True, False]))
     assert found.mended.value == pytest.approx(1.4) and found.spoiled.value == pytest.approx(0.3)
     assert found.net.value == pytest.approx(1.1)
-    # a row mends with 0.8 and spoils with 0.1: E = 0.7, E² = 0.9 − 0.49; the other 0.6 and 0.2: 0.8 − 0.16
+    # a row mends with 0.8 and spoils with 0.1: E = 0.7, E² = 0.9 − 0.49; the other 0.6 and 0.2: 0.8
+    # − 0.16
     spread = 1.96 * math.sqrt(0.9 - 0.49 + 0.8 - 0.16)
-    assert (found.net.low, found.net.high) == pytest.approx((max(-2, 1.1 - spread), min(2, 1.1 + spread)))
+    assert (found.net.low, found.net.high) == pytest.approx(
+        (max(-2, 1.1 - spread), min(2, 1.1 + spread))
+    )
     assert found.mended.high == 2.0  # no more than there are
 
 
@@ -129,13 +152,22 @@ def test_unmeasured_changes_are_the_issues_whose_suggestion_is_likelier(tmp_path
     better = issues["is_label_issue"] & (issues["suggestion_quality"] > issues["label_quality"])
     found = plan_corrections(audit, {}, accept_all=True)
     assert found.basis == "assumed" and found.gain is not None
-    assert found.changes == dict(sorted(issues[better][["row", "suggested_label"]].itertuples(index=False)))
-    assert found.gain.mended.value == pytest.approx(issues[better]["suggestion_quality"].sum(), abs=1e-3)
-    assert found.gain.spoiled.value == pytest.approx(issues[better]["label_quality"].sum(), abs=1e-3)
+    assert found.changes == dict(
+        sorted(issues[better][["row", "suggested_label"]].itertuples(index=False))
+    )
+    assert found.gain.mended.value == pytest.approx(
+        issues[better]["suggestion_quality"].sum(), abs=1e-3
+    )
+    assert found.gain.spoiled.value == pytest.approx(
+        issues[better]["label_quality"].sum(), abs=1e-3
+    )
     shown = json.loads(
         run("apply", audit.folder, "--accept-all", "--yes", "--json", "--out", tmp_path / "new.npy")
-    )  # fmt: skip
-    assert shown["gain"]["basis"] == "assumed" and shown["gain"]["labels"] == shown["changed"] == better.sum()
+    )
+    assert (
+        shown["gain"]["basis"] == "assumed"
+        and shown["gain"]["labels"] == shown["changed"] == better.sum()
+    )
     assert shown["gain"]["mended"]["value"] == pytest.approx(found.gain.mended.value)
 
 
@@ -145,7 +177,9 @@ def test_measured_decisions_allow_what_they_show_to_mend(tmp_path: Path) -> None
     given = np.load(tmp_path / "given.npy")
     audit = read_audit(folder)
     answers = review_by(audit, true.tolist(), 120)
-    assert len(answers) == 120 and all(answer.asked == "measure" and answer.probability for answer in answers)
+    assert len(answers) == 120 and all(
+        answer.asked == "measure" and answer.probability for answer in answers
+    )
     decided, read = read_decided(folder, None)
     found = plan_corrections(audit, decided, read, accept_all=True)
     assert found.basis == "measured" and found.gain is not None
@@ -166,11 +200,15 @@ def test_measured_decisions_allow_what_they_show_to_mend(tmp_path: Path) -> None
     assert (after != true).sum() < (given != true).sum() / 2
     for row, decision in decided.items():
         assert after[row] == decision.label == true[row]
-    again = json.loads(run("apply", folder, "--accept-all", "--out", tmp_path / "newer.npy", "--json"))
+    again = json.loads(
+        run("apply", folder, "--accept-all", "--out", tmp_path / "newer.npy", "--json")
+    )
     assert again["gain"]["basis"] == "measured"
     assert again["gain"]["net"] == {
-        "value": found.gain.net.value, "low": found.gain.net.low, "high": found.gain.net.high
-    }  # fmt: skip
+        "value": found.gain.net.value,
+        "low": found.gain.net.low,
+        "high": found.gain.net.high,
+    }
 
 
 def test_suggestions_that_measured_decisions_refute_are_not_taken(tmp_path: Path) -> None:
@@ -200,12 +238,16 @@ def test_decisions_from_the_list_are_no_measurement(tmp_path: Path) -> None:
     log = DecisionLog(folder / "decisions.csv")
     for row, id, given, suggested in audit.issues.head(60)[
         ["row", "id", "given_label", "suggested_label"]
-    ].itertuples(index=False):  # fmt: skip
+    ].itertuples(index=False):
         log.add(Decision(row, id, given, "accept", suggested))
     log.close()
     assert "got none" in run("apply", folder, "--accept-all", "--out", tmp_path / "new.npy", code=2)
-    shown = run("apply", folder, "--out", tmp_path / "new.npy")  # without --accept-all, decisions are applied
-    assert shown.startswith("expected: 60 labels mended by decisions\n") and "changed: 60 of 900 labels" in shown
+    # without --accept-all, decisions are applied
+    shown = run("apply", folder, "--out", tmp_path / "new.npy")
+    assert (
+        shown.startswith("expected: 60 labels mended by decisions\n")
+        and "changed: 60 of 900 labels" in shown
+    )
 
 
 def test_second_opinions_say_how_often_an_answer_is_wrong(tmp_path: Path) -> None:
@@ -213,12 +255,19 @@ def test_second_opinions_say_how_often_an_answer_is_wrong(tmp_path: Path) -> Non
     log = DecisionLog(folder / "decisions.csv")
     log.add(Decision(0, "0", "cat", "accept", "dog"))
     for row, given in enumerate(("cat", "dog", "fox", "owl")):
-        log.add(Decision(row, str(row), given, "accept" if row == 0 else "keep", "dog" if row == 0 else given))
+        log.add(
+            Decision(
+                row, str(row), given, "accept" if row == 0 else "keep", "dog" if row == 0 else given
+            )
+        )
         log.add(Decision(row, str(row), given, "keep", given, "bob", "repeat"))
     log.close()
     shown = run("apply", folder, "--out", tmp_path / "new.csv")
-    e = 3 / 4 * (1 - math.sqrt(1 - 0.25 * 4 / 3))  # of four classes, from one of four rows that differs
-    assert shown.startswith(f"expected: 1 label mended by decisions (single answers are wrong in {e:.1%} (")
+    # of four classes, from one of four rows that differs
+    e = 3 / 4 * (1 - math.sqrt(1 - 0.25 * 4 / 3))
+    assert shown.startswith(
+        f"expected: 1 label mended by decisions (single answers are wrong in {e:.1%} ("
+    )
 
 
 def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -> None:
@@ -227,7 +276,8 @@ def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -
     audit = read_audit(folder)
     measured = review_by(audit, true.tolist(), 80)
     log = DecisionLog(folder / "decisions.csv")
-    for number, answer in enumerate(measured[:12]):  # a second person disagrees in three of twelve rows
+    # a second person disagrees in three of twelve rows
+    for number, answer in enumerate(measured[:12]):
         other = next(name for name in CLASSES if name != answer.label)
         label = other if number < 3 else answer.label
         log.add(Decision(*answer[:3], "other", label, "bob", "repeat"))

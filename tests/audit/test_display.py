@@ -74,7 +74,7 @@ def parse(html: str) -> Page:
     return page
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_the_text_of_a_report_is_short_and_names_the_worst_labels(report: LabelReport) -> None:
@@ -83,23 +83,35 @@ def test_the_text_of_a_report_is_short_and_names_the_worst_labels(report: LabelR
     assert lines[0] == "Audit: 150 rows, 3 classes, 3 labels called wrong"
     assert lines[1] == report.summary()["verdict"]
     assert lines[2] == "worst labels:"
-    worst = [re.fullmatch(r"  row (\d+): (.*), suggested (.*) \(quality 0\.\d{3}\)", line) for line in lines[3:6]]
+    worst = [
+        re.fullmatch(r"  row (\d+): (.*), suggested (.*) \(quality 0\.\d{3}\)", line)
+        for line in lines[3:6]
+    ]
     assert {int(match[1]): (match[2], match[3]) for match in worst if match} == {
-        3: ("'dog'", f"'{NAUGHTY}'"), 40: ("'cat'", f"'{NAUGHTY}'"), 77: (f"'{NAUGHTY}'", "'dog'"),
-    }  # fmt: skip
+        3: ("'dog'", f"'{NAUGHTY}'"),
+        40: ("'cat'", f"'{NAUGHTY}'"),
+        77: (f"'{NAUGHTY}'", "'dog'"),
+    }
     assert len(lines) == 7 and "report.review()" in lines[6]
 
 
 def test_the_parts_of_a_report_are_one_line_each(report: LabelReport, tmp_path: Path) -> None:
-    assert repr(report.label_issues) == (
-        f"LabelIssues(150 labels of 3 classes, 3 issues, about {report.label_issues.noise_rate:.1%} wrong)"
+    assert (
+        repr(report.label_issues) == "LabelIssues(150 labels of 3 classes, 3 issues, about"
+        f" {report.label_issues.noise_rate:.1%} wrong)"
     )
     assert repr(report.data).startswith("AuditData(text, 150 rows, 3 classes")
     assert repr(report.issues[0]) == "WrongLabels(3 of 150 rows)"
     report.save(tmp_path / "audit")
-    assert repr(read_audit(tmp_path / "audit")) == f"Audit('{tmp_path}/audit', 150 rows, 3 classes, 3 issues)"
+    assert (
+        repr(read_audit(tmp_path / "audit"))
+        == f"Audit('{tmp_path}/audit', 150 rows, 3 classes, 3 issues)"
+    )
     evidence = Evidence(np.zeros((1000, 3), np.float32), None, unlearned=np.zeros(1000, np.float32))
-    assert repr(evidence) == "Evidence(pred_probs=float32 (1000, 3), unlearned=float32 (1000,), weights={})"
+    assert (
+        repr(evidence)
+        == "Evidence(pred_probs=float32 (1000, 3), unlearned=float32 (1000,), weights={})"
+    )
 
 
 def test_the_text_of_labels_without_issues_and_of_ids() -> None:
@@ -109,20 +121,37 @@ def test_the_text_of_labels_without_issues_and_of_ids() -> None:
     assert "worst labels" not in repr(fine) and len(repr(fine).splitlines()) == 3
     assert "Worst labels" not in fine._repr_html_()
     frame = pd.DataFrame({"key": [f"k{i}" for i in range(60)], "y": ["b", *labels[1:]]})
-    assert "row 0 (k0): 'b', suggested 'a'" in repr(audit(frame, label="y", id="key", pred_probs=probs))
+    assert "row 0 (k0): 'b', suggested 'a'" in repr(
+        audit(frame, label="y", id="key", pred_probs=probs)
+    )
 
 
-# --- HTML -------------------------------------------------------------------------------------------------------------
+# --- HTML -----------------------------------------------------------------------------------------
 
 
-def test_the_html_has_the_numbers_of_the_summary_and_no_markup_of_the_data(report: LabelReport) -> None:
+def test_the_html_has_the_numbers_of_the_summary_and_no_markup_of_the_data(
+    report: LabelReport,
+) -> None:
     html = report._repr_html_()
     page = parse(html)
     tags = {tag for tag, _ in page.tags}
     assert tags <= {
-        "div", "style", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "code"
-    }  # fmt: skip
-    assert "url(" not in html and "http" not in html and "@import" not in html  # nothing is requested
+        "div",
+        "style",
+        "p",
+        "strong",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+        "code",
+    }
+    # nothing is requested
+    assert "url(" not in html and "http" not in html and "@import" not in html
     assert "<script" not in html and "&lt;b&gt;&amp;&#34;" in html
     assert report.summary()["verdict"] in page.text
     worst = page.tables["Worst labels, 3 of 3"]
@@ -147,23 +176,29 @@ def test_the_html_has_the_numbers_of_the_summary_and_no_markup_of_the_data(repor
 def test_pictures_are_inside_the_html_and_large_tables_are_not() -> None:
     random = np.random.default_rng(0)
     labels = np.repeat(["dark", "light"], 40)
-    pictures = random.integers(0, 100, (80, 8, 8)).astype(np.uint8) + 100 * (labels == "light")[:, None, None].astype(
-        np.uint8
-    )
+    pictures = random.integers(0, 100, (80, 8, 8)).astype(np.uint8) + 100 * (labels == "light")[
+        :, None, None
+    ].astype(np.uint8)
     probs = np.where(labels[:, None] == ["dark", "light"], 0.95, 0.05)
     wrong = labels.copy()
     wrong[5] = "light"
     (image,) = (
-        attributes for tag, attributes in parse(audit(pictures, labels=wrong, pred_probs=probs)._repr_html_()).tags
+        attributes
+        for tag, attributes in parse(
+            audit(pictures, labels=wrong, pred_probs=probs)._repr_html_()
+        ).tags
         if tag == "img"
-    )  # fmt: skip
+    )
     assert image["alt"] == "row 5" and (image["src"] or "").startswith("data:image/")
     wide = pd.DataFrame(pictures.reshape(80, 64)).add_prefix("size").assign(y=wrong)
     page = parse(audit(wide, label="y", pred_probs=probs)._repr_html_())
     assert page.tables["Worst labels, 1 of 1"][0] == ["row", "given", "suggested", "quality", "why"]
     narrow = wide[["size0", "size1", "y"]]
     page = parse(audit(narrow, label="y", pred_probs=probs)._repr_html_())
-    assert page.tables["Worst labels, 1 of 1"][1][1] == f"size0: {pictures[5, 0, 0]} · size1: {pictures[5, 0, 1]}"
+    assert (
+        page.tables["Worst labels, 1 of 1"][1][1]
+        == f"size0: {pictures[5, 0, 0]} · size1: {pictures[5, 0, 1]}"
+    )
 
 
 def test_many_classes_are_cut_short_with_a_count() -> None:
@@ -181,7 +216,7 @@ def test_ipython_displays_the_html(report: LabelReport) -> None:
     assert data["text/html"] == report._repr_html_() and data["text/plain"] == repr(report)
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def test_the_figures_have_the_audits_numbers(report: LabelReport) -> None:
@@ -189,7 +224,9 @@ def test_the_figures_have_the_audits_numbers(report: LabelReport) -> None:
     quality = report.figure("quality").axes[0]
     edges = np.linspace(0, 1, 41)
     is_issue = table["is_label_issue"]
-    expected = [np.histogram(table.loc[rows, "label_quality"], edges)[0] for rows in (is_issue, ~is_issue)]
+    expected = [
+        np.histogram(table.loc[rows, "label_quality"], edges)[0] for rows in (is_issue, ~is_issue)
+    ]
     assert [counts.sum() for counts in expected] == [3, 147]
     heights = np.nan_to_num([bar.get_height() for bar in quality.patches])
     np.testing.assert_array_equal(heights.reshape(2, 40), expected)
@@ -207,9 +244,15 @@ def test_the_figures_have_the_audits_numbers(report: LabelReport) -> None:
     at = [label.get_text() for label in classes.get_xticklabels()]
     estimated, called = np.array([bar.get_height() for bar in classes.patches]).reshape(2, -1)
     of_class = {one["name"]: one for one in report.summary()["classes"]}
-    assert dict(zip(at, estimated, strict=True)) == {name: one["noise_rate"] for name, one in of_class.items()}
-    assert dict(zip(at, called, strict=True)) == {k: one["issues"] / one["rows"] for k, one in of_class.items()}
-    with pytest.raises(ValueError, match="Expected a figure of quality, confusions, classes, got 'map'"):
+    assert dict(zip(at, estimated, strict=True)) == {
+        name: one["noise_rate"] for name, one in of_class.items()
+    }
+    assert dict(zip(at, called, strict=True)) == {
+        k: one["issues"] / one["rows"] for k, one in of_class.items()
+    }
+    with pytest.raises(
+        ValueError, match="Expected a figure of quality, confusions, classes, got 'map'"
+    ):
         report.figure("map")
 
 
@@ -217,13 +260,15 @@ def test_the_figures_have_the_audits_numbers(report: LabelReport) -> None:
 def test_rows_in_memory_are_shown(kind: str) -> None:
     labels = np.repeat(["a", "b"], 10)
     data: Any = {
-        "frame": pd.DataFrame({"n": range(20), 7: labels}), "texts": [f"text {i}" for i in range(20)],
+        "frame": pd.DataFrame({"n": range(20), 7: labels}),
+        "texts": [f"text {i}" for i in range(20)],
         "array": np.arange(40.0).reshape(20, 2),
-    }[kind]  # fmt: skip
+    }[kind]
     labelled: dict[str, Any] = {"label": 7} if kind == "frame" else {"labels": labels}
     source = read_rows(data, pred_probs=np.full((20, 2), 0.5), **labelled).source
     shown = {
-        "frame": {"fields": [["n", "3"]]}, "texts": {"text": "text 3", "fields": []},
+        "frame": {"fields": [["n", "3"]]},
+        "texts": {"text": "text 3", "fields": []},
         "array": {"fields": [["0", "6"], ["1", "7"]]},
-    }  # fmt: skip
+    }
     assert source.show(3, "3") == shown[kind]

@@ -1,4 +1,6 @@
-"""Out-of-fold predictions are scikit-learn's, and cover classes, groups and weights that scikit-learn leaves out."""
+"""Out-of-fold predictions are scikit-learn's, and cover classes, groups and weights that
+scikit-learn leaves out.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def wine() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
 
 @pytest.mark.parametrize(
     "model",
-    [make_pipeline(StandardScaler(with_mean=False), LogisticRegression()), RandomForestClassifier(20, random_state=3)],
+    [
+        make_pipeline(StandardScaler(with_mean=False), LogisticRegression()),
+        RandomForestClassifier(20, random_state=3),
+    ],
 )
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, pd.DataFrame, list])
 def test_cross_fit_is_cross_val_predict_for_every_kind_of_rows(model: Any, kind: Any) -> None:
@@ -59,11 +64,15 @@ def test_a_class_that_a_fit_did_not_see_has_probability_0() -> None:
     assert (probs[:, 2] == 0).all() and (probs[folds == 0, 1] == 0).all()
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
     fitted = model.fit(x[folds != 0], y[folds != 0])
-    np.testing.assert_allclose(probs[folds == 0][:, [0, 3]], fitted.predict_proba(x[folds == 0]), atol=1e-6)
+    np.testing.assert_allclose(
+        probs[folds == 0][:, [0, 3]], fitted.predict_proba(x[folds == 0]), atol=1e-6
+    )
 
 
 def test_a_single_class_in_the_other_folds_is_predicted() -> None:
-    probs = cross_fit(LogisticRegression(), np.arange(8.0)[:, None], [0] * 4 + [1] * 4, 2, [0] * 4 + [1] * 4)
+    probs = cross_fit(
+        LogisticRegression(), np.arange(8.0)[:, None], [0] * 4 + [1] * 4, 2, [0] * 4 + [1] * 4
+    )
     assert probs.tolist() == [[0, 1]] * 4 + [[1, 0]] * 4
 
 
@@ -83,7 +92,9 @@ def test_weights_reach_the_fit(is_pipeline: bool) -> None:
 
 def test_a_column_transformer_gets_the_columns_by_name() -> None:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=80), "b": rng.choice(list("xyz"), 80)}, index=np.arange(80) + 7)
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=80), "b": rng.choice(list("xyz"), 80)}, index=np.arange(80) + 7
+    )
     y = (frame["b"] == "x").to_numpy(np.int64)
     encode = make_column_transformer((OneHotEncoder(), ["b"]), (StandardScaler(), ["a"]))
     probs = cross_fit(make_pipeline(encode, LogisticRegression()), frame, y, 2, np.arange(80) % 4)
@@ -93,7 +104,9 @@ def test_a_column_transformer_gets_the_columns_by_name() -> None:
 def test_results_repeat_without_a_seed_and_progress_counts_folds() -> None:
     x, y, folds = wine()
     calls: list[tuple[str, int, int | None]] = []
-    first = cross_fit(RandomForestClassifier(5), x, y, 3, folds, progress=lambda *call: calls.append(call))
+    first = cross_fit(
+        RandomForestClassifier(5), x, y, 3, folds, progress=lambda *call: calls.append(call)
+    )
     assert (first == cross_fit(RandomForestClassifier(5), x, y, 3, folds)).all()
     assert calls == [("fitting", i, 4) for i in range(5)]
 
@@ -109,7 +122,9 @@ def test_what_is_not_a_classifier_is_refused() -> None:
 
 
 def test_objects_are_loaded_by_name(tmp_path: Any, monkeypatch: Any) -> None:
-    assert isinstance(load_object("sklearn.ensemble:RandomForestClassifier"), RandomForestClassifier)
+    assert isinstance(
+        load_object("sklearn.ensemble:RandomForestClassifier"), RandomForestClassifier
+    )
     tmp_path.joinpath("my_models_of_a_test.py").write_text(
         "from sklearn.linear_model import LogisticRegression\nmine = LogisticRegression(C=0.5)\n"
     )

@@ -1,4 +1,6 @@
-"""Rows with several labels in the files of other tools: out, back as decisions, and in as data of their own."""
+"""Rows with several labels in the files of other tools: out, back as decisions, and in as data of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ from noiseproof.cli.audit import EXPORTS
 NAMES = ("cat", "dög & co", "outdoor")
 TRUE = np.array([[i % 2, i % 3 == 0, i % 5 < 2] for i in range(60)], dtype=bool)
 GIVEN = TRUE.copy()
-LOST, ADDED, GONE = 6, 10, 33  # a label that is missing, one too many, and one of a row without any other
+# a label that is missing, one too many, and one of a row without any other
+LOST, ADDED, GONE = 6, 10, 33
 GIVEN[LOST, 1], GIVEN[ADDED, 0], GIVEN[GONE] = False, True, False
 WRONG = (LOST, ADDED, GONE)
 PROBS = np.where(TRUE, 0.95, 0.05)
@@ -76,7 +79,7 @@ def content_of(tool: str, path: Path) -> Any:
     return ET.parse(file) if tool == "cvat" else json.loads(file.read_text("utf-8"))
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- out ------------------------------------------------------------------------------------------
 
 
 def exported(tool: str, content: Any) -> Sets:
@@ -84,16 +87,26 @@ def exported(tool: str, content: Any) -> Sets:
     if tool == "label-studio":
         return {
             task["data"]["source_id"]: [
-                label for result in task["predictions"][0]["result"] for label in result["value"]["choices"]
+                label
+                for result in task["predictions"][0]["result"]
+                for label in result["value"]["choices"]
             ]
             for task in content
         }
     if tool == "argilla":
-        return {one["metadata"]["source_id"]: one["suggestions"]["label"]["value"] for one in content}
+        return {
+            one["metadata"]["source_id"]: one["suggestions"]["label"]["value"] for one in content
+        }
     if tool == "cvat":
-        return {image.get("name"): [tag.get("label") for tag in image.iter("tag")] for image in content.iter("image")}
+        return {
+            image.get("name"): [tag.get("label") for tag in image.iter("tag")]
+            for image in content.iter("image")
+        }
     if tool == "fiftyone":
-        return {name_of(int(key[4:])): [one["label"] for one in ones] for key, ones in content["labels"].items()}
+        return {
+            name_of(int(key[4:])): [one["label"] for one in ones]
+            for key, ones in content["labels"].items()
+        }
     if tool == "coco":
         names = {one["id"]: one["name"] for one in content["categories"]}
         files = {one["id"]: one["file_name"] for one in content["images"]}
@@ -135,21 +148,35 @@ def test_hugging_face_loads_lists(pictures: LabelReport, tmp_path: Path) -> None
     from datasets import load_dataset
 
     pictures.export("imagefolder", "audit/imagefolder")
-    loaded = load_dataset("imagefolder", data_dir="audit/imagefolder", cache_dir=str(tmp_path / "cache"))["train"]
+    loaded = load_dataset(
+        "imagefolder", data_dir="audit/imagefolder", cache_dir=str(tmp_path / "cache")
+    )["train"]
     by_name = {row["source_id"]: row["label"] for row in loaded}
     assert by_name == {name_of(i): labels_of(GIVEN[i]) for i in range(60)}
 
 
-# --- back -------------------------------------------------------------------------------------------------------------
+# --- back -----------------------------------------------------------------------------------------
 
 
 def answer_label_studio(path: Path, sets: Sets) -> Path:
     tasks = content_of("label-studio", path)
     for number, task in enumerate(tasks):
         labels = sets[task["data"]["source_id"]]
-        choice = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": labels}}
-        annotation = {"id": number, "completed_by": {"email": "ann@example.com"}, "was_cancelled": False}
-        task |= {"id": 100 + number, "annotations": [{**annotation, "result": [choice] if labels else []}]}
+        choice = {
+            "from_name": "label",
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": labels},
+        }
+        annotation = {
+            "id": number,
+            "completed_by": {"email": "ann@example.com"},
+            "was_cancelled": False,
+        }
+        task |= {
+            "id": 100 + number,
+            "annotations": [{**annotation, "result": [choice] if labels else []}],
+        }
     Path("export.json").write_text(json.dumps(tasks))
     return Path("export.json")
 
@@ -159,7 +186,9 @@ def answer_label_studio_min(path: Path, sets: Sets) -> Path:
     flat = []
     for task in content_of("label-studio", path):
         labels = sets[task["data"]["source_id"]]
-        answer: Any = {} if not labels else {"label": labels[0] if len(labels) == 1 else {"choices": labels}}
+        answer: Any = (
+            {} if not labels else {"label": labels[0] if len(labels) == 1 else {"choices": labels}}
+        )
         flat.append({**task["data"], "id": 7, **answer, "annotator": 2, "annotation_id": 3})
     Path("export.json").write_text(json.dumps(flat))
     return Path("export.json")
@@ -168,7 +197,10 @@ def answer_label_studio_min(path: Path, sets: Sets) -> Path:
 def answer_argilla(path: Path, sets: Sets) -> Path:
     records = content_of("argilla", path)
     for record in records:
-        answer = {"value": sets[record["metadata"]["source_id"]] or ["(none)"], "user_id": "5b1cdd49"}
+        answer = {
+            "value": sets[record["metadata"]["source_id"]] or ["(none)"],
+            "user_id": "5b1cdd49",
+        }
         record |= {"responses": {"label": [answer]}, "status": "completed"}
     (path / "records.json").write_text(json.dumps(records))
     return path
@@ -186,7 +218,9 @@ def answer_cvat(path: Path, sets: Sets) -> Path:
 
 
 def answer_fiftyone(path: Path, sets: Sets) -> Path:
-    """An export without attributes, as numbers of classes; FiftyOne writes an empty list as null."""
+    """An export without attributes, as numbers of classes; FiftyOne writes an empty list as
+    null.
+    """
     content = content_of("fiftyone", path)
     entries = {}
     for key, old in content["labels"].items():
@@ -204,14 +238,19 @@ def answer_coco(path: Path, sets: Sets) -> Path:
     for image in content["images"]:
         name = image["file_name"]
         for label in sets.get(name, labels_of(GIVEN[int(name[:2])])):
-            annotations.append({"id": len(annotations), "image_id": image["id"], "category_id": number[label]})
+            annotations.append(
+                {"id": len(annotations), "image_id": image["id"], "category_id": number[label]}
+            )
     Path("export.json").write_text(json.dumps({**content, "annotations": annotations}))
     return Path("export.json")
 
 
 def answer_imagefolder(path: Path, sets: Sets) -> Path:
     lines = content_of("imagefolder", path)
-    new = [{"file_name": one["file_name"], "label": sets.get(one["source_id"], one["label"])} for one in lines]
+    new = [
+        {"file_name": one["file_name"], "label": sets.get(one["source_id"], one["label"])}
+        for one in lines
+    ]
     (path / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
     return path
 
@@ -219,9 +258,12 @@ def answer_imagefolder(path: Path, sets: Sets) -> Path:
 ANSWERS: dict[str, tuple[str, Callable[[Path, Sets], Path]]] = {
     "label-studio": ("label-studio", answer_label_studio),
     "label-studio-min": ("label-studio", answer_label_studio_min),
-    "argilla": ("argilla", answer_argilla), "cvat": ("cvat", answer_cvat), "fiftyone": ("fiftyone", answer_fiftyone),
-    "coco": ("coco", answer_coco), "imagefolder": ("imagefolder", answer_imagefolder),
-}  # fmt: skip
+    "argilla": ("argilla", answer_argilla),
+    "cvat": ("cvat", answer_cvat),
+    "fiftyone": ("fiftyone", answer_fiftyone),
+    "coco": ("coco", answer_coco),
+    "imagefolder": ("imagefolder", answer_imagefolder),
+}
 
 
 @pytest.mark.parametrize("case", ANSWERS)
@@ -230,12 +272,24 @@ def test_sets_come_back_as_decisions(case: str, pictures: LabelReport) -> None:
     tool, answer = ANSWERS[case]
     path = pictures.export(tool, Path("audit", EXPORTS[tool]))
     kept = labels_of(GIVEN[ADDED])
-    back = answer(path, {name_of(LOST): labels_of(TRUE[LOST]), name_of(ADDED): kept[::-1], name_of(GONE): ["outdoor"]})
-    decided = {row: (one.decision, one.label) for row, one in read_reviewed("audit", back).decisions.items()}
+    back = answer(
+        path,
+        {
+            name_of(LOST): labels_of(TRUE[LOST]),
+            name_of(ADDED): kept[::-1],
+            name_of(GONE): ["outdoor"],
+        },
+    )
+    decided = {
+        row: (one.decision, one.label)
+        for row, one in read_reviewed("audit", back).decisions.items()
+    }
     keep = {ADDED: ("keep", "|".join(kept))} if tool in ASKING else {}
     added = [*labels_of(GIVEN[LOST]), "dög & co"]  # after those that the row has
     assert decided == {LOST: ("accept", "|".join(added)), GONE: ("other", "outdoor"), **keep}
-    result = CliRunner().invoke(app, ["apply", "audit", "--decisions", str(back), "--out", "corrected", "--json"])
+    result = CliRunner().invoke(
+        app, ["apply", "audit", "--decisions", str(back), "--out", "corrected", "--json"]
+    )
     assert result.exit_code == 0 and json.loads(result.stdout)["changed"] == 2
     lines = [json.loads(line) for line in Path("corrected/metadata.jsonl").read_text().splitlines()]
     want = [{**line, "label": labels_of(GIVEN[i])} for i, line in enumerate(lines)]
@@ -259,23 +313,40 @@ def test_new_labels_come_back_and_those_with_the_separator_do_not(texts: LabelRe
     path = texts.export("label-studio", "audit/tasks.json")
     given = {str(i): labels_of(GIVEN[i]) for i in WRONG}
     back = answer_label_studio(path, {**given, str(ADDED): ["emu", *labels_of(GIVEN[ADDED])]})
-    assert read_reviewed("audit", back).decisions[ADDED].label == "; ".join([*labels_of(GIVEN[ADDED]), "emu"])
-    with pytest.raises(BadDecisions, match="labels without ';', which separates those of a row .* got 'a;b'. Rename"):
+    assert read_reviewed("audit", back).decisions[ADDED].label == "; ".join(
+        [*labels_of(GIVEN[ADDED]), "emu"]
+    )
+    with pytest.raises(
+        BadDecisions,
+        match="labels without ';', which separates those of a row .* got 'a;b'. Rename",
+    ):
         read_reviewed("audit", answer_label_studio(path, {**given, str(ADDED): ["a;b"]}))
 
 
 def test_words_of_sets_come_back_as_decisions(pictures: LabelReport) -> None:
-    """From a folder whose metadata.csv spells sets as words, in another order or with other labels."""
+    """From a folder whose metadata.csv spells sets as words, in another order or with other
+    labels.
+    """
     words = ["|".join(labels_of(answers)) for answers in GIVEN]
     words[LOST], words[ADDED] = "outdoor|dög & co", "outdoor|cat"
     Path("words").mkdir()
-    pd.DataFrame({"file_name": map(name_of, range(60)), "label": words}).to_csv("words/metadata.csv", index=False)
-    decided = {row: (one.decision, one.label) for row, one in read_reviewed("audit", "words").decisions.items()}
-    assert decided == {LOST: ("accept", "outdoor|dög & co")} and {*labels_of(GIVEN[ADDED])} == {"outdoor", "cat"}
+    pd.DataFrame({"file_name": map(name_of, range(60)), "label": words}).to_csv(
+        "words/metadata.csv", index=False
+    )
+    decided = {
+        row: (one.decision, one.label)
+        for row, one in read_reviewed("audit", "words").decisions.items()
+    }
+    assert decided == {LOST: ("accept", "outdoor|dög & co")} and {*labels_of(GIVEN[ADDED])} == {
+        "outdoor",
+        "cat",
+    }
 
 
 def test_a_skipped_task_is_no_answer(texts: LabelReport) -> None:
-    back = answer_label_studio(texts.export("label-studio", "audit/tasks.json"), {str(i): [] for i in WRONG})
+    back = answer_label_studio(
+        texts.export("label-studio", "audit/tasks.json"), {str(i): [] for i in WRONG}
+    )
     tasks = json.loads(back.read_text())
     tasks[0]["annotations"][0]["was_cancelled"] = True
     back.write_text(json.dumps(tasks))
@@ -283,7 +354,9 @@ def test_a_skipped_task_is_no_answer(texts: LabelReport) -> None:
     assert decided[tasks[0]["data"]["row"]].decision == "skip" and len(decided) == 3
 
 
-def test_sets_for_an_audit_of_one_label_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_for_an_audit_of_one_label_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame({"t": [f"text {i}" for i in range(40)], "y": ["a", "b"] * 20})
     frame.to_csv("t.csv", index=False)
@@ -292,15 +365,19 @@ def test_sets_for_an_audit_of_one_label_are_refused(tmp_path: Path, monkeypatch:
     report.save("audit")
     tasks = report.export("label-studio", "audit/tasks.json", all_rows=True)
     back = answer_label_studio(tasks, {str(i): ["a", "b"] if i == 3 else ["a"] for i in range(40)})
-    with pytest.raises(BadDecisions, match="got '3' has 2 labels where one is expected. Correct or drop it"):
+    with pytest.raises(
+        BadDecisions, match="got '3' has 2 labels where one is expected. Correct or drop it"
+    ):
         read_reviewed("audit", back)
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- in -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(case: str, pictures: LabelReport) -> None:
+def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(
+    case: str, pictures: LabelReport
+) -> None:
     tool, answer = ANSWERS[case]
     path = pictures.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
     labelled = answer(path, {name_of(i): labels_of(GIVEN[i]) for i in range(60)})
@@ -311,7 +388,11 @@ def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(case: 
     if tool in ("coco", "cvat"):
         shutil.copytree("photos", "images")
     plain = read_rows(labelled, features="patches")
-    assert plain.source.name == "annotated-pictures" and plain.sets is not None and plain.sets.names == NAMES
+    assert (
+        plain.source.name == "annotated-pictures"
+        and plain.sets is not None
+        and plain.sets.names == NAMES
+    )
     numbers = [int(plain.source.file(name).resolve().name[:2]) for name in plain.names]  # type: ignore[union-attr]
     unlabelled = [i for i in range(60) if not GIVEN[i].any()] if tool == "fiftyone" else []
     assert sorted(numbers) == [i for i in range(60) if i not in unlabelled]
@@ -322,19 +403,26 @@ def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(case: 
     report.save("again")
     row, empty, gone = (plain.row[numbers.index(i)] for i in (LOST, ADDED, 1))
     changes = {row: "dög & co|outdoor|emu", empty: "(none)"}
-    out = write_corrected(read_audit("again"), changes, Path(f"new{labelled.suffix}"), left_out=[gone])
+    out = write_corrected(
+        read_audit("again"), changes, Path(f"new{labelled.suffix}"), left_out=[gone]
+    )
     after = read_rows(out, features="patches")
     assert after.sets is not None and after.sets.names == ("cat", "dög & co", "emu", "outdoor")
     sets = {
         int(after.source.file(id).resolve().name[:2]): {*after.classes[k].split("|")} - {"(none)"}  # type: ignore[union-attr]
         for id, k in zip(after.names, after.given, strict=True)
     }
-    want = {i: {*labels_of(GIVEN[i])} for i in numbers if i != 1} | {LOST: {"dög & co", "outdoor", "emu"}, ADDED: set()}
+    want = {i: {*labels_of(GIVEN[i])} for i in numbers if i != 1} | {
+        LOST: {"dög & co", "outdoor", "emu"},
+        ADDED: set(),
+    }
     assert sets == want
 
 
 @pytest.mark.parametrize("case", ["label-studio", "label-studio-min", "argilla"])
-def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(case: str, texts: LabelReport) -> None:
+def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(
+    case: str, texts: LabelReport
+) -> None:
     tool, answer = ANSWERS[case]
     path = texts.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
     labelled = answer(path, {str(i): labels_of(GIVEN[i]) for i in range(60)})
@@ -344,7 +432,11 @@ def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(case: str
     report = audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES))
     assert {order[i] for i in report.data.row[report.label_issues.is_issue]} == {*WRONG}
     report.save("again")
-    changes = {order.index(LOST): "cat|outdoor", order.index(ADDED): "(none)", order.index(GONE): "cat"}
+    changes = {
+        order.index(LOST): "cat|outdoor",
+        order.index(ADDED): "(none)",
+        order.index(GONE): "cat",
+    }
     out = write_corrected(read_audit("again"), changes, Path(f"new{labelled.suffix}"))
     after = read_rows(out, features="tfidf")
     want = GIVEN[order]
@@ -374,8 +466,14 @@ def test_words_beside_lists_become_lists_where_they_must(tool: str, pictures: La
     path = Path("mixed")
     if tool == "argilla":
         path.mkdir()
-        records = [{"id": i, "fields": {"text": f"text {i}"}, "responses": {"label": [{"value": mixed[i]}]}}
-                   for i in range(60)]  # fmt: skip
+        records = [
+            {
+                "id": i,
+                "fields": {"text": f"text {i}"},
+                "responses": {"label": [{"value": mixed[i]}]},
+            }
+            for i in range(60)
+        ]
         (path / "records.json").write_text(json.dumps(records))
     elif tool == "fiftyone":
         shutil.copytree("photos", path / "data", ignore=shutil.ignore_patterns("*.jsonl"))
@@ -387,13 +485,21 @@ def test_words_beside_lists_become_lists_where_they_must(tool: str, pictures: La
         (path / "metadata.jsonl").write_text("\n".join(lines))
     audit(read_rows(path, pred_probs=PROBS, classes=NAMES)).save("again")
     more, none, other = [i for i in range(60) if isinstance(mixed[i], str)][:3]
-    out = write_corrected(read_audit("again"), {more: "|".join(NAMES), none: "(none)", other: "emu"}, Path("new"))
+    out = write_corrected(
+        read_audit("again"), {more: "|".join(NAMES), none: "(none)", other: "emu"}, Path("new")
+    )
     content = content_of(tool, out)
     if tool == "argilla":
         after = [record["responses"]["label"][0]["value"] for record in content]
     else:
-        after = list(content["labels"].values()) if tool == "fiftyone" else [line["label"] for line in content]
-    assert [{*after[more]}, after[none], after[other]] == [{*NAMES}, [], "emu"] and isinstance(after[more], list)
+        after = (
+            list(content["labels"].values())
+            if tool == "fiftyone"
+            else [line["label"] for line in content]
+        )
+    assert [{*after[more]}, after[none], after[other]] == [{*NAMES}, [], "emu"] and isinstance(
+        after[more], list
+    )
     assert [after[i] for i in range(60) if i not in (more, none, other)] == [
         mixed[i] for i in range(60) if i not in (more, none, other)
     ]
@@ -404,7 +510,9 @@ def test_numbers_in_lists_of_hugging_face_stay_numbers(pictures: LabelReport) ->
     numbers[0] = numbers[0] * 2  # a label twice is one
 
     def write(labels: list[Any]) -> None:
-        lines = [json.dumps({"file_name": name_of(i), "label": each}) for i, each in enumerate(labels)]
+        lines = [
+            json.dumps({"file_name": name_of(i), "label": each}) for i, each in enumerate(labels)
+        ]
         Path("photos/metadata.jsonl").write_text("\n".join(lines))
 
     write([[None], *numbers[1:]])
@@ -412,7 +520,9 @@ def test_numbers_in_lists_of_hugging_face_stay_numbers(pictures: LabelReport) ->
         read_rows("photos", pred_probs=PROBS)
     write(numbers)
     audit(read_rows("photos", pred_probs=PROBS)).save("again")
-    with pytest.raises(ValueError, match="a whole number as a new label, as those in the data are, got 'emu'. Undo"):
+    with pytest.raises(
+        ValueError, match="a whole number as a new label, as those in the data are, got 'emu'. Undo"
+    ):
         write_corrected(read_audit("again"), {1: "5|emu"}, Path("new"))
     write_corrected(read_audit("again"), {1: "5|9"}, Path("new"))
     after = [line["label"] for line in content_of("imagefolder", Path("new"))]
@@ -432,21 +542,30 @@ def test_ids_of_coco_may_be_words_and_must_be_there(pictures: LabelReport) -> No
     assert np.array_equal(rows.answers, GIVEN[order])
     audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES)).save("again")
     row = order.index(GONE)
-    new = json.loads(write_corrected(read_audit("again"), {row: "cat|emu"}, Path("new.json")).read_text())
+    new = json.loads(
+        write_corrected(read_audit("again"), {row: "cat|emu"}, Path("new.json")).read_text()
+    )
     for kind in ("annotations", "categories"):
         ids = [one["id"] for one in new[kind]]
         assert len({*ids}) == len(ids) == len(content[kind]) + (2 if kind == "annotations" else 1)
         assert all(isinstance(id, str) for id in ids)
     assert exported("coco", new)[name_of(GONE)] == ["cat", "emu"]
     for kind, key in (("annotations", "image_id"), ("images", "file_name"), ("categories", "name")):
-        bad = {**content, kind: [{k: v for k, v in content[kind][0].items() if k != key}, *content[kind][1:]]}
+        bad = {
+            **content,
+            kind: [{k: v for k, v in content[kind][0].items() if k != key}, *content[kind][1:]],
+        }
         labelled.write_text(json.dumps(bad))
-        with pytest.raises(ValueError, match=f"a number or a word, in each of the {kind} of .*{key}': None.* at 0"):
+        with pytest.raises(
+            ValueError, match=f"a number or a word, in each of the {kind} of .*{key}': None.* at 0"
+        ):
             read_rows(labelled, features="patches")
 
 
 def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> None:
-    """Of a tool without lists: more of them mean that rows have several labels, and so does the option."""
+    """Of a tool without lists: more of them mean that rows have several labels, and so does the
+    option.
+    """
     one = {name_of(i): [NAMES[i % 2]] for i in range(60)}
     path = pictures.export("cvat", "audit/cvat.xml", all_rows=True)
     shutil.copytree("photos", "images")
@@ -458,21 +577,38 @@ def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> N
     assert sets is not None and sets.names == NAMES
     answer_cvat(path, {**one, **{name_of(i): ["cat", "outdoor"] for i in range(4)}})
     assert read_rows(labelled, features="patches").sets is not None
-    with pytest.raises(ValueError, match="labels without the separator '&' in the lists of .*'dög & co'. Leave out"):
+    with pytest.raises(
+        ValueError, match="labels without the separator '&' in the lists of .*'dög & co'. Leave out"
+    ):
         read_rows(labelled, features="patches", multi_label="&")
 
 
 def test_questions_of_label_studio_are_not_mixed(tmp_path: Path) -> None:
     tasks = [
-        {"id": i, "data": {"text": f"text {i}"}, "annotations": [{"result": [
-            {"from_name": name, "to_name": "text", "type": "choices", "value": {"choices": ["a" if i % 2 else "b"]}}
-            for name in ("mood", "topic")
-        ]}]}
+        {
+            "id": i,
+            "data": {"text": f"text {i}"},
+            "annotations": [
+                {
+                    "result": [
+                        {
+                            "from_name": name,
+                            "to_name": "text",
+                            "type": "choices",
+                            "value": {"choices": ["a" if i % 2 else "b"]},
+                        }
+                        for name in ("mood", "topic")
+                    ]
+                }
+            ],
+        }
         for i in range(20)
-    ]  # fmt: skip
+    ]
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps(tasks))
-    with pytest.raises(ValueError, match="got mood, topic. Rename the one with the labels to 'label'"):
+    with pytest.raises(
+        ValueError, match="got mood, topic. Rename the one with the labels to 'label'"
+    ):
         read_rows(path, features="tfidf")
     path.write_text(json.dumps(tasks).replace("topic", "label"))
     assert read_rows(path, features="tfidf").sets is None

@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from noiseproof.audit.evidence import cross_validate
-from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
+from noiseproof.audit.evidence.fold_networks import (
+    FoldSettings,
+    is_foldable,
+    make_members,
+    train_folds,
+)
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses import CR
@@ -37,16 +42,32 @@ def trained(method: str, settings: FoldSettings, fold: Tensor, target: Tensor | 
     parts = get_method(method, Task(data), Settings())
     stack = make_members(parts, settings, data.x, K, int(fold.max()) + 1)
     assert stack is not None
-    return train_folds(stack, parts.loss, data, data.given if target is None else target, fold, settings, lambda: None)
+    return train_folds(
+        stack,
+        parts.loss,
+        data,
+        data.given if target is None else target,
+        fold,
+        settings,
+        lambda: None,
+    )
 
 
 def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Probabilities (E, N, K) of the network without fold ``number`` before the steps of each epoch, and misses."""
+    """Probabilities (E, N, K) of the network without fold ``number`` before the steps of each
+    epoch, and misses.
+    """
     assert isinstance(data.x, Tensor)
     net = build_classifier(
-        SETTINGS.model, "linear", input_shape=(4,), num_outputs=K, generator=derive_generator(SETTINGS.seed, number)
+        SETTINGS.model,
+        "linear",
+        input_shape=(4,),
+        num_outputs=K,
+        generator=derive_generator(SETTINGS.seed, number),
     )
-    optimizer = torch.optim.Adam(net.parameters(), lr=SETTINGS.lr, weight_decay=SETTINGS.weight_decay)
+    optimizer = torch.optim.Adam(
+        net.parameters(), lr=SETTINGS.lr, weight_decay=SETTINGS.weight_decay
+    )
     probs, missed = torch.zeros(SETTINGS.epochs, N, K), torch.zeros(SETTINGS.epochs, N)
     for epoch in range(SETTINGS.epochs):
         for group in optimizer.param_groups:
@@ -67,11 +88,18 @@ def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tup
 @pytest.mark.parametrize("soft", [False, True])
 def test_members_train_as_networks_of_their_own(soft: bool) -> None:
     data, fold = rows()
-    target = torch.rand(N, K, generator=torch.Generator().manual_seed(1)).softmax(1) if soft else data.given
+    target = (
+        torch.rand(N, K, generator=torch.Generator().manual_seed(1)).softmax(1)
+        if soft
+        else data.given
+    )
     averages = trained("ce", SETTINGS, fold, target)
-    each, missed = zip(*(reference(data, target, fold, number) for number in range(FOLDS)), strict=True)
+    each, missed = zip(
+        *(reference(data, target, fold, number) for number in range(FOLDS)), strict=True
+    )
     probs, place = torch.stack(each), torch.arange(N)  # (F, E, N, K)
-    out_of_fold = probs[fold, :, place]  # (N, E, K); an untrained network's predictions do not count
+    # (N, E, K); an untrained network's predictions do not count
+    out_of_fold = probs[fold, :, place]
     torch.testing.assert_close(averages.probs, out_of_fold[:, 1:].mean(1), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(averages.missed, torch.stack(missed)[fold, :, place][:, 1:].mean(1))
     others = (probs.mean(1).sum(0) - out_of_fold.mean(1)) / (FOLDS - 1)
@@ -97,13 +125,19 @@ def test_the_weights_of_a_step_do_not_depend_on_the_rows_left_out() -> None:
 def test_methods_and_models_that_need_runs_of_their_own() -> None:
     data, fold = rows()
     needed = ("ce & sln", "co-teaching", "cr", "cr:warmup=0", "cr:prior=none,warmup=none", "peer")
-    for method, foldable in [*((name, True) for name in ("ce", "ln", "gce")), *((name, False) for name in needed)]:
+    for method, foldable in [
+        *((name, True) for name in ("ce", "ln", "gce")),
+        *((name, False) for name in needed),
+    ]:
         assert is_foldable(get_method(method, Task(data), Settings())) == foldable, method
     images = torch.zeros(4, 1, 8, 8)
     settings = FoldSettings("resnet32", epochs=1, batch_size=2, lr=0.1)
-    assert make_members(get_method("ce", Task(data), Settings()), settings, images, K, 2) is None  # batch statistics
+    # batch statistics
+    assert make_members(get_method("ce", Task(data), Settings()), settings, images, K, 2) is None
     assert isinstance(data.x, Tensor)
-    evidence = cross_validate(data.x, data.given, K, fold, method="ce & sln", model="mlp:hidden=[8]", epochs=2)
+    evidence = cross_validate(
+        data.x, data.given, K, fold, method="ce & sln", model="mlp:hidden=[8]", epochs=2
+    )
     np.testing.assert_allclose(evidence.pred_probs.sum(1), 1, atol=1e-4)
     assert evidence.dynamics is not None and evidence.dynamics.shape == (N, K)
 
@@ -114,14 +148,20 @@ def test_a_loss_that_is_not_finite_ends_the_training() -> None:
         trained("ce", FoldSettings("mlp:hidden=[8]", epochs=2, batch_size=16, lr=math.inf), fold)
 
 
-def test_a_loss_of_shares_gets_those_of_the_labels_that_a_fold_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_of_shares_gets_those_of_the_labels_that_a_fold_trains_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Labels of rows that are left out must not reach the network that predicts them."""
     data, fold = rows()
     assert isinstance(data.x, Tensor)
     got: list[Tensor] = []
     plain = CR.set_shares
-    monkeypatch.setattr(CR, "set_shares", lambda loss, shares, total=None: (got.append(shares), plain(loss, shares)))
+    monkeypatch.setattr(
+        CR, "set_shares", lambda loss, shares, total=None: (got.append(shares), plain(loss, shares))
+    )
     cross_validate(data.x, data.given, K, fold, method="cr", model="mlp:hidden=[8]", epochs=2)
     kept = [data.given[fold != one] for one in range(FOLDS)]
-    expected = torch.stack([torch.stack([(labels == k).double().mean() for k in range(K)]) for labels in kept])
+    expected = torch.stack(
+        [torch.stack([(labels == k).double().mean() for k in range(K)]) for labels in kept]
+    )
     torch.testing.assert_close(torch.stack(got[:FOLDS]), expected)

@@ -1,4 +1,6 @@
-"""What every registered issue type must do; a new one is found and tested without editing this file."""
+"""What every registered issue type must do; a new one is found and tested without editing this
+file.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,18 @@ def report() -> LabelReport:
 
 @pytest.fixture(scope="module")
 def reports(report: LabelReport, tmp_path_factory: pytest.TempPathFactory) -> list[LabelReport]:
-    """The same as a table, with a few of its rows as a test set; 120 texts; 120 pictures: each type applies to one."""
+    """The same as a table, with a few of its rows as a test set; 120 texts; 120 pictures: each type
+    applies to one.
+    """
     data = report.data
     assert data.x is not None
-    table = pd.DataFrame(data.x, columns=["a", "b", "c"]).assign(kind=data.given, one=1, gaps=np.nan)
+    table = pd.DataFrame(data.x, columns=["a", "b", "c"]).assign(
+        kind=data.given, one=1, gaps=np.nan
+    )
     table.loc[:50, "gaps"] = table["a"]
-    texts = pd.DataFrame({"text": [f"{['good', 'bad', 'fair'][k]} film {i}" for i, k in enumerate(data.given)]})
+    texts = pd.DataFrame(
+        {"text": [f"{['good', 'bad', 'fair'][k]} film {i}" for i, k in enumerate(data.given)]}
+    )
     folder = tmp_path_factory.mktemp("pictures")
     for i, k in enumerate(data.given.tolist()):
         (folder / f"class {k}").mkdir(exist_ok=True)
@@ -59,14 +67,21 @@ def reports(report: LabelReport, tmp_path_factory: pytest.TempPathFactory) -> li
         read_rows(texts.assign(kind=data.given), label="kind", text="text", features="tfidf"),
         read_rows(folder, features="pixels"),
     )
-    return [report, *(audit(rows, mode="fast", epochs=2, device="cpu", issues="all") for rows in read)]
+    return [
+        report,
+        *(audit(rows, mode="fast", epochs=2, device="cpu", issues="all") for rows in read),
+    ]
 
 
 def find_type(reports: list[LabelReport], name: str) -> tuple[Issue, LabelReport]:
-    return next((issue, report) for report in reports for issue in report.issues if issue.name == name)
+    return next(
+        (issue, report) for report in reports for issue in report.issues if issue.name == name
+    )
 
 
-def test_a_report_has_one_of_each_type_that_applies_labels_first(reports: list[LabelReport]) -> None:
+def test_a_report_has_one_of_each_type_that_applies_labels_first(
+    reports: list[LabelReport],
+) -> None:
     for report in reports:
         applying = [name for name in NAMES if ISSUES[name].applies(report.data)]  # type: ignore[attr-defined]
         assert [issue.name for issue in report.issues] == applying and applying[0] == "label"
@@ -74,7 +89,9 @@ def test_a_report_has_one_of_each_type_that_applies_labels_first(reports: list[L
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_mask_columns_and_reasons_have_one_entry_for_each_row(name: str, reports: list[LabelReport]) -> None:
+def test_mask_columns_and_reasons_have_one_entry_for_each_row(
+    name: str, reports: list[LabelReport]
+) -> None:
     issue, report = find_type(reports, name)
     data, rows = report.data, np.array([4, 77, 3])
     assert issue.mask.shape == (len(data),) and issue.mask.dtype == bool
@@ -92,14 +109,18 @@ def test_mask_columns_and_reasons_have_one_entry_for_each_row(name: str, reports
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_summary_is_json_and_counts_audited_rows_only(name: str, reports: list[LabelReport]) -> None:
+def test_the_summary_is_json_and_counts_audited_rows_only(
+    name: str, reports: list[LabelReport]
+) -> None:
     from dataclasses import replace
 
     issue, report = find_type(reports, name)
     summary = issue.summary(report.data)
     assert summary and json.loads(json.dumps(summary)) == summary
     assert not set(summary) & {"format", "rows", "skipped", "notes", "seconds"}
-    assert isinstance(issue.headline(report.summary()), str) and "\n" not in issue.headline(report.summary())
+    assert isinstance(issue.headline(report.summary()), str) and "\n" not in issue.headline(
+        report.summary()
+    )
     helping = replace(report.data, row=np.full(len(report.data), -1))  # rows of a trusted table
     assert not re.search(r"\b0 rows", issue.headline(issue.summary(helping)))
 
@@ -114,7 +135,9 @@ def test_the_remedy_is_a_sentence_and_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_type_with_a_fix_says_what_is_to_be_done(name: str, reports: list[LabelReport], tmp_path: Path) -> None:
+def test_a_type_with_a_fix_says_what_is_to_be_done(
+    name: str, reports: list[LabelReport], tmp_path: Path
+) -> None:
     issue, report = find_type(reports, name)
     report.save(tmp_path)
     fix = type(issue).fix(read_audit(tmp_path))
@@ -127,7 +150,9 @@ def test_findings_have_scores_and_pictures_that_can_be_drawn(reports: list[Label
     findings = [one for report in reports for issue in report.issues for one in issue.findings]
     assert findings
     for one in findings:
-        assert 0 <= one.score <= 1 and one.sentence[0].isupper() | (one.sentence[0] in "'0123456789")
+        assert 0 <= one.score <= 1 and one.sentence[0].isupper() | (
+            one.sentence[0] in "'0123456789"
+        )
         assert one.sentence.endswith(".")
         if one.picture is not None:
             assert one.picture.title and one.picture.unit and len(one.picture.bars) >= 2
@@ -140,7 +165,9 @@ def test_types_are_chosen_by_name() -> None:
     assert {kind.name for kind in chosen_types("imbalance")} == {*ALWAYS, "imbalance"}
     assert chosen_types("leakage, order") == chosen_types(["leakage", "order"])
     assert all(kind.is_quick for kind in chosen_types())
-    with pytest.raises(ValueError, match="Unknown issue type 'imbalanced'. Did you mean 'imbalance'"):
+    with pytest.raises(
+        ValueError, match="Unknown issue type 'imbalanced'. Did you mean 'imbalance'"
+    ):
         chosen_types(["imbalanced"])
 
 
@@ -168,23 +195,33 @@ def negative() -> Iterator[type[Issue]]:
     del ISSUES._factories["negative"]
 
 
-def test_a_new_type_reaches_table_summary_and_review_page(negative: type[Issue], tmp_path: Path) -> None:
+def test_a_new_type_reaches_table_summary_and_review_page(
+    negative: type[Issue], tmp_path: Path
+) -> None:
     random = np.random.default_rng(1)
     y = np.arange(60) % 2
     x = (6 * y[:, None] + random.normal(size=(60, 2)) - 3).astype(np.float32)
     report = audit(read_rows(x, labels=y), mode="fast", epochs=2, device="cpu")
     table = report.table()
-    assert tuple(table.columns[: len(COLUMNS)]) == tuple(COLUMNS) and table.columns[-1] == "is_negative"
+    assert (
+        tuple(table.columns[: len(COLUMNS)]) == tuple(COLUMNS)
+        and table.columns[-1] == "is_negative"
+    )
     np.testing.assert_array_equal(table["is_negative"], x[table["row"], 0] < 0)
     assert report.summary()["negative"] == {"rows": int((x[:, 0] < 0).sum())}
-    assert report.issues[-1].headline(report.summary()) == f"negative: {(x[:, 0] < 0).sum()} rows. Check the sign."
+    assert (
+        report.issues[-1].headline(report.summary())
+        == f"negative: {(x[:, 0] < 0).sum()} rows. Check the sign."
+    )
     report.save(tmp_path)
     marks = Issues(read_audit(tmp_path), everything=True).marks
     np.testing.assert_array_equal(marks["below zero"], table["is_negative"])
     assert badges()["is_negative"] == "below zero"
 
 
-def test_an_audit_without_the_columns_of_a_later_type_is_read(report: LabelReport, tmp_path: Path) -> None:
+def test_an_audit_without_the_columns_of_a_later_type_is_read(
+    report: LabelReport, tmp_path: Path
+) -> None:
     report.save(tmp_path)
 
     @register_issue("later")

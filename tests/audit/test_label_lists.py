@@ -1,4 +1,6 @@
-"""Labels in lists: columns of JSONL, Parquet, DataFrames and Hugging Face, and matrices in .npz files and dicts."""
+"""Labels in lists: columns of JSONL, Parquet, DataFrames and Hugging Face, and matrices in .npz
+files and dicts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from noiseproof.audit.sets import list_cells
 NAMES = ("calm", "happy", "sad")
 X = np.random.default_rng(0).normal(size=(80, 3)).round(6)
 ANSWERS = np.stack([X[:, 0] > 0.2, X[:, 0] + X[:, 2] > 0.2, X[:, 1] > 0.2], 1)
-SETS: list[list[str] | None] = [[name for name, yes in zip(NAMES, row, strict=True) if yes] for row in ANSWERS]
+SETS: list[list[str] | None] = [
+    [name for name, yes in zip(NAMES, row, strict=True) if yes] for row in ANSWERS
+]
 SETS[7] = None  # not labelled
 EMPTY = SETS.index([])
 LABELLED = [i for i in range(80) if i != 7]
@@ -36,7 +40,9 @@ LISTS = {0: ["sad", "calm"], 1: [], 2: ["happy", "new"]}
 
 
 def frame(labels: Any = None) -> pd.DataFrame:
-    return pd.DataFrame(X, columns=list("abc")).assign(tags=pd.Series(SETS if labels is None else labels, dtype=object))
+    return pd.DataFrame(X, columns=list("abc")).assign(
+        tags=pd.Series(SETS if labels is None else labels, dtype=object)
+    )
 
 
 def check(rows: Any, names: tuple[str, ...] = NAMES) -> None:
@@ -58,7 +64,7 @@ def decide(folder: Path, words: dict[int, str]) -> None:
     log.close()
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow"])
@@ -76,23 +82,33 @@ def test_lists_in_files_are_read_and_written_back(kind: str, tmp_path: Path) -> 
                 writer.write_table(table)
     check(read_rows(source, label="tags"))
     rows = read_rows(source, label="tags")
-    assert any("1 row was left out as not labelled, without a value in 'tags'" in note for note in rows.notes)
+    assert any(
+        "1 row was left out as not labelled, without a value in 'tags'" in note
+        for note in rows.notes
+    )
     folder = saved(tmp_path / "audit", source, label="tags")
     write_corrected(read_audit(folder), NEW, out)
-    read: Any = {"parquet": pd.read_parquet, "arrow": pd.read_feather}.get(kind, lambda p: pd.read_json(p, lines=True))
+    read: Any = {"parquet": pd.read_parquet, "arrow": pd.read_feather}.get(
+        kind, lambda p: pd.read_json(p, lines=True)
+    )
     after = read(out)
     got = [None if cell is None else list(cell) for cell in after["tags"]]
     assert got == [LISTS.get(i, each) for i, each in enumerate(SETS)]
     pd.testing.assert_frame_equal(after.drop(columns="tags"), read(source).drop(columns="tags"))
     if kind in ("parquet", "arrow"):
-        old, new = (pq.read_schema(p) if kind == "parquet" else pa.ipc.open_file(p).schema for p in (source, out))
+        old, new = (
+            pq.read_schema(p) if kind == "parquet" else pa.ipc.open_file(p).schema
+            for p in (source, out)
+        )
         assert old.equals(new)
     again = read_again(read_audit(folder).config)
     assert again.classes == rows.classes and np.array_equal(again.given, rows.given)
 
 
 def test_bytes_of_other_lines_stay(tmp_path: Path) -> None:
-    lines = [json.dumps({"id": i, "tags": each, "x": X[i].tolist()[0]}) for i, each in enumerate(SETS)]
+    lines = [
+        json.dumps({"id": i, "tags": each, "x": X[i].tolist()[0]}) for i, each in enumerate(SETS)
+    ]
     lines[3] = lines[3].replace(", ", " ,  ")
     source = tmp_path / "a.jsonl"
     source.write_text("\n".join(lines))
@@ -106,19 +122,29 @@ def test_bytes_of_other_lines_stay(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_key_is_not_labelled_and_an_empty_list_or_word_is_an_answer(tmp_path: Path) -> None:
+def test_a_missing_key_is_not_labelled_and_an_empty_list_or_word_is_an_answer(
+    tmp_path: Path,
+) -> None:
     """The same in every format: null, None and NaN are not labelled; CSV and Excel have no null."""
     words = [None if each is None else "|".join(each) for each in SETS]
-    lines = [{"x": X[i].tolist()[0], "y": X[i].tolist()[1], **({} if each is None else {"tags": each})}
-             for i, each in enumerate(SETS)]  # fmt: skip
+    lines = [
+        {"x": X[i].tolist()[0], "y": X[i].tolist()[1], **({} if each is None else {"tags": each})}
+        for i, each in enumerate(SETS)
+    ]
     (tmp_path / "lists.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    spelled = [{**line, "tags": "|".join(line["tags"])} if "tags" in line else line for line in lines]
+    spelled = [
+        {**line, "tags": "|".join(line["tags"])} if "tags" in line else line for line in lines
+    ]
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, spelled)))
     frame(words).to_parquet(tmp_path / "words.parquet")
     sources: list[tuple[Any, str | None]] = [
-        (tmp_path / "words.jsonl", "|"), (tmp_path / "words.parquet", "|"), (frame(words), "|"),
-        (frame(words).replace({None: np.nan}), "|"), (tmp_path / "lists.jsonl", None), (frame(), None),
-    ]  # fmt: skip
+        (tmp_path / "words.jsonl", "|"),
+        (tmp_path / "words.parquet", "|"),
+        (frame(words), "|"),
+        (frame(words).replace({None: np.nan}), "|"),
+        (tmp_path / "lists.jsonl", None),
+        (frame(), None),
+    ]
     for data, separator in sources:
         check(read_rows(data, label="tags", multi_label=separator))
     check(read_rows(X, labels=SETS))
@@ -130,7 +156,7 @@ def test_a_missing_key_is_not_labelled_and_an_empty_list_or_word_is_an_answer(tm
         assert len(rows) == 80 and not rows.answers[7].any() and not rows.answers[EMPTY].any()
 
 
-# --- in memory --------------------------------------------------------------------------------------------------------
+# --- in memory ------------------------------------------------------------------------------------
 
 
 def in_memory(kind: str) -> Any:
@@ -151,7 +177,12 @@ def in_memory(kind: str) -> Any:
     rows = {name: values.tolist() for name, values in columns.items()}
     if kind == "hugging-face":
         return Dataset.from_dict({**rows, "tags": SETS})
-    features = Features({**{name: Value("float64") for name in "abc"}, "tags": Sequence(ClassLabel(names=list(NAMES)))})
+    features = Features(
+        {
+            **{name: Value("float64") for name in "abc"},
+            "tags": Sequence(ClassLabel(names=list(NAMES))),
+        }
+    )
     return Dataset.from_dict({**rows, "tags": numbers}, features=features)
 
 
@@ -170,7 +201,10 @@ def test_lists_in_memory_are_read_and_returned(kind: str, tmp_path: Path) -> Non
     data = in_memory(kind)
     check(read_rows(data, label="tags"))
     folder = saved(tmp_path / "audit", data, label="tags")
-    words = {row: word.replace("|new", "") if kind == "class-labels" else word for row, word in NEW.items()}
+    words = {
+        row: word.replace("|new", "") if kind == "class-labels" else word
+        for row, word in NEW.items()
+    }
     decide(folder, words)
     after = corrected(folder, data)
     is_whole = kind not in ("arrow", "dict")  # of which the labels alone are returned
@@ -181,7 +215,9 @@ def test_lists_in_memory_are_read_and_returned(kind: str, tmp_path: Path) -> Non
         want = [None if each is None else [NAMES.index(name) for name in each] for each in want]
         assert after.features == data.features
     same = {"tuples": tuple, "sets": set}.get(kind, list)
-    cells = cells_of(after) if is_whole else [None if cell is None else list(cell) for cell in after]
+    cells = (
+        cells_of(after) if is_whole else [None if cell is None else list(cell) for cell in after]
+    )
     assert cells == [None if each is None else same(each) for each in want]
     if kind == "pandas":
         pd.testing.assert_frame_equal(after.drop(columns="tags"), data.drop(columns="tags"))
@@ -193,13 +229,16 @@ def test_a_new_label_has_no_number_among_class_names(tmp_path: Path) -> None:
     data = in_memory("class-labels")
     folder = saved(tmp_path / "audit", data, label="tags")
     decide(folder, NEW)
-    with pytest.raises(ValueError, match="labels among the class names of 'tags', got 'new'. Add them"):
+    with pytest.raises(
+        ValueError, match="labels among the class names of 'tags', got 'new'. Add them"
+    ):
         corrected(folder, data)
 
 
 def test_pictures_of_hugging_face_with_lists(tmp_path: Path) -> None:
     pictures = [
-        Image.fromarray((40 * row + 120).clip(0, 255).astype(np.uint8).repeat(108).reshape(18, 18)) for row in X
+        Image.fromarray((40 * row + 120).clip(0, 255).astype(np.uint8).repeat(108).reshape(18, 18))
+        for row in X
     ]
     names = ["sad", "calm", "happy"]  # the order of the feature, not of the alphabet
     features = Features({"image": HuggingFaceImage(), "labels": Sequence(ClassLabel(names=names))})
@@ -207,7 +246,9 @@ def test_pictures_of_hugging_face_with_lists(tmp_path: Path) -> None:
     data = Dataset.from_dict({"image": pictures, "labels": numbers}, features=features)
     rows = read_rows(data, features="patches")
     order = [NAMES.index(name) for name in names]
-    assert rows.sets is not None and rows.sets.names == tuple(names) and rows.row.tolist() == LABELLED
+    assert (
+        rows.sets is not None and rows.sets.names == tuple(names) and rows.row.tolist() == LABELLED
+    )
     assert np.array_equal(rows.answers, ANSWERS[LABELLED][:, order])
     audit(read_rows(data, pred_probs=PROBS[:, order])).save(tmp_path / "audit")
     decide(tmp_path / "audit", {0: "sad|calm", 1: "(none)"})
@@ -215,7 +256,7 @@ def test_pictures_of_hugging_face_with_lists(tmp_path: Path) -> None:
     assert list(after["labels"])[:2] == [[0, 1], []] and list(after["labels"])[2:] == numbers[2:]
 
 
-# --- matrices ---------------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 
 def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
@@ -224,7 +265,11 @@ def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
     np.savez(source, x=X, y=matrix)
     for data in (source, {"x": X, "y": matrix}):
         rows = read_rows(data, classes=NAMES)
-        assert rows.sets is not None and rows.sets.names == NAMES and np.array_equal(rows.answers, ANSWERS)
+        assert (
+            rows.sets is not None
+            and rows.sets.names == NAMES
+            and np.array_equal(rows.answers, ANSWERS)
+        )
     folder = saved(tmp_path / "audit", source, classes=NAMES)
     out = write_corrected(read_audit(folder), {0: "calm|sad", 1: "(none)"}, tmp_path / "new.npy")
     want = matrix.copy()
@@ -240,7 +285,7 @@ def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
     assert rows.sets is not None and np.array_equal(rows.answers, ANSWERS)
 
 
-# --- trusted and test tables, refusals --------------------------------------------------------------------------------
+# --- trusted and test tables, refusals ------------------------------------------------------------
 
 
 def test_other_tables_have_lists_too(tmp_path: Path) -> None:
@@ -248,7 +293,11 @@ def test_other_tables_have_lists_too(tmp_path: Path) -> None:
     other = frame().drop(index=7).head(20).reset_index(drop=True)
     other.at[0, "tags"] = ["calm", "happy", "sad"]  # a set that may be new
     rows = read_rows(frame(), label="tags", trusted=other)
-    assert rows.trusted is not None and rows.trusted.sum() == 20 and rows.answers[rows.trusted][0].all()
+    assert (
+        rows.trusted is not None
+        and rows.trusted.sum() == 20
+        and rows.answers[rows.trusted][0].all()
+    )
     with pytest.raises(ValueError, match="labels of the audited table in `trusted`, got 'angry'"):
         read_rows(frame(), label="tags", trusted=frame([["angry"], *rest]).head(9))
     compared = read_rows(frame(), label="tags", test=other).test
@@ -257,24 +306,36 @@ def test_other_tables_have_lists_too(tmp_path: Path) -> None:
 
 
 def test_what_is_no_list_of_labels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="in every cell of 'tags' that has any, got 'calm' beside lists"):
+    with pytest.raises(
+        ValueError, match="in every cell of 'tags' that has any, got 'calm' beside lists"
+    ):
         read_rows(frame(["calm", *SETS[1:]]), label="tags")
-    with pytest.raises(ValueError, match="the names of labels in the lists of 'tags', got zeros and ones"):
+    with pytest.raises(
+        ValueError, match="the names of labels in the lists of 'tags', got zeros and ones"
+    ):
         read_rows(frame(ANSWERS.astype(int).tolist()), label="tags")
-    with pytest.raises(ValueError, match="labels without the separator 'a' in the lists of 'tags', got 'calm'"):
+    with pytest.raises(
+        ValueError, match="labels without the separator 'a' in the lists of 'tags', got 'calm'"
+    ):
         read_rows(frame(), label="tags", multi_label="a")
     with pytest.raises(ValueError, match="one label a row beside `annotators`, got lists"):
         read_rows(frame().assign(ann=1), label="tags", annotators=["ann"])
-    with pytest.raises(ValueError, match="labels of every row, got none in 1. Leave these rows out"):
+    with pytest.raises(
+        ValueError, match="labels of every row, got none in 1. Leave these rows out"
+    ):
         find_label_issues(SETS, PROBS)
 
 
 @pytest.mark.parametrize("member", [None, float("nan"), ["calm"], {"name": "calm"}], ids=repr)
 def test_what_is_no_label_in_a_list_is_refused(member: Any, tmp_path: Path) -> None:
     sets: list[Any] = [[member, "calm"], *SETS[1:]]
-    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'x': i, 'tags': s})}\n" for i, s in enumerate(sets)))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f"{json.dumps({'x': i, 'tags': s})}\n" for i, s in enumerate(sets))
+    )
     for data, options in ((tmp_path / "a.jsonl", {"label": "tags"}), (X, {"labels": sets})):
-        with pytest.raises(ValueError, match=r"words or numbers in lists of labels, such as \['calm', 'sad'\], got"):
+        with pytest.raises(
+            ValueError, match=r"words or numbers in lists of labels, such as \['calm', 'sad'\], got"
+        ):
             read_rows(data, **options)
 
 
@@ -309,18 +370,25 @@ def test_a_new_number_among_numbers(kind: str, tmp_path: Path) -> None:
     def change(word: str) -> list[Any]:
         if kind != "hugging-face":
             out = write_corrected(read_audit(folder), {0: word}, tmp_path / f"new.{kind}")
-            return cells_of(pd.read_json(out, lines=True) if kind == "jsonl" else pq.read_table(out))
+            return cells_of(
+                pd.read_json(out, lines=True) if kind == "jsonl" else pq.read_table(out)
+            )
         decide(folder, {0: word})
         return cells_of(corrected(folder, data))
 
-    with pytest.raises(ValueError, match="a whole number as a new label, as those in the data are, got 'new'. Undo"):
+    with pytest.raises(
+        ValueError, match="a whole number as a new label, as those in the data are, got 'new'. Undo"
+    ):
         change("5|new")
     assert not (tmp_path / f"new.{kind}").exists()
     assert change("5|9") == [[5, 9], *sets[1:]]
 
 
 def test_spaces_around_labels_in_lists_stay(tmp_path: Path) -> None:
-    sets = [None if each is None else [f" {name} " if name == "calm" else name for name in each] for each in SETS]
+    sets = [
+        None if each is None else [f" {name} " if name == "calm" else name for name in each]
+        for each in SETS
+    ]
     check(read_rows(frame(sets), label="tags"))
     folder = saved(tmp_path / "audit", frame(sets), label="tags")
     decide(folder, {0: "calm|sad", 1: "calm"})
@@ -334,28 +402,48 @@ def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None
     after = corrected(folder, labels)
     assert list(after.columns) == list(labels.columns) and after.iloc[0].tolist() == [0, 1, 1]
     pd.testing.assert_frame_equal(after[1:], labels[1:])
-    with pytest.raises(ValueError, match="each once, got 3: 'calm', 'calm', 'sad'. Name the columns by `classes`"):
+    with pytest.raises(
+        ValueError, match="each once, got 3: 'calm', 'calm', 'sad'. Name the columns by `classes`"
+    ):
         read_rows(X, labels=labels.set_axis(["calm", " calm", "sad"], axis=1))
 
 
-@pytest.mark.parametrize("form", ["csv", "frame", "matrix", "sparse", "lists of 0 and 1", "table", "npz"])
-def test_a_label_without_a_column_is_refused_and_nothing_is_written(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "form", ["csv", "frame", "matrix", "sparse", "lists of 0 and 1", "table", "npz"]
+)
+def test_a_label_without_a_column_is_refused_and_nothing_is_written(
+    form: str, tmp_path: Path
+) -> None:
     matrix = ANSWERS.astype(np.uint8)
-    table = frame().drop(columns="tags").assign(**{name: matrix[:, k] for k, name in enumerate(NAMES)})
+    table = (
+        frame().drop(columns="tags").assign(**{name: matrix[:, k] for k, name in enumerate(NAMES)})
+    )
     table.to_csv(tmp_path / "a.csv", index=False)
     np.savez(tmp_path / "a.npz", x=X, y=matrix)
     labels: Any = {
-        "matrix": matrix, "sparse": csr_matrix(matrix), "lists of 0 and 1": matrix.tolist(),
+        "matrix": matrix,
+        "sparse": csr_matrix(matrix),
+        "lists of 0 and 1": matrix.tolist(),
         "table": table[list(NAMES)],
-    }.get(form)  # fmt: skip
+    }.get(form)
     data: Any = {"csv": tmp_path / "a.csv", "frame": table, "npz": tmp_path / "a.npz"}.get(form, X)
-    options: dict[str, Any] = {"csv": {"label": list(NAMES)}, "frame": {"label": list(NAMES)}}.get(form, {})
+    options: dict[str, Any] = {"csv": {"label": list(NAMES)}, "frame": {"label": list(NAMES)}}.get(
+        form, {}
+    )
     if labels is not None:
         options["labels"] = labels
-    folder = saved(tmp_path / "audit", data, **options, **({"classes": NAMES} if not options.get("label") else {}))
+    folder = saved(
+        tmp_path / "audit",
+        data,
+        **options,
+        **({"classes": NAMES} if not options.get("label") else {}),
+    )
     decide(folder, {0: "sad|new"})
     out = tmp_path / ("new.npy" if form == "npz" else f"new.{form}")
-    message = "Expected labels among the columns 'calm', 'happy', 'sad', got 'new'. Add a column, or undo the decision"
+    message = (
+        "Expected labels among the columns 'calm', 'happy', 'sad', got 'new'. Add a column, or undo"
+        " the decision"
+    )
     with pytest.raises(ValueError, match=message):
         if form in ("csv", "npz"):
             write_corrected(read_audit(folder), {0: "sad|new"}, out)

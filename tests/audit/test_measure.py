@@ -29,7 +29,9 @@ from noiseproof.audit.measure.estimate import Population, gain, measure
 from noiseproof.audit.measure.interval import exact_share, stratified
 
 
-def make_audit(folder: Path, *, rows: int = 400, classes: int = 3, seed: int = 0) -> tuple[Audit, np.ndarray]:
+def make_audit(
+    folder: Path, *, rows: int = 400, classes: int = 3, seed: int = 0
+) -> tuple[Audit, np.ndarray]:
     """An audit whose ranking is right more often than not, and the true classes of its rows."""
     generator = np.random.default_rng(seed)
     truth = generator.integers(0, classes, rows)
@@ -41,12 +43,16 @@ def make_audit(folder: Path, *, rows: int = 400, classes: int = 3, seed: int = 0
     names = np.array([f"c{k}" for k in range(classes)], dtype=object)
     issues = pd.DataFrame(
         {
-            "row": order, "id": order.astype(str), "is_label_issue": believed[order] > 0.5,
-            "model_quality": 1 - believed[order], "label_quality": 1 - believed[order],
-            "model_suggestion_quality": 0.8 * believed[order], "given_label": names[given[order]],
+            "row": order,
+            "id": order.astype(str),
+            "is_label_issue": believed[order] > 0.5,
+            "model_quality": 1 - believed[order],
+            "label_quality": 1 - believed[order],
+            "model_suggestion_quality": 0.8 * believed[order],
+            "given_label": names[given[order]],
             "suggested_label": names[suggested[order]],
         }
-    )  # fmt: skip
+    )
     config = {"classes": names.tolist()}
     return Audit(folder, issues, {"source_rows": rows}, config, "key"), truth
 
@@ -66,16 +72,23 @@ def answer_all(audit: Audit, truth: np.ndarray, design: Design, count: int) -> l
     return answers
 
 
-# --- intervals --------------------------------------------------------------------------------------------------------
+# --- intervals ------------------------------------------------------------------------------------
 
 
-def outcomes(sizes: tuple[int, ...], wrong: tuple[int, ...], asked: tuple[int, ...]) -> list[tuple[float, np.ndarray]]:
+def outcomes(
+    sizes: tuple[int, ...], wrong: tuple[int, ...], asked: tuple[int, ...]
+) -> list[tuple[float, np.ndarray]]:
     """Every possible vector of hits, with its probability: hypergeometric in each stratum."""
     choices = []
     for n, k, m in zip(sizes, wrong, asked, strict=True):
         total = math.comb(n, m)
-        choices.append([(math.comb(k, h) * math.comb(n - k, m - h) / total, h) for h in range(m + 1)])
-    return [(math.prod(p for p, _ in c), np.array([h for _, h in c], float)) for c in itertools.product(*choices)]
+        choices.append(
+            [(math.comb(k, h) * math.comb(n - k, m - h) / total, h) for h in range(m + 1)]
+        )
+    return [
+        (math.prod(p for p, _ in c), np.array([h for _, h in c], float))
+        for c in itertools.product(*choices)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +102,9 @@ def outcomes(sizes: tuple[int, ...], wrong: tuple[int, ...], asked: tuple[int, .
         ((20, 30, 150), (20, 0, 15), (10, 10, 30)),
     ],
 )
-def test_interval_by_exact_enumeration(sizes: tuple[int, ...], wrong: tuple[int, ...], asked: tuple[int, ...]) -> None:
+def test_interval_by_exact_enumeration(
+    sizes: tuple[int, ...], wrong: tuple[int, ...], asked: tuple[int, ...]
+) -> None:
     truth = sum(wrong) / sum(sizes)
     mean = covered = 0.0
     for probability, hits in outcomes(sizes, wrong, asked):
@@ -113,12 +128,14 @@ def test_a_stratum_without_answers_is_unknown() -> None:
 
 def test_exact_share_inverts_the_binomial_tails() -> None:
     share = exact_share(3, 20)
-    tail = [sum(math.comb(20, k) * p**k * (1 - p) ** (20 - k) for k in ks) for p, ks in
-            ((share.low, range(3, 21)), (share.high, range(4)))]  # fmt: skip
+    tail = [
+        sum(math.comb(20, k) * p**k * (1 - p) ** (20 - k) for k in ks)
+        for p, ks in ((share.low, range(3, 21)), (share.high, range(4)))
+    ]
     assert tail == pytest.approx([0.025, 0.025])
 
 
-# --- design -----------------------------------------------------------------------------------------------------------
+# --- design ---------------------------------------------------------------------------------------
 
 
 def test_allocation_has_the_smallest_variance_of_all() -> None:
@@ -128,7 +145,9 @@ def test_allocation_has_the_smallest_variance_of_all() -> None:
         return sum(n**2 * p * (1 - p) / m for n, p, m in zip(sizes, share, asked, strict=True))
 
     every = [(a, b, 20 - a - b) for a in range(1, 19) for b in range(1, 20 - a)]
-    assert variance(tuple(allocate(20, share, sizes, least))) == pytest.approx(min(map(variance, every)))
+    assert variance(tuple(allocate(20, share, sizes, least))) == pytest.approx(
+        min(map(variance, every))
+    )
 
 
 def test_allocation_stops_at_the_size_of_a_stratum() -> None:
@@ -159,14 +178,18 @@ def test_each_row_of_a_stratum_is_asked_equally_often(tmp_path: Path) -> None:
         assert len({q.row for q in questions}) == PILOT
         asked.update(q.row for q in questions)
     probability = {
-        q.row: q.probability for seed in range(50) for q in Design(seed, drawn.strata, drawn.prior).questions([], PILOT)
+        q.row: q.probability
+        for seed in range(50)
+        for q in Design(seed, drawn.strata, drawn.prior).questions([], PILOT)
     }
     for row, p in probability.items():
         assert asked[row] / 2000 == pytest.approx(p, abs=4.5 * math.sqrt(p * (1 - p) / 2000) + 1e-9)
 
 
 def test_labels_that_models_call_surely_wrong_are_asked_about_as_those_surely_right() -> None:
-    """Else two of 355 digits stand for a quarter of the data, and the interval is wider than of a simple sample."""
+    """Else two of 355 digits stand for a quarter of the data, and the interval is wider than of a
+    simple sample.
+    """
     strata = np.repeat(np.arange(2, dtype=np.int16), 300)
     design = Design(0, strata, np.array([0.999, 0.001]))
     asked = np.bincount([strata[question.row] for question in design.questions([], PILOT)])
@@ -232,7 +255,7 @@ def test_a_damaged_design_is_refused(tmp_path: Path) -> None:
         Design.read(audit)
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- what is measured -----------------------------------------------------------------------------
 
 
 def test_only_measured_decisions_count(tmp_path: Path) -> None:
@@ -240,11 +263,16 @@ def test_only_measured_decisions_count(tmp_path: Path) -> None:
     design = Design.open(audit)
     answers = answer_all(audit, truth, design, 50)
     asked = {a.row for a in answers}
-    by_hand = [answer(audit, truth, row, "") for row in audit.issues["row"][:60].tolist() if row not in asked]
+    by_hand = [
+        answer(audit, truth, row, "")
+        for row in audit.issues["row"][:60].tolist()
+        if row not in asked
+    ]
     measured, with_more = measure(audit, answers), measure(audit, answers + by_hand)
     assert measured is not None and with_more is not None
     assert with_more.rate == measured.rate
-    assert with_more.wrong_left.value < measured.wrong_left.value  # but what they correct is no longer wrong
+    # but what they correct is no longer wrong
+    assert with_more.wrong_left.value < measured.wrong_left.value
     assert measure(audit, by_hand) is None
 
 
@@ -272,11 +300,16 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     given = np.where(rows % 2 == 0, "a", "b")
     issues = pd.DataFrame(
         {
-            "row": rows, "id": rows.astype(str), "is_label_issue": rows < 10, "label_quality": 0.5,
-            "given_label": given, "model_quality": np.where(rows < 10, 0.2, 0.9), "model_suggestion_quality": 0.1,
+            "row": rows,
+            "id": rows.astype(str),
+            "is_label_issue": rows < 10,
+            "label_quality": 0.5,
+            "given_label": given,
+            "model_quality": np.where(rows < 10, 0.2, 0.9),
+            "model_suggestion_quality": 0.1,
             "suggested_label": np.where(rows % 2 == 0, "b", "a"),
         }
-    )  # fmt: skip
+    )
     audit = Audit(tmp_path, issues, {"source_rows": 40}, {"classes": ["a", "b", "c"]}, "")
     design = Design(0, np.where(rows < 10, 0, 1).astype(np.int16), np.array([0.8, 0.1]))
     population = Population.of(audit, design)
@@ -285,10 +318,19 @@ def test_figures_by_hand(tmp_path: Path) -> None:
         return Decision(row, str(row), str(given[row]), choice, label, "", "measure", 0.5)  # type: ignore[arg-type]
 
     answers = [
-        said(0, "accept", "b"), said(1, "accept", "a"), said(2, "other", "c"), said(3, "keep", "b"),
-        said(4, "accept", "b"), said(10, "keep", "a"), said(11, "keep", "b"), said(12, "keep", "a"),
-        said(13, "accept", "a"), said(14, "keep", "a"), said(15, "keep", "b"), said(16, "skip", ""),
-    ]  # fmt: skip
+        said(0, "accept", "b"),
+        said(1, "accept", "a"),
+        said(2, "other", "c"),
+        said(3, "keep", "b"),
+        said(4, "accept", "b"),
+        said(10, "keep", "a"),
+        said(11, "keep", "b"),
+        said(12, "keep", "a"),
+        said(13, "accept", "a"),
+        said(14, "keep", "a"),
+        said(15, "keep", "b"),
+        said(16, "skip", ""),
+    ]
     measured = measure(audit, answers, population)
     assert measured is not None
     assert (measured.decisions, measured.skipped) == (11, 1)
@@ -298,23 +340,28 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     expected = gain(audit, answers, issues["is_label_issue"].to_numpy(), population)
     assert expected is not None
     assert expected.decisions == 5
-    assert expected.mended.value == pytest.approx(5 * 3 / 5)  # five undecided rows, three of five suggestions right
+    # five undecided rows, three of five suggestions right
+    assert expected.mended.value == pytest.approx(5 * 3 / 5)
     assert expected.spoiled.value == pytest.approx(5 * 1 / 5)
     assert expected.net.value == pytest.approx(5 * 2 / 5)
     json.dumps(measured.as_dict())
 
 
-# --- recalibration ----------------------------------------------------------------------------------------------------
+# --- recalibration --------------------------------------------------------------------------------
 
 
-def test_calibration_is_isotonic_regression_where_the_curve_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_is_isotonic_regression_where_the_curve_has_no_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(calibrate, "CURVE_WEIGHT", 1e-9)
     generator = np.random.default_rng(0)
     wrong = np.sort(generator.random(200))[::-1].copy()
     at = np.sort(generator.permutation(200)[:60])
     answers = (generator.random(60) < wrong[at]).astype(float)
     weight = generator.uniform(0.5, 3, 60)
-    reference = IsotonicRegression(increasing=False).fit(at, answers, sample_weight=weight).predict(at)
+    reference = (
+        IsotonicRegression(increasing=False).fit(at, answers, sample_weight=weight).predict(at)
+    )
     assert calibrate_wrong(wrong, at, answers, weight)[at] == pytest.approx(reference, abs=1e-6)
 
 
@@ -323,7 +370,9 @@ def test_calibration_never_changes_the_ranking_and_converges(tmp_path: Path) -> 
     answers = answer_all(audit, truth, Design.open(audit), 3000)
     wrong = recalibrate(audit, answers).wrong
     assert (np.diff(wrong) <= 1e-12).all()
-    is_wrong = audit.issues["given_label"].to_numpy() != np.array([f"c{k}" for k in truth[audit.issues["row"]]])
+    is_wrong = audit.issues["given_label"].to_numpy() != np.array(
+        [f"c{k}" for k in truth[audit.issues["row"]]]
+    )
     for part in np.array_split(np.arange(3000), 6):
         assert wrong[part].mean() == pytest.approx(is_wrong[part].mean(), abs=0.02)
 
@@ -332,7 +381,9 @@ def test_without_decisions_nothing_moves(tmp_path: Path) -> None:
     audit, _ = make_audit(tmp_path)
     calibrated = recalibrate(audit, [])
     assert calibrated.wrong == pytest.approx(1 - audit.issues["model_quality"].to_numpy())
-    assert calibrated.suggestion == pytest.approx(audit.issues["model_suggestion_quality"].to_numpy())
+    assert calibrated.suggestion == pytest.approx(
+        audit.issues["model_suggestion_quality"].to_numpy()
+    )
 
 
 def test_suggestions_move_towards_what_was_decided() -> None:
@@ -386,7 +437,9 @@ def test_a_precision_out_of_reach_calls_nothing_wrong() -> None:
     assert Goal("precision", 0.9).count(np.array([0.5, 0.2])) == 0
 
 
-@pytest.mark.parametrize("text", ["", "f2", "precision=2", "recall", "budget=0", "budget=1.5", "f1=0.3"])
+@pytest.mark.parametrize(
+    "text", ["", "f2", "precision=2", "recall", "budget=0", "budget=1.5", "f1=0.3"]
+)
 def test_bad_goals_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Expected a goal of f1, precision, recall, budget"):
         parse_goal(text)

@@ -1,4 +1,6 @@
-"""`noiseproof measure`: what it prints and writes, from decisions by someone who knows the true labels."""
+"""`noiseproof measure`: what it prints and writes, from decisions by someone who knows the true
+labels.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from scipy.stats import beta
 from test_corrections import run, write_population
 
 from noiseproof.audit import read_audit
-from noiseproof.audit.decisions import Decision, DecisionLog, check_decisions, read_answers, read_decisions
+from noiseproof.audit.decisions import (
+    Decision,
+    DecisionLog,
+    check_decisions,
+    read_answers,
+    read_decisions,
+)
 from noiseproof.audit.measure.calibrate import recalibrate
 from noiseproof.audit.measure.estimate import measure
 from noiseproof.audit.measured import NotMeasured, reliability, weighted_share, write_measured
@@ -51,7 +59,11 @@ def cells(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def test_issues_are_recalibrated_and_everything_else_stays(folder: Path) -> None:
-    before, audit, answers = cells(folder), read_audit(folder), read_answers(folder / "decisions.csv")
+    before, audit, answers = (
+        cells(folder),
+        read_audit(folder),
+        read_answers(folder / "decisions.csv"),
+    )
     run("measure", folder)
     after = read_audit(folder)
     expected = recalibrate(audit, answers)
@@ -68,7 +80,8 @@ def test_issues_are_recalibrated_and_everything_else_stays(folder: Path) -> None
         }
     by = {"is_label_issue": False, "label_quality": True, "model_quality": True, "row": True}
     assert (
-        after.issues["row"].tolist() == after.issues.sort_values(list(by), ascending=list(by.values()))["row"].tolist()
+        after.issues["row"].tolist()
+        == after.issues.sort_values(list(by), ascending=list(by.values()))["row"].tolist()
     )
     table = pd.read_parquet(folder / "issues.parquet")
     assert table.to_csv(index=False) == (folder / "issues.csv").read_text("utf-8")
@@ -81,7 +94,10 @@ def test_the_summary_has_what_was_measured(folder: Path) -> None:
     measurement = measure(audit, answers)
     assert measurement is not None
     measured = json.loads(json.dumps(measurement.as_dict()))
-    assert audit.summary["measured"] == measured == shown["measured"] and audit.summary["goal"] == shown["goal"] == "f1"
+    assert (
+        audit.summary["measured"] == measured == shown["measured"]
+        and audit.summary["goal"] == shown["goal"] == "f1"
+    )
     issues = audit.issues[audit.issues["is_label_issue"]]
     assert audit.summary["issues"] == shown["issues"] == len(issues)
     counts = issues["given_label"].value_counts()
@@ -89,9 +105,14 @@ def test_the_summary_has_what_was_measured(folder: Path) -> None:
         name: counts.get(name, 0) for name in audit.classes
     }
     pairs = issues.groupby(["given_label", "suggested_label"]).size().to_dict()
-    assert {(p["given"], p["suggested"]): p["issues"] for p in audit.summary["worst_pairs"]} == pairs
+    assert {
+        (p["given"], p["suggested"]): p["issues"] for p in audit.summary["worst_pairs"]
+    } == pairs
     rate = measurement.rate
-    assert f"{rate.value:.1%} of the labels are wrong by {DECISIONS} measured decisions" in audit.summary["verdict"]
+    assert (
+        f"{rate.value:.1%} of the labels are wrong by {DECISIONS} measured decisions"
+        in audit.summary["verdict"]
+    )
     true = np.load(folder.parent / "true.npy")
     assert rate.low <= (np.load(folder.parent / "given.npy") != true).mean() <= rate.high
 
@@ -103,7 +124,9 @@ def test_what_is_printed(folder: Path) -> None:
     assert found is not None
     lines = shown.splitlines()
     assert lines[0] == f"measured: {DECISIONS} decisions"
-    assert lines[1].startswith(f"wrong labels: {found.rate.as_share()}, about {found.rate.value * ROWS:.0f} of {ROWS}")
+    assert lines[1].startswith(
+        f"wrong labels: {found.rate.as_share()}, about {found.rate.value * ROWS:.0f} of {ROWS}"
+    )
     assert f"at most {found.wrong_left.high:.0f}" in lines[2]
     after = int(read_audit(folder).issues["is_label_issue"].sum())  # issues.csv is written anew
     assert lines[3].startswith(f"called wrong (goal f1): {after} labels ({before} before)")
@@ -116,7 +139,13 @@ def test_a_second_time_changes_nothing(folder: Path) -> None:
     run("measure", folder)
     before = digests(folder)
     assert read_audit(folder).summary["labels_look_fine"] is False
-    assert {"reliability.png", "issues.csv", "issues.parquet", "summary.json", "decisions.csv"} <= before.keys()
+    assert {
+        "reliability.png",
+        "issues.csv",
+        "issues.parquet",
+        "summary.json",
+        "decisions.csv",
+    } <= before.keys()
     run("measure", folder)
     assert digests(folder) == before
     audit = read_audit(folder)
@@ -135,7 +164,9 @@ def test_a_goal_moves_the_cut_and_is_kept(folder: Path) -> None:
     assert json.loads(run("measure", folder, "--json"))["goal"] == "budget=17"
     run("measure", folder, "--goal", "f1")
     again = read_audit(folder).issues.set_index("row").sort_index()
-    assert again[["is_label_issue", "label_quality"]].equals(first[["is_label_issue", "label_quality"]])
+    assert again[["is_label_issue", "label_quality"]].equals(
+        first[["is_label_issue", "label_quality"]]
+    )
     assert "Expected" in run("measure", folder, "--goal", "speed", code=2)
 
 
@@ -162,7 +193,9 @@ def test_without_measured_decisions_it_says_what_to_run(tmp_path: Path) -> None:
     before = digests(folder)
     assert f"Run `noiseproof review {folder} --measure 50` first" in run("measure", folder, code=2)
     audit = read_audit(folder)
-    row, id, given, suggested = audit.issues.iloc[0][["row", "id", "given_label", "suggested_label"]]
+    row, id, given, suggested = audit.issues.iloc[0][
+        ["row", "id", "given_label", "suggested_label"]
+    ]
     log = DecisionLog(folder / "decisions.csv")
     log.add(Decision(int(row), id, given, "accept", suggested))
     log.close()
@@ -202,7 +235,9 @@ def test_the_order_of_the_list_has_no_influence(folder: Path) -> None:
         one, other = (recalibrate(each, answers, goal) for each in (audit, shuffled))
         rows = {row: n for n, row in enumerate(audit.issues["row"])}
         place = [rows[row] for row in shuffled.issues["row"]]
-        assert (one.wrong[place] == other.wrong).all() and (one.is_issue[place] == other.is_issue).all()
+        assert (one.wrong[place] == other.wrong).all() and (
+            one.is_issue[place] == other.is_issue
+        ).all()
         assert (one.suggestion[place] == other.suggestion).all()
 
 
@@ -213,5 +248,8 @@ def test_labels_look_fine_once_a_sample_shows_it(tmp_path: Path) -> None:
     review_by(read_audit(folder), np.load(tmp_path / "given.npy").tolist(), 299)
     run("measure", folder)
     audit = read_audit(folder)
-    assert audit.summary["labels_look_fine"] is True and audit.summary["measured"]["noise_rate"]["value"] == 0
+    assert (
+        audit.summary["labels_look_fine"] is True
+        and audit.summary["measured"]["noise_rate"]["value"] == 0
+    )
     assert "0.0% of the labels are wrong by 299 measured decisions" in audit.summary["verdict"]

@@ -1,4 +1,6 @@
-"""Every kind of data in memory: audited directly; arrays, DataFrames and data sets are returned corrected."""
+"""Every kind of data in memory: audited directly; arrays, DataFrames and data sets are returned
+corrected.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,20 @@ GIVEN = [TRUE[i] if i != WRONG else "cat" for i in range(N)]
 CODES, TRUE_CODES = ([["cat", "dog"].index(label) for label in labels] for labels in (GIVEN, TRUE))
 PREDICTED = np.array([[0.9, 0.1], [0.1, 0.9]] * (N // 2))  # contradict the label of row WRONG alone
 SIZES = [i * 7 % 5 + 0.5 for i in range(N)]
-TEXTS = [f"{'purrs and sleeps' if label == 'cat' else 'barks and runs'} {i}" for i, label in enumerate(TRUE)]
+TEXTS = [
+    f"{'purrs and sleeps' if label == 'cat' else 'barks and runs'} {i}"
+    for i, label in enumerate(TRUE)
+]
 COLUMNS: dict[str, Any] = {"size": SIZES, "y": GIVEN}
-PICTURES = [Image.new("RGB", (20 + i, 20), (0, 10 * i, 255 * (label == "dog"))) for i, label in enumerate(TRUE)]
+PICTURES = [
+    Image.new("RGB", (20 + i, 20), (0, 10 * i, 255 * (label == "dog")))
+    for i, label in enumerate(TRUE)
+]
 
-LABELS_ALONE = ("an_arrow_table", "an_arrow_batch", "a_list_of_dicts")  # as of dicts and torch data sets
-Kind = tuple[Any, dict[str, Any], str, Any]  # data, options, name of the source, what to correct (None: the data)
+# as of dicts and torch data sets
+LABELS_ALONE = ("an_arrow_table", "an_arrow_batch", "a_list_of_dicts")
+# data, options, name of the source, what to correct (None: the data)
+Kind = tuple[Any, dict[str, Any], str, Any]
 
 
 class Items(Dataset[tuple[Any, Any]]):
@@ -49,7 +59,12 @@ def a_pandas_frame() -> Kind:
 
 
 def a_frame_beside_labels() -> Kind:
-    return pd.DataFrame({"size": SIZES}), {"labels": pd.Series(GIVEN, name="kind")}, "table", pd.Series(GIVEN)
+    return (
+        pd.DataFrame({"size": SIZES}),
+        {"labels": pd.Series(GIVEN, name="kind")},
+        "table",
+        pd.Series(GIVEN),
+    )
 
 
 def a_polars_frame() -> Kind:
@@ -59,16 +74,31 @@ def a_polars_frame() -> Kind:
 
 def a_lazy_polars_frame() -> Kind:
     pl = pytest.importorskip("polars")
-    return pl.LazyFrame(COLUMNS, schema={"size": pl.Float32, "y": pl.Categorical}), {"label": "y"}, "table", None
+    return (
+        pl.LazyFrame(COLUMNS, schema={"size": pl.Float32, "y": pl.Categorical}),
+        {"label": "y"},
+        "table",
+        None,
+    )
 
 
 def an_arrow_table() -> Kind:
     pa = pytest.importorskip("pyarrow")
-    return pa.table({**COLUMNS, "y": pa.array(GIVEN).dictionary_encode()}), {"label": "y"}, "table", None
+    return (
+        pa.table({**COLUMNS, "y": pa.array(GIVEN).dictionary_encode()}),
+        {"label": "y"},
+        "table",
+        None,
+    )
 
 
 def an_arrow_batch() -> Kind:
-    return pytest.importorskip("pyarrow").RecordBatch.from_pydict(COLUMNS), {"label": "y"}, "table", None
+    return (
+        pytest.importorskip("pyarrow").RecordBatch.from_pydict(COLUMNS),
+        {"label": "y"},
+        "table",
+        None,
+    )
 
 
 def a_dict_of_columns() -> Kind:
@@ -76,7 +106,12 @@ def a_dict_of_columns() -> Kind:
 
 
 def a_list_of_dicts() -> Kind:
-    return [{"size": size, "y": label} for size, label in zip(SIZES, GIVEN, strict=True)], {"label": "y"}, "table", None
+    return (
+        [{"size": size, "y": label} for size, label in zip(SIZES, GIVEN, strict=True)],
+        {"label": "y"},
+        "table",
+        None,
+    )
 
 
 def a_dict_of_arrays() -> Kind:
@@ -85,22 +120,41 @@ def a_dict_of_arrays() -> Kind:
 
 def a_hugging_face_table() -> Kind:
     datasets = pytest.importorskip("datasets")
-    names = datasets.Features({"y": datasets.ClassLabel(names=["cat", "dog"]), "size": datasets.Value("float32"),
-                               "word": datasets.Value("string")})  # fmt: skip
+    names = datasets.Features(
+        {
+            "y": datasets.ClassLabel(names=["cat", "dog"]),
+            "size": datasets.Value("float32"),
+            "word": datasets.Value("string"),
+        }
+    )
     columns = {"y": CODES, "size": SIZES, "word": list("uv") * (N // 2)}
     return datasets.Dataset.from_dict(columns, features=names), {}, "table", None
 
 
 def hugging_face_texts() -> Kind:
     datasets = pytest.importorskip("datasets")
-    names = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["cat", "dog"])})
-    return datasets.Dataset.from_dict({"text": TEXTS, "label": CODES}, features=names), {}, "text", None
+    names = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    return (
+        datasets.Dataset.from_dict({"text": TEXTS, "label": CODES}, features=names),
+        {},
+        "text",
+        None,
+    )
 
 
 def hugging_face_pictures() -> Kind:
     datasets = pytest.importorskip("datasets")
-    names = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
-    return datasets.Dataset.from_dict({"image": PICTURES, "label": CODES}, features=names), {}, "arrays", None
+    names = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    return (
+        datasets.Dataset.from_dict({"image": PICTURES, "label": CODES}, features=names),
+        {},
+        "arrays",
+        None,
+    )
 
 
 def a_torch_dataset() -> Kind:
@@ -129,7 +183,12 @@ def a_column_of_texts() -> Kind:
 
 def a_sparse_matrix() -> Kind:
     sparse = pytest.importorskip("scipy.sparse")
-    return sparse.csr_array(np.arange(2.0 * N).reshape(N, 2)), {"labels": tuple(GIVEN)}, "arrays", tuple(GIVEN)
+    return (
+        sparse.csr_array(np.arange(2.0 * N).reshape(N, 2)),
+        {"labels": tuple(GIVEN)},
+        "arrays",
+        tuple(GIVEN),
+    )
 
 
 def a_list_of_rows() -> Kind:
@@ -142,12 +201,30 @@ def a_tensor() -> Kind:
 
 KINDS: dict[str, Callable[[], Kind]] = {
     make.__name__: make
-    for make in (a_pandas_frame, a_frame_beside_labels, a_polars_frame, a_lazy_polars_frame, an_arrow_table,
-                 an_arrow_batch, a_dict_of_columns, a_list_of_dicts, a_dict_of_arrays, a_hugging_face_table,
-                 hugging_face_texts, hugging_face_pictures, a_torch_dataset, a_torch_dataset_of_pictures,
-                 a_torch_dataset_of_texts, a_list_of_texts, an_array_of_texts, a_column_of_texts, a_sparse_matrix,
-                 a_list_of_rows, a_tensor)
-}  # fmt: skip
+    for make in (
+        a_pandas_frame,
+        a_frame_beside_labels,
+        a_polars_frame,
+        a_lazy_polars_frame,
+        an_arrow_table,
+        an_arrow_batch,
+        a_dict_of_columns,
+        a_list_of_dicts,
+        a_dict_of_arrays,
+        a_hugging_face_table,
+        hugging_face_texts,
+        hugging_face_pictures,
+        a_torch_dataset,
+        a_torch_dataset_of_pictures,
+        a_torch_dataset_of_texts,
+        a_list_of_texts,
+        an_array_of_texts,
+        a_column_of_texts,
+        a_sparse_matrix,
+        a_list_of_rows,
+        a_tensor,
+    )
+}
 
 
 def labels_in(data: Any) -> list[Any]:
@@ -174,7 +251,10 @@ def test_data_in_memory_is_audited_and_corrected(name: str, tmp_path: Path) -> N
     before = [str(label) for label in labels_in(to_correct)]
 
     rows = read_rows(data, **options)
-    assert rows.source.name == rows.source.config["kind"] == source and rows.source.config["data"] is None
+    assert (
+        rows.source.name == rows.source.config["kind"] == source
+        and rows.source.config["data"] is None
+    )
     assert rows.given.tolist() == CODES and rows.x is not None and len(rows.x) == N
     assert rows.classes in (("cat", "dog"), ("0", "1"))
 
@@ -191,7 +271,9 @@ def test_data_in_memory_is_audited_and_corrected(name: str, tmp_path: Path) -> N
         assert isinstance(copy, (list, np.ndarray, torch.Tensor)) and len(copy) == N
         return
     assert type(copy) is type(to_correct)
-    for schema in () if type(data).__name__ == "LazyFrame" else ("schema", "features", "dtypes", "dtype"):
+    for schema in (
+        () if type(data).__name__ == "LazyFrame" else ("schema", "features", "dtypes", "dtype")
+    ):
         if hasattr(to_correct, schema):
             assert str(getattr(copy, schema)) == str(getattr(to_correct, schema))
     with pytest.raises(ValueError, match="they or their order have changed since"):
@@ -204,17 +286,23 @@ def test_ids_of_foreign_tables_are_checked(tmp_path: Path) -> None:
     audit(frame, label="y", id="name", pred_probs=PREDICTED).save(tmp_path / "audit")
     assert corrected(tmp_path / "audit", frame, accept_all=True, yes=True)["y"].to_list() == TRUE
     other = frame.with_columns(name=pl.col("name").shift(1, fill_value="new"))
-    with pytest.raises(ValueError, match="24 are gone or have other cells, such as row 0, and there are 24"):
+    with pytest.raises(
+        ValueError, match="24 are gone or have other cells, such as row 0, and there are 24"
+    ):
         corrected(tmp_path / "audit", other, accept_all=True, yes=True)
 
 
 def test_class_labels_of_hugging_face_keep_their_names_and_gaps() -> None:
     datasets = pytest.importorskip("datasets")
-    names = datasets.Features({"x": datasets.Value("int64"), "kind": datasets.ClassLabel(names=["owl", "cat", "dog"])})
+    names = datasets.Features(
+        {"x": datasets.Value("int64"), "kind": datasets.ClassLabel(names=["owl", "cat", "dog"])}
+    )
     data = datasets.Dataset.from_dict({"x": range(6), "kind": [1, 2, 1, 2, -1, 1]}, features=names)
     rows = read_rows(data)
     assert rows.classes == ("owl", "cat", "dog") and rows.given.tolist() == [1, 2, 1, 2, 1]
-    assert [(skipped.reason, skipped.rows.tolist()) for skipped in rows.skipped] == [("no label", [4])]
+    assert [(skipped.reason, skipped.rows.tolist()) for skipped in rows.skipped] == [
+        ("no label", [4])
+    ]
     assert "1 of 3 classes have no training example: 'owl'." in rows.notes
 
 
@@ -225,7 +313,10 @@ def test_a_wide_sparse_matrix_is_projected_onto_its_axes() -> None:
     x = sparse.random_array((300, 1000), density=0.05, random_state=0, format="coo")
     rows = read_rows(x, labels=np.arange(300) % 3)
     assert rows.x is not None and rows.x.shape == (300, 256)
-    assert "The 1000 columns of the sparse `inputs` were projected onto their 256 main axes." in rows.notes
+    assert (
+        "The 1000 columns of the sparse `inputs` were projected onto their 256 main axes."
+        in rows.notes
+    )
     expected = TruncatedSVD(256, random_state=0).fit_transform(x.tocsr().astype(np.float32))
     np.testing.assert_allclose(SparseAxes(x, seed=0).encode(x), expected, atol=1e-4)
     centred = expected - expected.mean(0)
@@ -258,11 +349,15 @@ def test_what_is_no_data_is_refused() -> None:
     datasets = pytest.importorskip("datasets")
     split = datasets.Dataset.from_dict({"a": [1, 2] * 5, "label": [0, 1] * 5})
     for other in (split.to_iterable_dataset(), datasets.DatasetDict(train=split)):
-        with pytest.raises(TypeError, match=r"Name a split, as in data\['train'\], read without streaming"):
+        with pytest.raises(
+            TypeError, match=r"Name a split, as in data\['train'\], read without streaming"
+        ):
             read_rows(other)
     with pytest.raises(ValueError, match="Expected no `labels` beside a torch Dataset"):
         read_rows(Items(TEXTS, GIVEN), labels=GIVEN)
-    with pytest.raises(ValueError, match=r"Expected inputs called x or .* in the dict, or columns .* got 'a', 'b'"):
+    with pytest.raises(
+        ValueError, match=r"Expected inputs called x or .* in the dict, or columns .* got 'a', 'b'"
+    ):
         read_rows({"a": SIZES, "b": GIVEN})
     with pytest.raises(ValueError, match=r"Expected arrays .*, got float"):
         read_rows(1.5, label="y")
@@ -298,25 +393,32 @@ def test_labels_of_rows_in_another_order_are_refused() -> None:
 
 def test_labels_in_a_table_file_are_refused(tmp_path: Path) -> None:
     pd.DataFrame(COLUMNS).to_csv(tmp_path / "y.csv")
-    with pytest.raises(ValueError, match="Expected a .npy file of labels, got .*y.csv. Audit the table"):
+    with pytest.raises(
+        ValueError, match="Expected a .npy file of labels, got .*y.csv. Audit the table"
+    ):
         read_rows(labels=tmp_path / "y.csv", pred_probs=PREDICTED)
 
 
 def test_a_path_is_audited_directly(tmp_path: Path) -> None:
     pd.DataFrame(COLUMNS).to_csv(tmp_path / "t.csv", index=False, header=False)
     report = audit(tmp_path / "t.csv", label=1, header=False, pred_probs=PREDICTED)
-    assert report.label_issues.is_issue.nonzero()[0].tolist() == [WRONG] and report.config["label"] == "1"
+    assert (
+        report.label_issues.is_issue.nonzero()[0].tolist() == [WRONG]
+        and report.config["label"] == "1"
+    )
     assert report.config["data"] == str(tmp_path / "t.csv") and report.config["header"] is False
 
 
-# --- predictions and embeddings in tables -----------------------------------------------------------------------------
+# --- predictions and embeddings in tables ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl", ".xlsx"])
 def test_predictions_in_a_table_are_matched_by_class_and_id(tmp_path: Path, ending: str) -> None:
     ids = [f"{i:03d}" for i in range(N)]
     pd.DataFrame({"name": ids, **COLUMNS}).to_csv(tmp_path / "t.csv", index=False)
-    frame = pd.DataFrame({"dog": PREDICTED[:, 1], "name": ids, "cat": PREDICTED[:, 0]}).sample(frac=1, random_state=0)
+    frame = pd.DataFrame({"dog": PREDICTED[:, 1], "name": ids, "cat": PREDICTED[:, 0]}).sample(
+        frac=1, random_state=0
+    )
     write = {".csv": frame.to_csv, ".parquet": frame.to_parquet, ".xlsx": frame.to_excel}
     path = tmp_path / f"p{ending}"
     if ending == ".jsonl":
@@ -338,20 +440,36 @@ def test_predictions_in_a_table_without_ids_are_in_order(tmp_path: Path) -> None
     frame.to_csv(tmp_path / "index.csv")  # with the index of pandas
     frame.to_csv(tmp_path / "p.csv", sep=";", decimal=",", index=False)
     np.savetxt(tmp_path / "plain.csv", PREDICTED, delimiter=",")  # without a header
-    for p in (tmp_path / "index.csv", tmp_path / "p.csv", tmp_path / "plain.csv", pl.DataFrame(frame)):
+    for p in (
+        tmp_path / "index.csv",
+        tmp_path / "p.csv",
+        tmp_path / "plain.csv",
+        pl.DataFrame(frame),
+    ):
         rows = read_rows(labels=tmp_path / "y.npy", pred_probs=p)
         np.testing.assert_allclose(rows.pred_probs, PREDICTED, atol=1e-6)
     pd.DataFrame(COLUMNS).to_csv(tmp_path / "t.csv", index=False)
-    assert read_rows(tmp_path / "t.csv", label="y", embeddings=tmp_path / "plain.csv").x.shape == (N, 2)  # type: ignore
+    assert read_rows(tmp_path / "t.csv", label="y", embeddings=tmp_path / "plain.csv").x.shape == (
+        N,
+        2,
+    )  # type: ignore
 
 
 def test_predictions_of_other_rows_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": [f"r{i}" for i in range(N)], **COLUMNS})
     p = pd.DataFrame(PREDICTED, columns=["cat", "dog"])
-    with pytest.raises(ValueError, match="the ids of the data in 'name' of `pred_probs`, 'r3' are not there"):
-        read_rows(frame, label="y", id="name", pred_probs=p.assign(name=frame["name"].replace("r3", "q")))
-    with pytest.raises(ValueError, match="Expected each id once in 'name' of the data and of `pred_probs`"):
-        read_rows(frame, label="y", id="name", pred_probs=p.assign(name=frame["name"].replace("r3", "r4")))
+    with pytest.raises(
+        ValueError, match="the ids of the data in 'name' of `pred_probs`, 'r3' are not there"
+    ):
+        read_rows(
+            frame, label="y", id="name", pred_probs=p.assign(name=frame["name"].replace("r3", "q"))
+        )
+    with pytest.raises(
+        ValueError, match="Expected each id once in 'name' of the data and of `pred_probs`"
+    ):
+        read_rows(
+            frame, label="y", id="name", pred_probs=p.assign(name=frame["name"].replace("r3", "r4"))
+        )
     with pytest.raises(ValueError, match=r"Expected `pred_probs` of shape \(24, 2\)"):
         read_rows(frame, label="y", pred_probs=p.assign(name=frame["name"]))
 
@@ -361,9 +479,16 @@ def test_of_several_label_columns_in_a_dict_these_are_returned(tmp_path: Path) -
     data = {"size": SIZES, "calm": calm, "loud": [int(yes) for yes in loud]}
     probs = np.stack([np.where(calm, 0.9, 0.1), np.where(loud, 0.9, 0.1)], 1)
     audit(data, label=["calm", "loud"], pred_probs=probs).save(tmp_path / "audit")
-    (tmp_path / "audit" / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "loud", "other", "calm")]))
+    (tmp_path / "audit" / "decisions.csv").write_bytes(
+        to_bytes([Decision(0, "0", "loud", "other", "calm")])
+    )
     copy = corrected(tmp_path / "audit", data)
     assert list(copy.columns) == ["calm", "loud"]
-    assert copy["calm"].tolist() == [1, *calm[1:]] and copy["loud"].tolist() == [0, *data["loud"][1:]]
-    with pytest.raises(ValueError, match="Expected the audited table with its column 'calm', got size"):
+    assert copy["calm"].tolist() == [1, *calm[1:]] and copy["loud"].tolist() == [
+        0,
+        *data["loud"][1:],
+    ]
+    with pytest.raises(
+        ValueError, match="Expected the audited table with its column 'calm', got size"
+    ):
         corrected(tmp_path / "audit", {"size": SIZES})

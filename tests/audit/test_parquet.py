@@ -1,4 +1,6 @@
-"""Parquet files of tables: read column by column, with the same rows and features as a table in memory."""
+"""Parquet files of tables: read column by column, with the same rows and features as a table in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,26 @@ pq = pytest.importorskip("pyarrow.parquet")
 N = 160
 RANDOM = np.random.default_rng(0)
 LABELS = np.array(["cat", "dog"])[np.arange(N) % 2]
-FRAME = pd.DataFrame({
-    "size": np.where(np.arange(N) % 11 == 0, np.nan, np.arange(N) % 2 + RANDOM.normal(0, 0.3, N)),
-    "count": RANDOM.integers(0, 9, N),
-    "price": [f"${i * 7 % 31}.50" if i % 40 else "?" for i in range(N)],
-    "colour": np.where(np.arange(N) % 13 == 0, None, np.array(["red", "green", "blue"])[np.arange(N) % 3]),
-    "city": pd.Categorical(np.array(["Rome", "Oslo"])[RANDOM.integers(0, 2, N)]),
-    "whole": pd.array([None if i % 17 == 0 else i % 5 for i in range(N)], dtype="Int64"),
-    "review": [" ".join(map(str, RANDOM.permutation(12))) + " words" for _ in range(N)],
-    "day": pd.date_range("2020-01-01", periods=N),
-    "vector": [[0.5, float(i)] for i in range(N)],
-    "number": np.arange(N),
-    "name": [f"r{i}" for i in range(N)],
-    "label": np.where(np.arange(N) == 7, None, LABELS),
-})  # fmt: skip
+FRAME = pd.DataFrame(
+    {
+        "size": np.where(
+            np.arange(N) % 11 == 0, np.nan, np.arange(N) % 2 + RANDOM.normal(0, 0.3, N)
+        ),
+        "count": RANDOM.integers(0, 9, N),
+        "price": [f"${i * 7 % 31}.50" if i % 40 else "?" for i in range(N)],
+        "colour": np.where(
+            np.arange(N) % 13 == 0, None, np.array(["red", "green", "blue"])[np.arange(N) % 3]
+        ),
+        "city": pd.Categorical(np.array(["Rome", "Oslo"])[RANDOM.integers(0, 2, N)]),
+        "whole": pd.array([None if i % 17 == 0 else i % 5 for i in range(N)], dtype="Int64"),
+        "review": [" ".join(map(str, RANDOM.permutation(12))) + " words" for _ in range(N)],
+        "day": pd.date_range("2020-01-01", periods=N),
+        "vector": [[0.5, float(i)] for i in range(N)],
+        "number": np.arange(N),
+        "name": [f"r{i}" for i in range(N)],
+        "label": np.where(np.arange(N) == 7, None, LABELS),
+    }
+)
 
 
 @pytest.fixture
@@ -46,14 +54,20 @@ def same_rows(one: Any, other: Any) -> None:
     np.testing.assert_array_equal(one.table.values, other.table.values)
     assert one.table.num_categories == other.table.num_categories
     assert one.classes == other.classes and one.source_rows == other.source_rows
-    assert [(s.reason, s.rows.tolist()) for s in one.skipped] == [(s.reason, s.rows.tolist()) for s in other.skipped]
+    assert [(s.reason, s.rows.tolist()) for s in one.skipped] == [
+        (s.reason, s.rows.tolist()) for s in other.skipped
+    ]
     assert one.source.config["labels_sha256"] == other.source.config["labels_sha256"]
 
 
-def test_columns_are_read_one_by_one_and_give_the_same_rows_as_a_frame(path: Path, monkeypatch: Any) -> None:
+def test_columns_are_read_one_by_one_and_give_the_same_rows_as_a_frame(
+    path: Path, monkeypatch: Any
+) -> None:
     read: list[Any] = []
     whole = pq.ParquetFile.read
-    monkeypatch.setattr(pq.ParquetFile, "read", lambda *a, **k: read.append(k.get("columns")) or whole(*a, **k))
+    monkeypatch.setattr(
+        pq.ParquetFile, "read", lambda *a, **k: read.append(k.get("columns")) or whole(*a, **k)
+    )
     rows, expected = (read_rows(data, label="label", id="name") for data in (path, FRAME))
     assert read and all(columns is not None and len(columns) == 1 for columns in read)
     assert "vector" not in {columns[0] for columns in read}  # its type says that it is of no use
@@ -67,33 +81,44 @@ def test_long_texts_are_left_out_without_reading_all_of_them(path: Path, monkeyp
     monkeypatch.setattr(frames, "LONG_COLUMN", 0)
     read: list[Any] = []
     whole, group = pq.ParquetFile.read, pq.ParquetFile.read_row_group
-    monkeypatch.setattr(pq.ParquetFile, "read", lambda *a, **k: read.append(k["columns"]) or whole(*a, **k))
+    monkeypatch.setattr(
+        pq.ParquetFile, "read", lambda *a, **k: read.append(k["columns"]) or whole(*a, **k)
+    )
     groups: list[Any] = []
     monkeypatch.setattr(
-        pq.ParquetFile, "read_row_group", lambda *a, **k: groups.append((a[1], *k["columns"])) or group(*a, **k)
+        pq.ParquetFile,
+        "read_row_group",
+        lambda *a, **k: groups.append((a[1], *k["columns"])) or group(*a, **k),
     )
     frame = pd.concat([FRAME] * 3, ignore_index=True)  # 480 rows, each text three times
     frame["review"] = [f"{i}th text" for i in range(len(frame))]
     frame.to_parquet(path, row_group_size=60)
     rows, expected = (read_rows(data, label="label", id="name") for data in (path, frame))
     same_rows(rows, expected)
-    assert "Column 'review' holds more than 179 different texts and was left out" in "".join(rows.notes)
-    # 180 of 480 are more than a quarter: after three of eight groups it is clear. Prices are numbers: all are read.
+    assert "Column 'review' holds more than 179 different texts and was left out" in "".join(
+        rows.notes
+    )
+    # 180 of 480 are more than a quarter: after three of eight groups it is clear. Prices are
+    # numbers: all are read.
     assert ["review"] not in read and [i for i, name in groups if name == "review"] == [0, 1, 2]
     assert ["price"] in read
-    np.testing.assert_array_equal(rows.unlike(), expected.unlike())  # by hashes of one row group after the other
+    # by hashes of one row group after the other
+    np.testing.assert_array_equal(rows.unlike(), expected.unlike())
     assert ["review"] not in read and len(np.unique(rows.unlike())) == len(rows)
 
 
 def test_rows_and_columns_are_selected_before_they_are_read(path: Path) -> None:
     columns = ParquetColumns.open(path)
-    assert columns is not None and len(columns) == N and list(columns.columns) == list(FRAME.columns)
+    assert (
+        columns is not None and len(columns) == N and list(columns.columns) == list(FRAME.columns)
+    )
     some = columns[["count", "colour"]].take(np.array([5, 3, 100])).take(np.array([2, 0]))
     assert len(some) == 2
     pd.testing.assert_frame_equal(
-        some.read().reset_index(drop=True), FRAME[["count", "colour"]].iloc[[100, 5]].reset_index(drop=True),
+        some.read().reset_index(drop=True),
+        FRAME[["count", "colour"]].iloc[[100, 5]].reset_index(drop=True),
         check_dtype=False,
-    )  # fmt: skip
+    )
     assert some["count"].tolist() == FRAME["count"].iloc[[100, 5]].tolist()
     with pytest.raises(KeyError, match="other"):
         columns["other"]

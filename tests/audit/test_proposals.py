@@ -26,10 +26,14 @@ from noiseproof.audit.measure.design import (
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Audit:
-    """400 rows of two classes whose quality rises with the row; every seventh is a near-duplicate of the others."""
+    """400 rows of two classes whose quality rises with the row; every seventh is a near-duplicate
+    of the others.
+    """
     given = ["cat" if row % 3 else "dog" for row in range(400)]
     suggested = ["dog" if label == "cat" else "cat" for label in given]
-    return read_audit(write_audit(tmp_path / "audit", given, suggested, issues=40, kind="table", data=None))
+    return read_audit(
+        write_audit(tmp_path / "audit", given, suggested, issues=40, kind="table", data=None)
+    )
 
 
 def answer(audit: Audit, row: int, **options: Any) -> Decision:
@@ -44,17 +48,34 @@ def test_a_mixture_is_named_by_its_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "find", "find=x", "find=-1", "find=inf", "find=nan", "find=1,find=1", "lern=0.5", "find=0,learn=0"]
+    "text",
+    [
+        "",
+        "find",
+        "find=x",
+        "find=-1",
+        "find=inf",
+        "find=nan",
+        "find=1,find=1",
+        "lern=0.5",
+        "find=0,learn=0",
+    ],
 )
 def test_what_is_no_mixture_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="Expected shares of find, learn, measure, such as find=0.5,"):
+    with pytest.raises(
+        ValueError, match="Expected shares of find, learn, measure, such as find=0.5,"
+    ):
         parse_mixture(text)
 
 
 def test_each_purpose_has_its_rows_and_its_share(audit: Audit) -> None:
     proposals = propose(audit, [], parse_mixture(), 100)
     rows = {purpose: [p.row for p in proposals if p.purpose == purpose] for purpose in PURPOSES}
-    assert {purpose: len(found) for purpose, found in rows.items()} == {"find": 50, "learn": 30, "measure": 20}
+    assert {purpose: len(found) for purpose, found in rows.items()} == {
+        "find": 50,
+        "learn": 30,
+        "measure": 20,
+    }
     assert len({p.row for p in proposals}) == 100
     design = Design.read(audit)
     assert design is not None
@@ -65,21 +86,32 @@ def test_each_purpose_has_its_rows_and_its_share(audit: Audit) -> None:
     assert all(p.probability is None for p in proposals if p.purpose != "measure")
     asked = {question.row for question in questions}
     assert rows["find"] == [row for row in range(400) if row not in asked][:50]
-    # Near ½: the qualities are (row + 1)/401; every seventh row is a near-duplicate of one that was proposed.
-    assert all(abs(row - 200) < 40 for row in rows["learn"]) and sum(row % 7 == 0 for row in rows["learn"]) == 0
+    # Near ½: the qualities are (row + 1)/401; every seventh row is a near-duplicate of one that was
+    # proposed.
+    assert (
+        all(abs(row - 200) < 40 for row in rows["learn"])
+        and sum(row % 7 == 0 for row in rows["learn"]) == 0
+    )
     assert abs(sum(row % 3 == 0 for row in rows["learn"]) - 15) <= 1
     for end in range(1, 101):  # whoever stops early
-        counts = {purpose: sum(p.purpose == purpose for p in proposals[:end]) for purpose in PURPOSES}
-        assert all(abs(counts[purpose] - share * end) < 1 for purpose, share in parse_mixture().items())
+        counts = {
+            purpose: sum(p.purpose == purpose for p in proposals[:end]) for purpose in PURPOSES
+        }
+        assert all(
+            abs(counts[purpose] - share * end) < 1 for purpose, share in parse_mixture().items()
+        )
 
 
 def test_decided_rows_are_proposed_only_to_measure(audit: Audit) -> None:
     first = propose(audit, [], parse_mixture(), 100)
     answers = [
-        answer(audit, p.row, asked="measure", probability=p.probability) if p.purpose == "measure" else
-        answer(audit, p.row)
+        (
+            answer(audit, p.row, asked="measure", probability=p.probability)
+            if p.purpose == "measure"
+            else answer(audit, p.row)
+        )
         for p in first
-    ]  # fmt: skip
+    ]
     second = propose(audit, answers, parse_mixture(), 50)
     measured = {p.row for p in first if p.purpose == "measure"}
     assert not {p.row for p in second if p.purpose != "measure"} & {p.row for p in first}
@@ -92,7 +124,9 @@ def test_decided_rows_are_proposed_only_to_measure(audit: Audit) -> None:
 
 
 def test_find_follows_the_recalibrated_quality(audit: Audit) -> None:
-    turned = replace(audit, issues=audit.issues.assign(label_quality=1 - audit.issues["label_quality"]))
+    turned = replace(
+        audit, issues=audit.issues.assign(label_quality=1 - audit.issues["label_quality"])
+    )
     assert [p.row for p in propose(turned, [], {"find": 1.0}, 5)] == [399, 398, 397, 396, 395]
     assert not (audit.folder / "measure.json").exists()
 
@@ -135,10 +169,16 @@ def test_informative_rows_by_their_definition(seed: int) -> None:
     wrong, given = rng.random(40).round(2), rng.integers(4, size=40)
     group = np.where(rng.random(40) < 0.5, rng.integers(6, size=40), -1)
     closed = rng.random(40) < 0.2
-    assert most_informative(wrong, given, group, closed, 15).tolist() == reference(wrong, given, group, closed, 15)
+    assert most_informative(wrong, given, group, closed, 15).tolist() == reference(
+        wrong, given, group, closed, 15
+    )
 
 
 def test_an_exhausted_purpose_leaves_its_place_to_the_others() -> None:
-    rows = {"find": [Proposal(i, "find") for i in range(3)], "measure": [Proposal(9, "measure", 0.5)], "learn": []}
+    rows = {
+        "find": [Proposal(i, "find") for i in range(3)],
+        "measure": [Proposal(9, "measure", 0.5)],
+        "learn": [],
+    }
     mixed = interleave(rows, {"find": 0.4, "learn": 0.2, "measure": 0.4})  # type: ignore[arg-type]
     assert [p.row for p in mixed] == [0, 9, 1, 2]

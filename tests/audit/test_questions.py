@@ -1,4 +1,6 @@
-"""Models of rows with several labels: forests of all labels at once, and the join, against scikit-learn's."""
+"""Models of rows with several labels: forests of all labels at once, and the join, against
+scikit-learn's.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,20 @@ def logit(p: Any) -> Any:
     return np.log(p / (1 - p))
 
 
-@pytest.mark.parametrize(("kind", "theirs"), [("forest", RandomForestClassifier), ("extra", ExtraTreesClassifier)])
+@pytest.mark.parametrize(
+    ("kind", "theirs"), [("forest", RandomForestClassifier), ("extra", ExtraTreesClassifier)]
+)
 def test_forests_are_scikit_learns_classifiers_of_several_outputs(kind: str, theirs: Any) -> None:
     table = FeatureTable.of_numbers(X)
     found = fit_question_trees(table, YES, FOLD, TREES, seed=4, fast=False, progress=None)
     assert list(found) == ["forest", "extra"]
     for fold in range(3):
-        model = theirs(100, min_samples_leaf=2, random_state=4).fit(table.values[FOLD != fold], YES[FOLD != fold])
+        model = theirs(100, min_samples_leaf=2, random_state=4).fit(
+            table.values[FOLD != fold], YES[FOLD != fold]
+        )
         expected = [p[:, 1] for p in model.predict_proba(table.values[FOLD == fold])]
-        assert np.abs(found[kind][FOLD == fold] - np.stack(expected, 1)).mean() < 0.02  # ties may be split otherwise
+        # ties may be split otherwise
+        assert np.abs(found[kind][FOLD == fold] - np.stack(expected, 1)).mean() < 0.02
 
 
 def test_forests_take_one_label_of_one_answer_and_gaps() -> None:
@@ -51,13 +58,21 @@ def test_many_rows_are_boosted_label_by_label(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(questions, "MANY_ROWS", 300)
     steps: list[Any] = []
     found = fit_question_trees(
-        FeatureTable.of_numbers(X), YES, FOLD, TREES, seed=0, fast=True, progress=lambda *step: steps.append(step)
+        FeatureTable.of_numbers(X),
+        YES,
+        FOLD,
+        TREES,
+        seed=0,
+        fast=True,
+        progress=lambda *step: steps.append(step),
     )
     assert list(found) == ["boosting"] and [step[1:] for step in steps] == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_weights_are_those_of_penalised_logistic_regression() -> None:
-    """Around zero weights and without bounds that bind, both are the same problem; C is one over the penalty."""
+    """Around zero weights and without bounds that bind, both are the same problem; C is one over
+    the penalty.
+    """
     z = np.stack([2 * X[:, 0] + random.normal(size=400), X[:, 0] + random.normal(size=400)], 1)
     found = _fit_weights(z, YES[:, 0].astype(float), np.zeros(2), OFFSET)
     # The offset is penalised like the weights: a column of ones in place of an intercept.
@@ -67,14 +82,21 @@ def test_weights_are_those_of_penalised_logistic_regression() -> None:
 
 
 def test_joined_weights_have_no_better_neighbours() -> None:
-    z, yes, around = random.normal(size=(300, 3)), YES[:300, 1].astype(float), np.array([0.5, 0.3, 0.2])
+    z, yes, around = (
+        random.normal(size=(300, 3)),
+        YES[:300, 1].astype(float),
+        np.array([0.5, 0.3, 0.2]),
+    )
     z[:, 2] -= 3 * yes  # against the answers: its weight is at its bound
     found = _fit_weights(z, yes, around, OWN)
     assert found[2] == 0 and (found[:2] > 0).all()
 
     def loss(at: Any) -> float:
         p, away = 1 / (1 + np.exp(-(z @ at[:3] + at[3]))), at[:3] - around
-        return -float(np.log(np.where(yes == 1, p, 1 - p)).sum()) + (OWN * away @ away + OFFSET * at[3] ** 2) / 2
+        return (
+            -float(np.log(np.where(yes == 1, p, 1 - p)).sum())
+            + (OWN * away @ away + OFFSET * at[3] ** 2) / 2
+        )
 
     for step in 0.02 * np.vstack([np.eye(4), -np.eye(4), random.normal(size=(20, 4))]):
         moved = found + step
@@ -110,13 +132,17 @@ def test_a_rare_label_has_the_weights_of_the_others() -> None:
 
 @pytest.mark.parametrize("mode", ["thorough", "fast"])
 def test_wide_arrays_are_judged_by_forests_too(mode: Any) -> None:
-    """They were judged by networks alone, which on yeast, of 103 columns, found half of what forests find."""
+    """They were judged by networks alone, which on yeast, of 103 columns, found half of what
+    forests find.
+    """
     clusters = random.integers(0, 6, 300)
     x = random.normal(size=(6, 120))[clusters] + random.normal(size=(300, 120))
     true = (np.array([[1, 0, 1], [1, 1, 0], [0, 0, 1], [0, 1, 0], [1, 1, 1], [0, 0, 0]]))[clusters]
     given = get_noise("missing-labels:rate=0.2").corrupt(true, generator=0).given.numpy()
     report = audit(x, labels=given, mode=mode)
     models = {each["name"] for each in report.summary()["models"]}
-    assert {"forest", "extra", "neighbours"} <= models and ("network" in models) == (mode == "thorough")
+    assert {"forest", "extra", "neighbours"} <= models and ("network" in models) == (
+        mode == "thorough"
+    )
     found, wrong = report.label_issues.label_is_issue, given != true
     assert found[wrong].mean() > 0.8 and found[~wrong].mean() < 0.05

@@ -1,4 +1,6 @@
-"""`apply` carries out every kind of decision, in files of every kind: excluded rows, new classes, merged spellings."""
+"""`apply` carries out every kind of decision, in files of every kind: excluded rows, new classes,
+merged spellings.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,22 @@ from noiseproof.cli import app
 
 GIVEN = ["cat", "dog", "cat ", "dog", "cat", "dog", "cot"]  # the last one is not audited
 OTHER = ["dog", "cat", "cat", "cat", "dog", "cat"]
-EXPECTED = ["emu", "cat", "dog", "cat", "cat", "cat"]  # without row 1, which is excluded; "cot" and "cat " are merged
+# without row 1, which is excluded; "cot" and "cat " are merged
+EXPECTED = ["emu", "cat", "dog", "cat", "cat", "cat"]
 DECISIONS = [
-    Decision(0, "0", "cat", "other", "emu"), Decision(1, "1", "dog", "exclude", ""),
-    Decision(2, "2", "cat ", "keep", "cat "), Decision(3, "3", "dog", "unclear", ""),
-    Decision(3, "3", "dog", "note", "", note="blurred, \"a bit\""), Decision(5, "5", "dog", "accept", "cat"),
-    Decision(NO_ROW, "", "cat ", "merge", "cat"), Decision(NO_ROW, "", "cot", "merge", "cat "),
-]  # fmt: skip
-LIST = 'row,id,given_label,excluded,unclear,note\n1,1,dog,True,False,\n3,3,dog,False,True,"blurred, ""a bit"""\n'
+    Decision(0, "0", "cat", "other", "emu"),
+    Decision(1, "1", "dog", "exclude", ""),
+    Decision(2, "2", "cat ", "keep", "cat "),
+    Decision(3, "3", "dog", "unclear", ""),
+    Decision(3, "3", "dog", "note", "", note='blurred, "a bit"'),
+    Decision(5, "5", "dog", "accept", "cat"),
+    Decision(NO_ROW, "", "cat ", "merge", "cat"),
+    Decision(NO_ROW, "", "cot", "merge", "cat "),
+]
+LIST = (
+    'row,id,given_label,excluded,unclear,note\n1,1,dog,True,False,\n3,3,dog,False,True,"blurred,'
+    ' ""a bit"""\n'
+)
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -42,9 +52,17 @@ def run(*arguments: object, code: int = 0) -> str:
 def make(root: Path, data: Path | None, *, kind: str = "table", **config: Any) -> Path:
     """An audit of six of seven rows, and every kind of decision on it."""
     folder = write_audit(
-        root / "audit", GIVEN[:6], OTHER, issues=6, kind=kind, data=data, words=GIVEN, source_rows=7,
-        classes=["cat", "cat ", "cot", "dog"], **config,
-    )  # fmt: skip
+        root / "audit",
+        GIVEN[:6],
+        OTHER,
+        issues=6,
+        kind=kind,
+        data=data,
+        words=GIVEN,
+        source_rows=7,
+        classes=["cat", "cat ", "cot", "dog"],
+        **config,
+    )
     (folder / "decisions.csv").write_bytes(to_bytes(DECISIONS))
     return folder
 
@@ -70,8 +88,14 @@ def write(path: Path) -> Path:
     return path
 
 
-READ = {"csv": pd.read_csv, "csv.gz": pd.read_csv, "parquet": pd.read_parquet, "feather": pd.read_feather,
-        "jsonl": lambda path: pd.read_json(path, lines=True), "xlsx": pd.read_excel}  # fmt: skip
+READ = {
+    "csv": pd.read_csv,
+    "csv.gz": pd.read_csv,
+    "parquet": pd.read_parquet,
+    "feather": pd.read_feather,
+    "jsonl": lambda path: pd.read_json(path, lines=True),
+    "xlsx": pd.read_excel,
+}
 
 
 @pytest.mark.parametrize("ending", READ)
@@ -81,14 +105,20 @@ def test_tables_of_every_kind(tmp_path: Path, ending: str, excluded: str) -> Non
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     if ending == "xlsx":
         pytest.importorskip("openpyxl", reason="openpyxl is not installed")
-    folder, out = make(tmp_path, write(tmp_path / f"t.{ending}"), label="y"), tmp_path / f"new.{ending}"
+    folder, out = (
+        make(tmp_path, write(tmp_path / f"t.{ending}"), label="y"),
+        tmp_path / f"new.{ending}",
+    )
     output = run("apply", folder, "--out", out, "--excluded", excluded)
-    is_left_out = excluded == "leave-out" and ending != "xlsx"  # cells of a sheet may refer to its rows
+    # cells of a sheet may refer to its rows
+    is_left_out = excluded == "leave-out" and ending != "xlsx"
     table = READ[ending](out)  # type: ignore[operator]
     assert table["y"].tolist() == (EXPECTED if is_left_out else [EXPECTED[0], "dog", *EXPECTED[1:]])
     assert table["x"].tolist() == ([0, 2, 3, 4, 5, 6] if is_left_out else list(range(7)))
     assert (tmp_path / "new-review.csv").read_text() == LIST
-    assert ("excluded: 1 row, left out" in output) == is_left_out and "unclear: 1 row, left as before" in output
+    assert (
+        "excluded: 1 row, left out" in output
+    ) == is_left_out and "unclear: 1 row, left as before" in output
     assert "merged: 'cat ' is 'cat' in all rows" in output and "new class: 'emu' in 1 row" in output
     assert "decisions: 1 accept, 1 exclude, 1 keep, 1 other, 1 unclear" in output
 
@@ -104,16 +134,24 @@ def test_the_summary_in_json_and_a_list_that_exists(tmp_path: Path) -> None:
     folder = make(tmp_path, write(tmp_path / "t.csv"), label="y")
     result = json.loads(run("apply", folder, "--out", tmp_path / "new.csv", "--json"))
     expected = {
-        "changed": 2, "excluded": 1, "unclear": 1, "left_out": 1, "notes": 1, "new_classes": {"emu": 1},
-        "merged": {"cat ": "cat", "cot": "cat"}, "listed": str(tmp_path / "new-review.csv"),
-    }  # fmt: skip
+        "changed": 2,
+        "excluded": 1,
+        "unclear": 1,
+        "left_out": 1,
+        "notes": 1,
+        "new_classes": {"emu": 1},
+        "merged": {"cat ": "cat", "cot": "cat"},
+        "listed": str(tmp_path / "new-review.csv"),
+    }
     assert expected.items() <= result.items()
     (tmp_path / "new.csv").unlink()
     assert "new-review.csv, where excluded rows are listed" in run(
         "apply", folder, "--out", tmp_path / "new.csv", code=2
     )
     assert not (tmp_path / "new.csv").exists()
-    assert "leave-out or mark" in run("apply", folder, "--out", tmp_path / "b.csv", "--excluded", "drop", code=2)
+    assert "leave-out or mark" in run(
+        "apply", folder, "--out", tmp_path / "b.csv", "--excluded", "drop", code=2
+    )
 
 
 def test_pictures_are_left_out_moved_and_merged(tmp_path: Path) -> None:
@@ -125,18 +163,28 @@ def test_pictures_are_left_out_moved_and_merged(tmp_path: Path) -> None:
     ids = [f"{GIVEN[i]}/{i}.png" for i in order]
     rows = {name: row for row, name in enumerate(order)}
     folder = write_audit(
-        tmp_path / "audit", labels, ["dog" if label == "cat" else "cat" for label in labels], issues=7, kind="folder",
-        data=tmp_path / "photos", ids=ids,
-    )  # fmt: skip
+        tmp_path / "audit",
+        labels,
+        ["dog" if label == "cat" else "cat" for label in labels],
+        issues=7,
+        kind="folder",
+        data=tmp_path / "photos",
+        ids=ids,
+    )
     lines = [
-        line if line.row == NO_ROW else line._replace(row=rows[line.row], id=ids[rows[line.row]]) for line in DECISIONS
+        line if line.row == NO_ROW else line._replace(row=rows[line.row], id=ids[rows[line.row]])
+        for line in DECISIONS
     ]
     (folder / "decisions.csv").write_bytes(to_bytes(lines))
     run("apply", folder, "--out", tmp_path / "new")
-    written = sorted(path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*.png"))
+    written = sorted(
+        path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*.png")
+    )
     assert written == ["cat/2.png", "cat/4.png", "cat/5.png", "cat/6.png", "dog/3.png", "emu/0.png"]
     run("apply", folder, "--out", tmp_path / "whole", "--excluded", "mark")
-    assert (tmp_path / "whole" / "dog" / "1.png").exists() and (tmp_path / "whole-review.csv").exists()
+    assert (tmp_path / "whole" / "dog" / "1.png").exists() and (
+        tmp_path / "whole-review.csv"
+    ).exists()
     (folder / "decisions.csv").write_bytes(to_bytes([lines[0]._replace(label="../emu")]))
     assert "names of folders" in run("apply", folder, "--out", tmp_path / "bad", code=2)
 
@@ -157,9 +205,14 @@ def test_numbers_take_no_class_that_is_a_word(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(8.0).reshape(4, 2))
     np.save(tmp_path / "y.npy", np.array([3, 4, 3, 4]))
     folder = write_audit(
-        tmp_path / "audit", list("3434"), list("4343"), issues=4, kind="arrays", data=tmp_path / "x.npy",
+        tmp_path / "audit",
+        list("3434"),
+        list("4343"),
+        issues=4,
+        kind="arrays",
+        data=tmp_path / "x.npy",
         labels=str(tmp_path / "y.npy"),
-    )  # fmt: skip
+    )
     (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "3", "other", "7")]))
     run("apply", folder, "--out", tmp_path / "new.npy")
     assert np.load(tmp_path / "new.npy").tolist() == [7, 4, 3, 4]
@@ -173,7 +226,14 @@ def test_data_in_memory(tmp_path: Path) -> None:
     folder = make(tmp_path, None, label="y")
     write_row_digests(folder, frame())
     copy = corrected(folder, frame())
-    assert copy["y"].tolist() == EXPECTED and copy["x"].tolist() == copy.index.tolist() == [0, 2, 3, 4, 5, 6]
+    assert copy["y"].tolist() == EXPECTED and copy["x"].tolist() == copy.index.tolist() == [
+        0,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
     whole = [EXPECTED[0], "dog", *EXPECTED[1:]]
     assert corrected(folder, frame(), excluded="mark")["y"].tolist() == whole
     assert corrected(folder, GIVEN) == whole  # labels alone
@@ -181,24 +241,32 @@ def test_data_in_memory(tmp_path: Path) -> None:
         corrected(folder, frame(), excluded="drop")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars", "lazy", "datasets", "pyarrow", "dict", "records", "torch"])
-def test_rows_are_left_out_of_tables_and_labels_alone_stay_whole(tmp_path: Path, library: str) -> None:
+@pytest.mark.parametrize(
+    "library", ["pandas", "polars", "lazy", "datasets", "pyarrow", "dict", "records", "torch"]
+)
+def test_rows_are_left_out_of_tables_and_labels_alone_stay_whole(
+    tmp_path: Path, library: str
+) -> None:
     folder = make(tmp_path, None, label="y")
     write_row_digests(folder, frame())
     whole = [EXPECTED[0], "dog", *EXPECTED[1:]]
     if library in ("pandas", "polars", "lazy", "datasets"):
         module = pytest.importorskip("polars" if library == "lazy" else library)
         convert = {
-            "pandas": lambda: frame(), "polars": lambda: module.from_pandas(frame()),
-            "lazy": lambda: module.from_pandas(frame()).lazy(), "datasets": lambda: module.Dataset.from_pandas(frame()),
-        }[library]  # fmt: skip
+            "pandas": lambda: frame(),
+            "polars": lambda: module.from_pandas(frame()),
+            "lazy": lambda: module.from_pandas(frame()).lazy(),
+            "datasets": lambda: module.Dataset.from_pandas(frame()),
+        }[library]
         table = convert()
         copy = corrected(folder, table)
         assert type(copy) is type(table)
         copy = copy.collect() if library == "lazy" else copy
         assert list(copy["y"]) == EXPECTED and list(copy["x"]) == [0, 2, 3, 4, 5, 6]
         return
-    data: Any = {"dict": frame().to_dict("list"), "records": frame().to_dict("records")}.get(library)
+    data: Any = {"dict": frame().to_dict("list"), "records": frame().to_dict("records")}.get(
+        library
+    )
     if library == "pyarrow":
         data = pytest.importorskip("pyarrow").Table.from_pandas(frame())
     if library == "torch":
@@ -210,15 +278,22 @@ def test_rows_are_left_out_of_tables_and_labels_alone_stay_whole(tmp_path: Path,
 def test_retraining_with_new_classes_excluded_rows_and_merges(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     true = np.arange(240) % 3
-    table = pd.DataFrame(random.normal(size=(240, 4)) + 4 * np.eye(3, 4)[true], columns=list("abcd"))
+    table = pd.DataFrame(
+        random.normal(size=(240, 4)) + 4 * np.eye(3, 4)[true], columns=list("abcd")
+    )
     names = np.array(["cat", "dog", "emu"])[true].astype(object)
     names[:30:3] = "cat "
     table["y"] = names
     table.to_csv(tmp_path / "t.csv", index=False)
     folder = write_audit(
-        tmp_path / "audit", names.tolist(), ["dog" if name != "dog" else "cat" for name in names], issues=40,
-        kind="table", data=tmp_path / "t.csv", label="y",
-    )  # fmt: skip
+        tmp_path / "audit",
+        names.tolist(),
+        ["dog" if name != "dog" else "cat" for name in names],
+        issues=40,
+        kind="table",
+        data=tmp_path / "t.csv",
+        label="y",
+    )
     decisions = [
         *(Decision(row, str(row), names[row], "exclude", "") for row in range(1, 13, 3)),
         *(Decision(row, str(row), names[row], "other", "kiwi") for row in range(2, 40, 3)),
@@ -227,12 +302,22 @@ def test_retraining_with_new_classes_excluded_rows_and_merges(tmp_path: Path) ->
     (folder / "decisions.csv").write_bytes(to_bytes(decisions))
     audit, reviewed = read_audit(folder), read_reviewed(folder, None)
     plan = plan_corrections(audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges)
-    assert plan.excluded == (1, 4, 7, 10) and plan.becomes == {"cat ": "cat"} and plan.new_classes == ("kiwi",)
-    planned = plan_retraining(audit, plan.changes, reviewed.decisions, becomes=plan.becomes, epochs=5)
+    assert (
+        plan.excluded == (1, 4, 7, 10)
+        and plan.becomes == {"cat ": "cat"}
+        and plan.new_classes == ("kiwi",)
+    )
+    planned = plan_retraining(
+        audit, plan.changes, reviewed.decisions, becomes=plan.becomes, epochs=5
+    )
     assert planned.classes == ("cat", "cat ", "dog", "emu", "kiwi")
     assert not (planned.corrected == 1).any() and planned.excluded is not None
     found = planned.run()
     held_excluded = 4 - int(planned.excluded.sum())  # these are neither trained nor tested on
-    assert found.train_rows + found.held_rows == 240 - 4 and len(planned.given) == 240 - held_excluded
+    assert (
+        found.train_rows + found.held_rows == 240 - 4 and len(planned.given) == 240 - held_excluded
+    )
     assert found.changed == int((planned.given != planned.corrected)[~planned.held].sum())
-    assert "given labels" in run("apply", folder, "--out", tmp_path / "new.csv", "--retrain", "--epochs", "2")
+    assert "given labels" in run(
+        "apply", folder, "--out", tmp_path / "new.csv", "--retrain", "--epochs", "2"
+    )

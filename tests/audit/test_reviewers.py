@@ -1,4 +1,6 @@
-"""Reviewers err: their agreement and error against exact enumeration, corrected rates against simulation."""
+"""Reviewers err: their agreement and error against exact enumeration, corrected rates against
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def pairs(first: str, second: str) -> list[Decision]:
     ]
 
 
-@pytest.mark.parametrize(("count", "total"), [(0, 5), (1, 5), (3, 40), (39, 40), (40, 40), (120, 400)])
+@pytest.mark.parametrize(
+    ("count", "total"), [(0, 5), (1, 5), (3, 40), (39, 40), (40, 40), (120, 400)]
+)
 def test_the_exact_interval_is_scipys(count: int, total: int) -> None:
     expected = binomtest(count, total).proportion_ci(0.95, "exact")
     share = exact_share(count, total)
@@ -72,7 +76,9 @@ def test_kappa_is_scikit_learns(classes: str) -> None:
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
 @pytest.mark.parametrize("error", [0.0, 0.05, 0.3])
-def test_the_error_solves_the_probability_that_two_answers_differ(num_classes: int, error: float) -> None:
+def test_the_error_solves_the_probability_that_two_answers_differ(
+    num_classes: int, error: float
+) -> None:
     wrong = error / (num_classes - 1)
     chances = [1 - error, *[wrong] * (num_classes - 1)]  # of each answer
     differ = sum(p * q for (i, p), (j, q) in product(enumerate(chances), repeat=2) if i != j)
@@ -95,14 +101,19 @@ def test_which_answers_are_pairs() -> None:
     assert agreement([], 2) is None
     assert agreement([answer(0, "a"), answer(1, "b", "")], 2) is None
     log = [
-        answer(0, "a", reviewer="ann"), answer(0, "b", "repeat", "bob"),
+        answer(0, "a", reviewer="ann"),
+        answer(0, "b", "repeat", "bob"),
         answer(0, "b", reviewer="ann"),  # changed her mind
         answer(0, "a", "repeat", "cem"),  # a third opinion is not a second pair
-        answer(1, "a"), answer(1, "", "repeat"),  # skipped
-        answer(2, ""), answer(2, "a", "repeat"),
-        answer(3, "a"), answer(3, "a", "repeat", "bob"), answer(3, "b", "repeat", "bob"),
+        answer(1, "a"),
+        answer(1, "", "repeat"),  # skipped
+        answer(2, ""),
+        answer(2, "a", "repeat"),
+        answer(3, "a"),
+        answer(3, "a", "repeat", "bob"),
+        answer(3, "b", "repeat", "bob"),
         answer(4, "b", "repeat"),  # its first answer was undone
-    ]  # fmt: skip
+    ]
     found = agreement(log, 2)
     assert found is not None and (found.rows, found.same) == (2, 0.5)
 
@@ -125,7 +136,9 @@ def test_small_intervals_combine_as_the_delta_method_has_it() -> None:
     found = corrected(Estimate(m, m - spread, m + spread), Estimate(e, e - spread, e + spread), 5)
     slope_m = 1 / (1 - e * 5 / 4)
     slope_e = (m * 5 / 4 - 1) / (1 - e * 5 / 4) ** 2
-    assert found.high - found.value == pytest.approx(spread * math.hypot(slope_m, slope_e), rel=1e-3)
+    assert found.high - found.value == pytest.approx(
+        spread * math.hypot(slope_m, slope_e), rel=1e-3
+    )
     assert found.value - found.low == pytest.approx(spread * math.hypot(slope_m, slope_e), rel=1e-3)
 
 
@@ -137,21 +150,32 @@ def interval(called: int, total: int, differ: int, repeated: int, num_classes: i
 
 
 @pytest.mark.parametrize("num_classes", [2, 10, 100])
-@pytest.mark.parametrize(("total", "share"), [(50, 0.1), (50, 0.2), (150, 0.1), (400, 0.1), (400, 0.2)])
-def test_the_corrected_interval_covers_the_true_rate(num_classes: int, total: int, share: float) -> None:
+@pytest.mark.parametrize(
+    ("total", "share"), [(50, 0.1), (50, 0.2), (150, 0.1), (400, 0.1), (400, 0.2)]
+)
+def test_the_corrected_interval_covers_the_true_rate(
+    num_classes: int, total: int, share: float
+) -> None:
     generator, repetitions = np.random.default_rng([num_classes, total, int(10 * share)]), 1500
     repeated = round(share * total)
     for rate in (0.02, 0.1, 0.2, 0.4):
         true = np.zeros((repetitions, total), dtype=int)
-        given = np.where(generator.random(true.shape) < rate, generator.integers(1, num_classes, true.shape), 0)
+        given = np.where(
+            generator.random(true.shape) < rate, generator.integers(1, num_classes, true.shape), 0
+        )
         first, second = (
-            np.where(generator.random(true.shape) < ERROR, generator.integers(1, num_classes, true.shape), true)
+            np.where(
+                generator.random(true.shape) < ERROR,
+                generator.integers(1, num_classes, true.shape),
+                true,
+            )
             for _ in range(2)
         )  # errors uniform over the wrong classes
         called = (first != given).sum(1)
         differ = (first != second)[:, :repeated].sum(1)
         found = [
-            interval(m, total, d, repeated, num_classes) for m, d in zip(called.tolist(), differ.tolist(), strict=True)
+            interval(m, total, d, repeated, num_classes)
+            for m, d in zip(called.tolist(), differ.tolist(), strict=True)
         ]
         assert np.mean([part.low <= rate <= part.high for part in found]) >= 0.93, rate
         if total == 400:  # not by saying nothing

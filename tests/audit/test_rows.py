@@ -1,4 +1,6 @@
-"""`apply` never corrects the wrong row: rows are known by their content, and what cannot be told is refused."""
+"""`apply` never corrects the wrong row: rows are known by their content, and what cannot be told is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def run(*arguments: object, code: int = 0) -> str:
 
 
 def within_classes(labels: Any = GIVEN, seed: int = 1) -> np.ndarray[Any, Any]:
-    """An order in which every row has the label of the row that was there: labels alone show no change."""
+    """An order in which every row has the label of the row that was there: labels alone show no
+    change.
+    """
     order, random = np.arange(len(labels)), np.random.default_rng(seed)
     for name in np.unique(labels):
         order[labels == name] = random.permutation(order[labels == name])
@@ -44,7 +48,9 @@ def within_classes(labels: Any = GIVEN, seed: int = 1) -> np.ndarray[Any, Any]:
 
 def frame_of(labels: Any = GIVEN) -> pd.DataFrame:
     """A table whose column `true` says what each row's label should be."""
-    return pd.DataFrame({"x": np.arange(N) / 7, "note": [f"row, {i}" for i in range(N)], "true": TRUE, "y": labels})
+    return pd.DataFrame(
+        {"x": np.arange(N) / 7, "note": [f"row, {i}" for i in range(N)], "true": TRUE, "y": labels}
+    )
 
 
 Writer = Callable[[pd.DataFrame, Path], None]
@@ -58,13 +64,19 @@ WRITERS: dict[str, Writer] = {
     "xlsx": lambda frame, path: frame.to_excel(path, index=False),
 }
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    "csv": pd.read_csv, "csv.gz": pd.read_csv, "tsv": lambda path: pd.read_csv(path, sep="\t"),
-    "parquet": pd.read_parquet, "arrow": pd.read_feather, "jsonl": lambda path: pd.read_json(path, lines=True),
+    "csv": pd.read_csv,
+    "csv.gz": pd.read_csv,
+    "tsv": lambda path: pd.read_csv(path, sep="\t"),
+    "parquet": pd.read_parquet,
+    "arrow": pd.read_feather,
+    "jsonl": lambda path: pd.read_json(path, lines=True),
     "xlsx": pd.read_excel,
-}  # fmt: skip
+}
 
 
-def audit_table(path: Path, folder: Path, frame: pd.DataFrame, write: Writer, **options: Any) -> None:
+def audit_table(
+    path: Path, folder: Path, frame: pd.DataFrame, write: Writer, **options: Any
+) -> None:
     write(frame, path)
     probs = np.eye(2)[(frame["true"] == "dog").astype(int)] * 0.8 + 0.1
     audit(read_rows(path, label="y", pred_probs=probs, ignore=["true"], **options)).save(folder)
@@ -72,10 +84,13 @@ def audit_table(path: Path, folder: Path, frame: pd.DataFrame, write: Writer, **
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("id", [None, "note"])
-def test_rows_that_moved_within_their_class_are_followed(tmp_path: Path, kind: str, id: str | None) -> None:
+def test_rows_that_moved_within_their_class_are_followed(
+    tmp_path: Path, kind: str, id: str | None
+) -> None:
     path, out, write = tmp_path / f"t.{kind}", tmp_path / f"new.{kind}", WRITERS[kind]
     audit_table(path, tmp_path / "audit", frame_of(), write, id=id)
-    write(frame_of().iloc[within_classes()][["y", "note", "x", "true"]], path)  # columns in another order, too
+    # columns in another order, too
+    write(frame_of().iloc[within_classes()][["y", "note", "x", "true"]], path)
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", out)
     found = READERS[kind](out)
     assert (found["y"] == found["true"]).all() and {*found["note"]} == {*frame_of()["note"]}
@@ -87,14 +102,21 @@ def test_rows_that_changed_came_or_went_are_refused(tmp_path: Path, kind: str) -
     frame = frame_of()
     audit_table(path, tmp_path / "audit", frame, write)
     for other in (
-        frame.assign(note=["another", *frame["note"][1:]]), frame.assign(y=[*GIVEN[:-1], "cat"]), frame[1:],
-        pd.concat([frame, frame[-1:]]), frame.assign(more=1), frame.rename(columns={"x": "z"}),
-    ):  # fmt: skip
+        frame.assign(note=["another", *frame["note"][1:]]),
+        frame.assign(y=[*GIVEN[:-1], "cat"]),
+        frame[1:],
+        pd.concat([frame, frame[-1:]]),
+        frame.assign(more=1),
+        frame.rename(columns={"x": "z"}),
+    ):
         write(other, path)
         words = run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", out, code=2)
         assert "changed since" in words and "which keeps decisions: noiseproof audit" in words
         assert not out.exists()
-        assert "has changed since the audit" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+        assert (
+            "has changed since the audit"
+            in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+        )
 
 
 def test_a_table_in_memory_is_followed_too(tmp_path: Path) -> None:
@@ -115,10 +137,20 @@ def test_arrays_are_followed_by_their_inputs(tmp_path: Path) -> None:
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.npy")
     assert (np.load(tmp_path / "new.npy") == TRUE[order]).all()
     np.savez(tmp_path / "d.npz", x=x + 1, labels=y)
-    refused = run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "other.npy", code=2)
+    refused = run(
+        "apply",
+        tmp_path / "audit",
+        "--accept-all",
+        "--yes",
+        "--out",
+        tmp_path / "other.npy",
+        code=2,
+    )
     assert "40 are gone or have other cells" in refused
     audit(read_rows({"x": x, "labels": y}, pred_probs=probs)).save(tmp_path / "memory")
-    found = corrected(tmp_path / "memory", {"x": x[order], "labels": y[order]}, accept_all=True, yes=True)
+    found = corrected(
+        tmp_path / "memory", {"x": x[order], "labels": y[order]}, accept_all=True, yes=True
+    )
     assert (found == TRUE[order]).all()
 
 
@@ -128,11 +160,17 @@ def test_pictures_that_got_other_names_are_followed(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(path)
     wrong = (tmp_path / "photos" / "cat" / "03.png").read_bytes()
-    audit(read_rows(tmp_path / "photos", pred_probs=np.eye(2)[[0, 0, 0, 1, 0, 0, *[1] * 6]])).save(tmp_path / "audit")
+    audit(read_rows(tmp_path / "photos", pred_probs=np.eye(2)[[0, 0, 0, 1, 0, 0, *[1] * 6]])).save(
+        tmp_path / "audit"
+    )
     for name in ("00", "01", "02", "03", "04", "05"):  # 03 becomes z97, the last of its class
-        (tmp_path / "photos" / "cat" / f"{name}.png").rename(tmp_path / "photos" / "cat" / f"z{100 - int(name)}.png")
+        (tmp_path / "photos" / "cat" / f"{name}.png").rename(
+            tmp_path / "photos" / "cat" / f"z{100 - int(name)}.png"
+        )
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new")
-    assert [path.name for path in (tmp_path / "new" / "dog").iterdir() if path.read_bytes() == wrong] == ["z97.png"]
+    assert [
+        path.name for path in (tmp_path / "new" / "dog").iterdir() if path.read_bytes() == wrong
+    ] == ["z97.png"]
     assert len([*(tmp_path / "new" / "cat").iterdir()]) == 5
 
 
@@ -151,7 +189,8 @@ def test_copies_with_different_decisions_are_refused_once_they_move(tmp_path: Pa
     (folder / "decisions.csv").write_bytes(
         to_bytes([Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "keep", "a")])
     )
-    run("apply", folder, "--out", tmp_path / "same.csv")  # where nothing moved, a row is in its place
+    # where nothing moved, a row is in its place
+    run("apply", folder, "--out", tmp_path / "same.csv")
     assert pd.read_csv(tmp_path / "same.csv")["y"].tolist() == list("baabbb")
     frame.iloc[[0, 1, 3, 2, 4, 5]].to_csv(tmp_path / "t.csv", index=False)
     refused = run("apply", folder, "--out", tmp_path / "new.csv", code=2)
@@ -163,7 +202,8 @@ def test_copies_with_different_decisions_are_refused_once_they_move(tmp_path: Pa
         to_bytes([Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "accept", "b")])
     )
     frame.iloc[[1, 3, 2, 0, 4, 5]].to_csv(tmp_path / "t.csv", index=False)
-    run("apply", folder, "--out", tmp_path / "alike.csv")  # alike, it does not matter which is which
+    # alike, it does not matter which is which
+    run("apply", folder, "--out", tmp_path / "alike.csv")
     assert pd.read_csv(tmp_path / "alike.csv")["y"].tolist() == list("abbbbb")
 
 
@@ -183,7 +223,9 @@ def test_issues_of_other_rows_are_refused(tmp_path: Path) -> None:
     other = table.copy()
     other.loc[0, "row"] = "4000"
     other.to_csv(issues, index=False)
-    assert "row 4000 of a source of 40 rows" in run("apply", tmp_path / "audit", "--accept-all", "--out", out, code=2)
+    assert "row 4000 of a source of 40 rows" in run(
+        "apply", tmp_path / "audit", "--accept-all", "--out", out, code=2
+    )
 
 
 def test_digests_that_are_gone_or_damaged_are_refused(tmp_path: Path) -> None:
@@ -221,7 +263,9 @@ def test_decisions_follow_their_rows_into_another_audit(tmp_path: Path) -> None:
 def test_an_audit_again_does_not_learn_from_other_rows(tmp_path: Path) -> None:
     path, folder, frame = tmp_path / "t.csv", tmp_path / "audit", frame_of()
     frame.to_csv(path, index=False)
-    audit(read_rows(path, label="y", ignore=["true"]), mode="fast", epochs=2, model="network").save(folder)
+    audit(read_rows(path, label="y", ignore=["true"]), mode="fast", epochs=2, model="network").save(
+        folder
+    )
     (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
     frame.iloc[within_classes()].to_csv(path, index=False)
     with pytest.raises(ValueError, match=r"it has changed: row \d+ is another one"):
@@ -233,7 +277,9 @@ rows = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=8)
 
 @settings(max_examples=100)
 @given(rows, st.data())
-def test_followed_rows_are_equal_and_each_is_used_once(before: list[Any], data: st.DataObject) -> None:
+def test_followed_rows_are_equal_and_each_is_used_once(
+    before: list[Any], data: st.DataObject
+) -> None:
     now = data.draw(st.permutations(before)) + data.draw(rows)
     digests = [digest_rows(repr(row).encode() for row in part) for part in (before, now)]
     place, has_copies = follow_rows(*digests)
@@ -242,20 +288,32 @@ def test_followed_rows_are_equal_and_each_is_used_once(before: list[Any], data: 
     for row, (i, copied) in enumerate(zip(place.tolist(), has_copies.tolist(), strict=True)):
         count, later = before.count(before[row]), now.count(before[row])
         assert (i >= 0) == (count == later) and (i < 0 or now[i] == before[row])
-        positions = [[k for k, other in enumerate(part) if other == before[row]] for part in (before, now)]
+        positions = [
+            [k for k, other in enumerate(part) if other == before[row]] for part in (before, now)
+        ]
         assert copied == (count > 1 and positions[0] != positions[1])
 
 
 def test_digests_differ_where_cells_do() -> None:
-    frame = pd.DataFrame({"a": [1.0, np.nan, 0.0, 1e300, 5.0], "b": ["", "x", None, "é", "1.0"], "c": [1, 2, 3, 4, 5]})
+    frame = pd.DataFrame(
+        {
+            "a": [1.0, np.nan, 0.0, 1e300, 5.0],
+            "b": ["", "x", None, "é", "1.0"],
+            "c": [1, 2, 3, 4, 5],
+        }
+    )
     digests = {row.tobytes() for row in digest_frame(frame)}
     assert len(digests) == 5
     for column, values in (("a", [2.0] * 5), ("b", ["z"] * 5), ("c", [9] * 5)):
-        assert not digests & {row.tobytes() for row in digest_frame(frame.assign(**{column: values}))}
+        assert not digests & {
+            row.tobytes() for row in digest_frame(frame.assign(**{column: values}))
+        }
     swapped = frame.rename(columns={"a": "c", "c": "a"}).astype({"a": float, "c": float})
     assert not digests & {row.tobytes() for row in digest_frame(swapped)}
     nan = np.array([np.nan, -np.nan])
-    assert (digest_frame(pd.DataFrame({"a": nan}))[0] == digest_frame(pd.DataFrame({"a": nan}))[1]).all()
+    assert (
+        digest_frame(pd.DataFrame({"a": nan}))[0] == digest_frame(pd.DataFrame({"a": nan}))[1]
+    ).all()
     assert len({row.tobytes() for row in digest_array(np.eye(4))}) == 4
     scipy = pytest.importorskip("scipy.sparse")
     dense = np.array([[0, 1.0], [1.0, 0], [0, 0]])

@@ -27,7 +27,12 @@ Example = dict[str, Any]  # arguments of read_rows
 
 def a_table(folder: Path) -> Example:
     frame = pd.DataFrame(
-        {"name": [f"r{i}" for i in range(N)], "size": [i * 7 % 5 for i in range(N)], "note": "a, b", "kind": GIVEN}
+        {
+            "name": [f"r{i}" for i in range(N)],
+            "size": [i * 7 % 5 for i in range(N)],
+            "note": "a, b",
+            "kind": GIVEN,
+        }
     )
     frame.to_csv(folder / "t.csv", index=False)
     return {"data": folder / "t.csv", "label": "kind", "id": "name"}
@@ -35,7 +40,9 @@ def a_table(folder: Path) -> Example:
 
 def a_text(folder: Path) -> Example:
     words = {"cat": "purrs and sleeps", "dog": "barks and runs"}
-    pd.DataFrame({"text": [words[label] for label in LABELS], "kind": GIVEN}).to_csv(folder / "t.tsv", sep="\t")
+    pd.DataFrame({"text": [words[label] for label in LABELS], "kind": GIVEN}).to_csv(
+        folder / "t.tsv", sep="\t"
+    )
     return {"data": folder / "t.tsv", "label": "kind", "text": "text"}
 
 
@@ -61,7 +68,8 @@ def some_predictions(folder: Path) -> Example:
 def annotated_texts(folder: Path) -> Example:
     words = {"cat": "purrs and sleeps", "dog": "barks and runs"}
     tasks = [
-        {"id": i, "text": words[LABELS[i]], "label": GIVEN[i], "annotator": 1, "annotation_id": i} for i in range(N)
+        {"id": i, "text": words[LABELS[i]], "label": GIVEN[i], "annotator": 1, "annotation_id": i}
+        for i in range(N)
     ]
     (folder / "texts.json").write_text(json.dumps(tasks))
     return {"data": folder / "texts.json"}
@@ -79,9 +87,14 @@ def annotated_pictures(folder: Path) -> Example:
 
 
 EXAMPLES: dict[str, Callable[[Path], Example]] = {
-    "table": a_table, "text": a_text, "folder": a_folder, "arrays": an_array, "predictions": some_predictions,
-    "annotated-texts": annotated_texts, "annotated-pictures": annotated_pictures,
-}  # fmt: skip
+    "table": a_table,
+    "text": a_text,
+    "folder": a_folder,
+    "arrays": an_array,
+    "predictions": some_predictions,
+    "annotated-texts": annotated_texts,
+    "annotated-pictures": annotated_pictures,
+}
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -89,7 +102,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("name", list(SOURCES))
-def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_is_read_shown_and_corrected(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert name in EXAMPLES, f"Add an example of the audit source {name!r} to EXAMPLES."
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
@@ -97,14 +112,20 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
     before = contents(tmp_path / "data")
 
     # read: one row for each label, and a config that reads the same rows again
-    rows = read_rows(**example) if name != "predictions" else read_rows(**example, pred_probs=PREDICTED)
+    rows = (
+        read_rows(**example)
+        if name != "predictions"
+        else read_rows(**example, pred_probs=PREDICTED)
+    )
     source = rows.source
     assert (source.name, source.config["kind"], type(source)) == (name, name, SOURCES[name])
     assert rows.classes == ("cat", "dog") and len(rows) == rows.source_rows == N
     given = [rows.classes[k] for k in rows.given]
     wrong = given.index("cat", 12) if name == "folder" else WRONG
     assert given == (sorted(GIVEN) if name == "folder" else GIVEN)
-    assert len(source.describe(wrong, str(rows.names[wrong]))) and len(source.row_names([wrong])) == 1
+    assert (
+        len(source.describe(wrong, str(rows.names[wrong]))) and len(source.row_names([wrong])) == 1
+    )
 
     # show: what a saved config finds, and nothing of a row with another id
     predicted = np.eye(2)[rows.given] * 0.8 + 0.1
@@ -126,7 +147,9 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
     # write_corrected: a copy that differs in one label, beside an original that does not change
     out = write_corrected(saved, {wrong: "dog"}, default_out(saved))
     assert out.exists() and contents(tmp_path / "data") == before
-    again = read_rows(**{**example, "labels" if out.suffix == ".npy" else "data": out}, pred_probs=predicted)
+    again = read_rows(
+        **{**example, "labels" if out.suffix == ".npy" else "data": out}, pred_probs=predicted
+    )
     if name == "folder":
         assert [*again.names].count(f"dog/{Path(rows.names[wrong]).name}") == 1
         assert np.bincount(again.given).tolist() == [12, 12]
@@ -140,11 +163,15 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", ["table", "arrays", "predictions"])
 def test_labels_in_memory_are_corrected_whatever_the_source(name: str, tmp_path: Path) -> None:
     audit(read_rows(**EXAMPLES[name](tmp_path), pred_probs=PREDICTED)).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", np.array(GIVEN), accept_all=True, yes=True).tolist() == LABELS
+    assert (
+        corrected(tmp_path / "audit", np.array(GIVEN), accept_all=True, yes=True).tolist() == LABELS
+    )
 
 
 @pytest.mark.usefixtures("forget_plugins")
-def test_a_source_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_in_a_file_of_its_own_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from noiseproof.audit.sources.table import TableSource
 
     monkeypatch.setattr(SOURCES, "_factories", dict(SOURCES._factories))
@@ -164,10 +191,16 @@ def test_a_source_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pyt
             return super().read(replace(request, data=pd.read_json(request.path, lines=True)))
 
     path = tmp_path / "t.toy"
-    pd.DataFrame({"size": [i * 7 % 5 for i in range(N)], "kind": GIVEN}).to_json(path, orient="records", lines=True)
+    pd.DataFrame({"size": [i * 7 % 5 for i in range(N)], "kind": GIVEN}).to_json(
+        path, orient="records", lines=True
+    )
     rows = read_rows(path, label="kind")
-    assert rows.source.name == rows.source.config["kind"] == "toy" and rows.source.config["data"] == str(path)
-    with pytest.raises(ValueError, match=r"Expected arrays .*, a table .* or toy lines \(.toy\), got x.txt"):
+    assert rows.source.name == rows.source.config["kind"] == "toy" and rows.source.config[
+        "data"
+    ] == str(path)
+    with pytest.raises(
+        ValueError, match=r"Expected arrays .*, a table .* or toy lines \(.toy\), got x.txt"
+    ):
         (tmp_path / "x.txt").write_text("")
         read_rows(tmp_path / "x.txt")
 
@@ -177,7 +210,12 @@ def test_no_other_module_asks_for_the_kind_of_a_source() -> None:
     src = Path(__file__).parents[2] / "src" / "noiseproof"
     folders = [src / "audit", src / "review", src / "cli"]
     names = {*SOURCES}
-    for path in [path for folder in folders for path in sorted(folder.rglob("*.py")) if path.parent.name != "sources"]:
+    for path in [
+        path
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        if path.parent.name != "sources"
+    ]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Compare):
                 compared = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}

@@ -1,4 +1,6 @@
-"""Every kind of table file: read, audited, shown, and written back with all but the changed cells as it was."""
+"""Every kind of table file: read, audited, shown, and written back with all but the changed cells
+as it was.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ N, WRONG = 24, 5
 LABELS = ["café", "thé"] * (N // 2)
 GIVEN = [LABELS[i] if i != WRONG else "café" for i in range(N)]
 PREDICTED = np.array([[0.9, 0.1], [0.1, 0.9]] * (N // 2))  # contradict the label of row WRONG alone
-FRAME = pd.DataFrame({"name": [f"r{i}" for i in range(N)], "size": [i * 7 % 5 + 0.5 for i in range(N)], "y": GIVEN})
+FRAME = pd.DataFrame(
+    {"name": [f"r{i}" for i in range(N)], "size": [i * 7 % 5 + 0.5 for i in range(N)], "y": GIVEN}
+)
 Written = tuple[Path, dict[str, Any]]
 
 
@@ -76,7 +80,8 @@ def no_header(folder: Path) -> Written:
 
 def json_lines(folder: Path) -> Written:
     lines = [json.dumps(row, ensure_ascii=False) for row in FRAME.to_dict("records")]
-    lines[3] = lines[3].replace('"y": ', ' "why": [1, {"y": "}"}] ,"y" :\t')  # spaces, and a y inside another value
+    # spaces, and a y inside another value
+    lines[3] = lines[3].replace('"y": ', ' "why": [1, {"y": "}"}] ,"y" :\t')
     (folder / "t.jsonl").write_text("\n".join([*lines[:10], "", *lines[10:]]), "utf-8")
     return folder / "t.jsonl", {}
 
@@ -122,7 +127,10 @@ def feather(folder: Path) -> Written:
 def arrow_stream(folder: Path) -> Written:
     pa = pytest.importorskip("pyarrow")
     table = pa.table({**FRAME[["name", "size"]], "y": pa.array(GIVEN).dictionary_encode()})
-    with pa.OSFile(str(folder / "t.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    with (
+        pa.OSFile(str(folder / "t.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
         writer.write_table(table.replace_schema_metadata({"who": "me"}), max_chunksize=10)
     return folder / "t.arrow", {}
 
@@ -135,9 +143,24 @@ def parquet(folder: Path) -> Written:
 
 FILES: dict[str, Callable[[Path], Written]] = {
     write.__name__: write
-    for write in (semicolons, tabs, bars, utf16, utf16_big_tsv, utf8_with_mark, windows, no_header, json_lines,
-                  escaped_json_lines, excel, excel_without_header, feather, arrow_stream, parquet)
-}  # fmt: skip
+    for write in (
+        semicolons,
+        tabs,
+        bars,
+        utf16,
+        utf16_big_tsv,
+        utf8_with_mark,
+        windows,
+        no_header,
+        json_lines,
+        escaped_json_lines,
+        excel,
+        excel_without_header,
+        feather,
+        arrow_stream,
+        parquet,
+    )
+}
 
 
 def test_every_kind_of_table_file_has_an_example(tmp_path: Path) -> None:
@@ -149,14 +172,19 @@ def test_every_kind_of_table_file_has_an_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_table_file_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_file_is_read_shown_and_corrected(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path, options = FILES[name](tmp_path)
     before, options = path.read_bytes(), {"label": "y", "id": "name", **options}
 
     # read: the same rows as the DataFrame has
     rows, expected = read_rows(path, **options), read_rows(FRAME, label="y", id="name")
-    assert rows.classes == expected.classes == ("café", "thé") and rows.given.tolist() == expected.given.tolist()
+    assert (
+        rows.classes == expected.classes == ("café", "thé")
+        and rows.given.tolist() == expected.given.tolist()
+    )
     assert rows.names.tolist() == FRAME["name"].tolist()
     np.testing.assert_array_equal(rows.x, expected.x)
 
@@ -173,7 +201,9 @@ def test_a_table_file_is_read_shown_and_corrected(name: str, tmp_path: Path, mon
     out = write_corrected(saved, {WRONG: "thé"}, default_out(saved))
     assert table_kind(out) == table_kind(path) and path.read_bytes() == before
     again = read_rows(out, **options)
-    assert [again.classes[k] for k in again.given] == LABELS and again.names.tolist() == rows.names.tolist()
+    assert [
+        again.classes[k] for k in again.given
+    ] == LABELS and again.names.tolist() == rows.names.tolist()
     np.testing.assert_array_equal(again.x, rows.x)
     assert write_corrected(saved, {WRONG: "thé"}, out, same_ok=True) == out
     assert write_corrected(saved, {}, f"same-{out.name}").exists()
@@ -182,18 +212,35 @@ def test_a_table_file_is_read_shown_and_corrected(name: str, tmp_path: Path, mon
 
 def check_bytes(path: Path, out: Path) -> None:
     """All bytes but those of the label are those of the original."""
-    before, after = (gzip.decompress(p.read_bytes()) if p.suffix == ".gz" else p.read_bytes() for p in (path, out))
+    before, after = (
+        gzip.decompress(p.read_bytes()) if p.suffix == ".gz" else p.read_bytes()
+        for p in (path, out)
+    )
     same = Path(f"same-{out.name}").read_bytes()
     assert (gzip.decompress(same) if out.suffix == ".gz" else same) == before
     head = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
-    tail = next(i for i, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a != b)
-    encoding = "utf-16-le" if before[:2] == b"\xff\xfe" else "utf-16-be" if before[:2] == b"\xfe\xff" else "utf-8"
+    tail = next(
+        i for i, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a != b
+    )
+    encoding = (
+        "utf-16-le"
+        if before[:2] == b"\xff\xfe"
+        else "utf-16-be"
+        if before[:2] == b"\xfe\xff"
+        else "utf-8"
+    )
     if b"caf\xe9" in before:
         encoding = "cp1252"
-    assert before[:head] == after[:head] and 0 < len(before) - head - tail <= len("caf\\u00e9".encode(encoding))
+    assert before[:head] == after[:head] and 0 < len(before) - head - tail <= len(
+        "caf\\u00e9".encode(encoding)
+    )
     old, new = (text.decode(encoding).replace("\\u00e9", "é") for text in (before, after))
     assert new.count("thé") == old.count("thé") + 1 and new.count("café") == old.count("café") - 1
-    assert [i for i, (a, b) in enumerate(zip(old.split("café"), new.split("café"), strict=False)) if a != b]
+    assert [
+        i
+        for i, (a, b) in enumerate(zip(old.split("café"), new.split("café"), strict=False))
+        if a != b
+    ]
 
 
 def check_excel(path: Path, out: Path) -> None:
@@ -212,7 +259,10 @@ def check_excel(path: Path, out: Path) -> None:
     place = "C8" if len(before.worksheets) > 1 else "C6"
     assert cells == [(place, "café", "thé")]
     if len(before.worksheets) > 1:
-        assert after.worksheets[0]["C8"].font.bold and after["other"]["A1"].value == "=SUM(Sheet!B2:B9)"
+        assert (
+            after.worksheets[0]["C8"].font.bold
+            and after["other"]["A1"].value == "=SUM(Sheet!B2:B9)"
+        )
         assert after["other"]._charts  # openpyxl drops what it can't read
 
 
@@ -222,14 +272,20 @@ def check_arrow(path: Path, out: Path) -> None:
 
     before, after = read_arrow(path), read_arrow(out)
     assert before.schema.equals(after.schema, check_metadata=True)
-    assert before.drop_columns("y").equals(after.drop_columns("y")) and after["y"].to_pylist() == LABELS
+    assert (
+        before.drop_columns("y").equals(after.drop_columns("y"))
+        and after["y"].to_pylist() == LABELS
+    )
     assert path.read_bytes()[:6] == out.read_bytes()[:6]  # a file, or a stream
 
 
 CHECKS: dict[str, Callable[[Path, Path], None]] = {
-    "excel": check_excel, "excel_without_header": check_excel, "feather": check_arrow, "arrow_stream": check_arrow,
+    "excel": check_excel,
+    "excel_without_header": check_excel,
+    "feather": check_arrow,
+    "arrow_stream": check_arrow,
     "parquet": check_arrow,
-}  # fmt: skip
+}
 
 
 def test_numbers_truth_values_and_dates_stay_such_in_excel_and_json(tmp_path: Path) -> None:
@@ -248,7 +304,11 @@ def test_numbers_truth_values_and_dates_stay_such_in_excel_and_json(tmp_path: Pa
         if k != 2:  # JSON has no dates
             frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
             audit(read_rows(tmp_path / "t.jsonl", label="y", pred_probs=p)).save(folder, force=True)
-            write_corrected(read_audit(folder), {WRONG: saved.classes[p[WRONG].argmax()]}, tmp_path / f"{k}.jsonl")
+            write_corrected(
+                read_audit(folder),
+                {WRONG: saved.classes[p[WRONG].argmax()]},
+                tmp_path / f"{k}.jsonl",
+            )
             new = json.loads((tmp_path / f"{k}.jsonl").read_text().splitlines()[WRONG])["y"]
             assert new == values[1] and type(new) is type(values[1] + 0 if k == 3 else values[1])
 
@@ -278,7 +338,9 @@ def test_words_that_begin_like_formulas_stay_words_in_excel(tmp_path: Path) -> N
     write_corrected(saved, {WRONG: "=1+1"}, tmp_path / "new.xlsx")
     cell = openpyxl.load_workbook(tmp_path / "new.xlsx").worksheets[0]["C7"]
     assert (cell.value, cell.data_type) == ("=1+1", "s")
-    with pytest.raises(ValueError, match=r"words and numbers that Excel can hold, got 'a\\x0b'. Undo the decision"):
+    with pytest.raises(
+        ValueError, match=r"words and numbers that Excel can hold, got 'a\\x0b'. Undo the decision"
+    ):
         write_corrected(saved, {WRONG: "a\x0b"}, tmp_path / "newer.xlsx")
     assert not (tmp_path / "newer.xlsx").exists()
 
@@ -302,7 +364,12 @@ def test_a_changed_line_of_json_is_written_as_the_others_are(tmp_path: Path) -> 
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(lines))
         audit(read_rows(path, label="y", pred_probs=PREDICTED)).save(tmp_path / name)
-        out = write_corrected(read_audit(tmp_path / name), {WRONG: "thé"}, tmp_path / f"{name}-new.jsonl", left_out=[7])
+        out = write_corrected(
+            read_audit(tmp_path / name),
+            {WRONG: "thé"},
+            tmp_path / f"{name}-new.jsonl",
+            left_out=[7],
+        )
         lines[WRONG] = lines[WRONG].replace("caf\\u00e9", "th\\u00e9")
         assert out.read_text().splitlines() == [line for row, line in enumerate(lines) if row != 7]
 
@@ -311,8 +378,13 @@ def test_a_label_that_the_encoding_lacks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(as_csv().encode("cp1252"))
     names = ["café", "thé", "茶"]
     p = np.concatenate([PREDICTED, np.zeros((N, 1))], 1)
-    audit(read_rows(tmp_path / "t.csv", label="y", pred_probs=p, classes=names)).save(tmp_path / "audit")
-    with pytest.raises(ValueError, match="labels that cp1252 can write in .*t.csv, got '茶'. Save the table as UTF-8"):
+    audit(read_rows(tmp_path / "t.csv", label="y", pred_probs=p, classes=names)).save(
+        tmp_path / "audit"
+    )
+    with pytest.raises(
+        ValueError,
+        match="labels that cp1252 can write in .*t.csv, got '茶'. Save the table as UTF-8",
+    ):
         write_corrected(read_audit(tmp_path / "audit"), {WRONG: "茶"}, tmp_path / "new.csv")
 
 
@@ -331,26 +403,43 @@ def test_a_table_in_memory_is_corrected_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["end", "middle"])
 @pytest.mark.parametrize("ending", ["csv.gz", "jsonl.gz"])
-def test_a_packed_file_that_is_cut_off_or_damaged_is_refused_by_name(tmp_path: Path, ending: str, where: str) -> None:
+def test_a_packed_file_that_is_cut_off_or_damaged_is_refused_by_name(
+    tmp_path: Path, ending: str, where: str
+) -> None:
     path = tmp_path / f"t.{ending}"
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"x": random.normal(size=20_000), "y": ["a", "b"] * 10_000})
-    frame.to_csv(path, index=False) if ending == "csv.gz" else frame.to_json(path, orient="records", lines=True)
+    (
+        frame.to_csv(path, index=False)
+        if ending == "csv.gz"
+        else frame.to_json(path, orient="records", lines=True)
+    )
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     damaged = bytearray(whole)
     damaged[len(whole) // 2 if where == "middle" else -6] ^= 4
     for content in (whole[: len(whole) // 2], bytes(damaged)):
         path.write_bytes(content)
-        done = CliRunner().invoke(app, ["audit", str(path), "--label", "y", "--out", str(tmp_path / "audit")])
-        assert done.exit_code == 2 and str(path) in done.stderr and "Expected" in done.stderr, done.output
+        done = CliRunner().invoke(
+            app, ["audit", str(path), "--label", "y", "--out", str(tmp_path / "audit")]
+        )
+        assert done.exit_code == 2 and str(path) in done.stderr and "Expected" in done.stderr, (
+            done.output
+        )
         assert "cut off or damaged" in done.stderr
     assert not (tmp_path / "audit").exists()
     folder = write_audit(
-        tmp_path / "made", ["a", "b"] * 10_000, ["b", "a"] * 10_000, issues=1, kind="table", data=tmp_path / "gone",
+        tmp_path / "made",
+        ["a", "b"] * 10_000,
+        ["b", "a"] * 10_000,
+        issues=1,
+        kind="table",
+        data=tmp_path / "gone",
         label="y",
-    )  # fmt: skip
+    )
     config = json.loads((folder / "config.json").read_text()) | {"data": str(path)}
     (folder / "config.json").write_text(json.dumps(config))
-    done = CliRunner().invoke(app, ["apply", str(folder), "--accept-all", "--yes", "--out", f"{tmp_path}/new.{ending}"])
+    done = CliRunner().invoke(
+        app, ["apply", str(folder), "--accept-all", "--yes", "--out", f"{tmp_path}/new.{ending}"]
+    )
     assert done.exit_code == 2 and "cut off or damaged" in done.stderr, done.output

@@ -27,7 +27,9 @@ def estimate_in(verdict: str) -> float:
 
 
 def test_duplicates_and_overlap_do_not_make_eight_percent_look_fine() -> None:
-    """Wines by alcohol, ash and hue, 30 of them twice: overlap may explain the wrong labels, and does not."""
+    """Wines by alcohol, ash and hue, 30 of them twice: overlap may explain the wrong labels, and
+    does not.
+    """
     random = np.random.default_rng(102)
     x, true = load_wine(return_X_y=True)
     x = x[:, [0, 2, 10]]
@@ -52,7 +54,11 @@ def test_a_rare_class_with_a_fifth_of_its_labels_wrong_is_named() -> None:
     random = np.random.default_rng(0)
     x, y = load_breast_cancer(return_X_y=True)
     true = 1 - y
-    keep = np.sort(np.concatenate([np.flatnonzero(true == 0), random.permutation(np.flatnonzero(true == 1))[:40]]))
+    keep = np.sort(
+        np.concatenate(
+            [np.flatnonzero(true == 0), random.permutation(np.flatnonzero(true == 1))[:40]]
+        )
+    )
     x, true = x[keep], true[keep]
     given = true.copy()
     given[random.permutation(np.flatnonzero(true == 0))[:10]] = 1
@@ -60,6 +66,11 @@ def test_a_rare_class_with_a_fifth_of_its_labels_wrong_is_named() -> None:
     benign, malignant = (entry["noise_rate"] for entry in summary["classes"])
     assert benign < 0.01 and 0.12 < malignant < 0.3  # 0.2 in truth
     assert summary["labels_look_fine"] is False
-    assert f"Of the 50 rows labelled 'malignant', about {malignant:.1%} look wrong" in summary["verdict"]
-    assert estimate_in(summary["verdict"]) == pytest.approx(summary["noise_rate"]["estimate"], abs=6e-4)
+    assert (
+        f"Of the 50 rows labelled 'malignant', about {malignant:.1%} look wrong"
+        in summary["verdict"]
+    )
+    assert estimate_in(summary["verdict"]) == pytest.approx(
+        summary["noise_rate"]["estimate"], abs=6e-4
+    )
     assert summary["noise_rate"]["estimate"] < 0.05

@@ -1,4 +1,6 @@
-"""Comparisons: ranks against scipy and by hand, parts that lose no row, recommendations that call a tie a tie."""
+"""Comparisons: ranks against scipy and by hand, parts that lose no row, recommendations that call a
+tie a tie.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ RUNS = {
 
 def digits_csv(folder: Path) -> Path:
     data = load_digits()
-    frame = pd.DataFrame(data.data[:300], columns=[f"pixel {i}" for i in range(64)]).assign(kind=data.target[:300])
+    frame = pd.DataFrame(data.data[:300], columns=[f"pixel {i}" for i in range(64)]).assign(
+        kind=data.target[:300]
+    )
     frame.to_csv(folder / "digits.csv", index=False)
     return folder / "digits.csv"
 
@@ -50,7 +54,9 @@ def test_means_intervals_and_tests_are_scipys() -> None:
     places = rank(RUNS)
     assert [place.method for place in places] == ["a", "d", "b", "c"]
     for place in places:
-        low, high = stats.t.interval(0.95, 4, np.mean(RUNS[place.method]), stats.sem(RUNS[place.method]))
+        low, high = stats.t.interval(
+            0.95, 4, np.mean(RUNS[place.method]), stats.sem(RUNS[place.method])
+        )
         assert place.mean == pytest.approx(np.mean(RUNS[place.method]), rel=1e-14)
         assert place.margin == pytest.approx((high - low) / 2, rel=1e-10)
         assert (place.seeds, place.failed) == (5, 0)
@@ -87,16 +93,22 @@ def test_holm_by_hand() -> None:
 
 
 def test_differences_without_spread() -> None:
-    same, constant = rank({"a": [0.5, 0.75], "b": [0.5, 0.75]}), rank({"a": [0.5, 0.75], "b": [0.25, 0.5]})
+    same, constant = (
+        rank({"a": [0.5, 0.75], "b": [0.5, 0.75]}),
+        rank({"a": [0.5, 0.75], "b": [0.25, 0.5]}),
+    )
     assert same[1].p == 1.0 and constant[1].p == 0.5  # two coins that agree
     assert rank({"a": [0.5, 0.75], "b": [0.75, 0.5]}, rows=8)[1].p == 1.0
-    five = rank({"a": [0.95, 0.90, 0.85, 0.80, 0.75], "b": [0.90, 0.85, 0.80, 0.75, 0.70]})  # equal but for rounding
+    # equal but for rounding
+    five = rank({"a": [0.95, 0.90, 0.85, 0.80, 0.75], "b": [0.90, 0.85, 0.80, 0.75, 0.70]})
     assert five[1].p == 2 * 0.5**5
     assert [place.margin for place in rank({"a": [0.5] * 3})] == [0.0]
 
 
 def test_differences_without_spread_on_so_many_rows() -> None:
-    """An accuracy on N rows is rounded to 1/N: deviation 1/(N·√12), of a difference √2 times that, and no less."""
+    """An accuracy on N rows is rounded to 1/N: deviation 1/(N·√12), of a difference √2 times that,
+    and no less.
+    """
     best, other = rank({"a": [1.0] * 5, "b": [0.5] * 5}, rows=30)
     t = 0.5 / (1 / (30 * math.sqrt(6)) / math.sqrt(5))
     assert other.p == pytest.approx(2 * stats.t.sf(t, 4)) and other.p < 1e-5
@@ -110,15 +122,26 @@ def test_differences_without_spread_on_so_many_rows() -> None:
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
 def test_alike_methods_on_few_rows_are_seldom_told_apart(sigma: float) -> None:
-    """Of two methods whose counts of right rows differ by rounded normal numbers, hardly one in twenty is worse."""
+    """Of two methods whose counts of right rows differ by rounded normal numbers, hardly one in
+    twenty is worse.
+    """
     generator = np.random.default_rng(0)
     d = np.round(generator.normal(0, sigma, (2000, 5)))
-    p = np.array([rank({"a": (one / 30).tolist(), "b": [0.0] * 5}, rows=30)[1].p for one in d], dtype=float)
+    p = np.array(
+        [rank({"a": (one / 30).tolist(), "b": [0.0] * 5}, rows=30)[1].p for one in d], dtype=float
+    )
     assert (p < 0.05).mean() < 0.06
 
 
 def test_failed_runs_have_no_part_and_their_method_comes_after_the_others() -> None:
-    places = rank({"wild": [0.99, nan, 0.97], "a": [0.90, 0.91, 0.93], "gone": [nan] * 3, "b": [0.8, 0.8, 0.85]})
+    places = rank(
+        {
+            "wild": [0.99, nan, 0.97],
+            "a": [0.90, 0.91, 0.93],
+            "gone": [nan] * 3,
+            "b": [0.8, 0.8, 0.85],
+        }
+    )
     assert [place.method for place in places] == ["a", "b", "wild", "gone"]
     wild, gone = places[2:]
     assert (wild.mean, wild.seeds, wild.failed) == (pytest.approx(0.98), 2, 1)
@@ -147,48 +170,92 @@ def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> Non
     [
         (
             RUNS,
-            "No clear winner: a is ahead with 0.910, but 5 seeds are too few to tell it from b (run more) and cannot "
-            "tell it from d.",
+            (
+                "No clear winner: a is ahead with 0.910, but 5 seeds are too few to tell it from b"
+                " (run more) and cannot tell it from d."
+            ),
         ),
-        ({key: RUNS[key] for key in "ac"}, "Use a: with 0.910 it is ahead of all others, and by more than chance"),
-        ({"a": [0.8], "b": [0.9]}, "Nothing is settled: b is ahead with 0.900, but without two seeds"),
+        (
+            {key: RUNS[key] for key in "ac"},
+            "Use a: with 0.910 it is ahead of all others, and by more than chance",
+        ),
+        (
+            {"a": [0.8], "b": [0.9]},
+            "Nothing is settled: b is ahead with 0.900, but without two seeds",
+        ),
         ({"a": [0.8, 0.9]}, "Nothing to recommend: only a was run, with 0.850."),
         ({"a": [nan, nan], "b": [nan, nan]}, "Nothing to recommend: every run failed."),
         (
             {"a": [0.8, 0.9], "b": [0.7, 0.8]},
-            "No clear winner: a is ahead with 0.850, but 2 seeds are too few to tell it from b (run more).",
+            (
+                "No clear winner: a is ahead with 0.850, but 2 seeds are too few to tell it from b"
+                " (run more)."
+            ),
         ),
-        ({"a": [0.8, 0.9], "b": [nan, nan]}, "Nothing is settled: a is ahead with 0.850, but without two seeds"),
+        (
+            {"a": [0.8, 0.9], "b": [nan, nan]},
+            "Nothing is settled: a is ahead with 0.850, but without two seeds",
+        ),
         (
             {"a": [0.8, 0.9, 0.85], "b": [0.2, 0.3, 0.26], "c": [0.98, 0.99, nan]},
-            "Use a: with 0.850 it is ahead of those that never failed, and by more than chance explains (p ≤ 0.0",
+            (
+                "Use a: with 0.850 it is ahead of those that never failed, and by more than chance"
+                " explains (p ≤ 0.0"
+            ),
         ),
-        ({"a": [0.8, 0.9, nan], "b": [0.2, 0.31, nan]}, "Use a (though 1 of its runs failed): with 0.850"),
+        (
+            {"a": [0.8, 0.9, nan], "b": [0.2, 0.31, nan]},
+            "Use a (though 1 of its runs failed): with 0.850",
+        ),
         (
             {"a": [0.90, 0.91, 0.92], "b": [0.5, 0.52, 0.51], "c": [0.90, nan, nan]},
-            "Use a: with 0.910 it is ahead of b, and by more than chance explains (p ≤ 0.001 over 3 seeds); too few "
-            "seeds to judge c.",
+            (
+                "Use a: with 0.910 it is ahead of b, and by more than chance explains (p ≤ 0.001"
+                " over 3 seeds); too few seeds to judge c."
+            ),
         ),
         (
-            {"a": [0.90, 0.92, 0.91], "b": [0.90, 0.91, 0.92], "c": [0.89, 0.92, 0.91], "d": [0.9, nan, nan]},
-            "No clear winner: a and b are level with 0.910, but 3 seeds cannot tell them from c; too few seeds to "
-            "judge d.",
+            {
+                "a": [0.90, 0.92, 0.91],
+                "b": [0.90, 0.91, 0.92],
+                "c": [0.89, 0.92, 0.91],
+                "d": [0.9, nan, nan],
+            },
+            (
+                "No clear winner: a and b are level with 0.910, but 3 seeds cannot tell them from"
+                " c; too few seeds to judge d."
+            ),
         ),
         (
-            {"a": [0.91, 0.92, 0.90], "b": [0.90, 0.93, 0.89], "c": [0.79, 0.86, 0.82], "d": [0.80, 0.82, 0.90]},
-            "No clear winner: a is ahead with 0.910, but 3 seeds are too few to tell it from d, c (run more) and "
-            "cannot tell it from b.",
+            {
+                "a": [0.91, 0.92, 0.90],
+                "b": [0.90, 0.93, 0.89],
+                "c": [0.79, 0.86, 0.82],
+                "d": [0.80, 0.82, 0.90],
+            },
+            (
+                "No clear winner: a is ahead with 0.910, but 3 seeds are too few to tell it from d,"
+                " c (run more) and cannot tell it from b."
+            ),
         ),
         ({"a": [0.9, 0.92], "b": [0.9, 0.92]}, "No clear winner: a and b are level with 0.910."),
-        ({"a": [0.9], "b": [0.9]}, "Nothing is settled: a and b are level with 0.900, but without two seeds in common"),
+        (
+            {"a": [0.9], "b": [0.9]},
+            "Nothing is settled: a and b are level with 0.900, but without two seeds in common",
+        ),
         (
             {"a": [0.9, 0.92, nan], "b": [0.8, 0.82, 0.80]},
-            "Nothing is settled: b is ahead with 0.807 of those that never failed, but a did better in the runs that "
-            "did not fail.",
+            (
+                "Nothing is settled: b is ahead with 0.807 of those that never failed, but a did"
+                " better in the runs that did not fail."
+            ),
         ),
         (
             {"a": [0.9, 0.92, nan], "b": [nan, 0.82, 0.80]},
-            "Nothing is settled: a (though 1 of its runs failed) is ahead with 0.910, but without two seeds in common",
+            (
+                "Nothing is settled: a (though 1 of its runs failed) is ahead with 0.910, but"
+                " without two seeds in common"
+            ),
         ),
     ],
 )
@@ -201,7 +268,9 @@ def test_a_tie_names_the_quickest_where_clocks_can_tell() -> None:
     places = rank({key: RUNS[key] for key in "ad"} | {"b": [0.91, 0.91, 0.90, 0.92, 0.88]})
 
     def said(*seconds: float) -> str:
-        return recommend([replace(place, seconds=s) for place, s in zip(places, seconds, strict=True)])
+        return recommend(
+            [replace(place, seconds=s) for place, s in zip(places, seconds, strict=True)]
+        )
 
     assert said(3.0, 1.0, 1.05).endswith("cannot tell it from d, b; the quickest of these: d, b.")
     assert said(1.0, 1.02, 1.05).endswith("cannot tell it from d, b.")
@@ -209,7 +278,9 @@ def test_a_tie_names_the_quickest_where_clocks_can_tell() -> None:
 
 @pytest.mark.parametrize("right, n", [(30, 30), (0, 7), (5, 9), (880, 1000)])
 def test_what_other_rows_would_say_is_wilson_s_interval(right: int, n: int) -> None:
-    assert wilson(right / n, n) == pytest.approx(stats.binomtest(right, n).proportion_ci(method="wilson"), abs=1e-12)
+    assert wilson(right / n, n) == pytest.approx(
+        stats.binomtest(right, n).proportion_ci(method="wilson"), abs=1e-12
+    )
 
 
 # The parts of a table
@@ -230,13 +301,19 @@ def test_every_row_is_in_one_part_and_every_class_in_both(tmp_path: Path) -> Non
     expected = {str(kind): round(0.2 * n) for kind, n in whole["kind"].value_counts().items()}
     held = pd.read_csv(folder / "test.csv", dtype={"kind": str})["kind"].value_counts()
     assert held.to_dict() == expected
-    assert notes[-1].startswith(f"{sum(expected.values())} of 300 rows were held out") and "may be wrong" in notes[-1]
+    assert (
+        notes[-1].startswith(f"{sum(expected.values())} of 300 rows were held out")
+        and "may be wrong" in notes[-1]
+    )
 
 
 def test_the_same_rows_are_the_same_experiment_and_others_are_others(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
     first, _ = split_table(source, "kind", tmp_path)
-    assert split_table(source, "kind", tmp_path) == (first, split_table(source, "kind", tmp_path)[1])
+    assert split_table(source, "kind", tmp_path) == (
+        first,
+        split_table(source, "kind", tmp_path)[1],
+    )
     assert split_table(source, "kind", tmp_path, seed=1)[0] != first
     changed = pd.read_csv(source)
     changed.loc[0, "kind"] = (changed.loc[0, "kind"] + 1) % 10
@@ -256,14 +333,22 @@ def test_a_test_table_is_taken_whole_and_nothing_said_of_its_labels(tmp_path: Pa
 def test_tables_of_every_kind(tmp_path: Path) -> None:
     """Odd names, rare classes, missing values, an index that repeats, parquet, texts."""
     words = ["good and fine", "bad or worse", "so so"] * 20
-    frame = pd.DataFrame({"a,b": [1.5, None] * 30, "words": words, "it is": ["yes", "no", "NA"] * 20}, index=[7] * 60)
+    frame = pd.DataFrame(
+        {"a,b": [1.5, None] * 30, "words": words, "it is": ["yes", "no", "NA"] * 20}, index=[7] * 60
+    )
     frame.loc[7, "it is"] = [*["yes", "no", "NA"] * 19, "yes", "no", "rare"]
     frame.to_parquet(tmp_path / "t.parquet")
-    spec, _ = split_table(tmp_path / "t.parquet", "it is", tmp_path / "odd, folder", missing="impute")
+    spec, _ = split_table(
+        tmp_path / "t.parquet", "it is", tmp_path / "odd, folder", missing="impute"
+    )
     data = get_dataset(spec)
     assert data.test is not None and (len(data.train), len(data.test)) == (48, 12)
-    assert data.classes == ("NA", "no", "rare", "yes") and 2 in data.train.y and 2 not in data.test.y
-    most = get_dataset(split_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0])
+    assert (
+        data.classes == ("NA", "no", "rare", "yes") and 2 in data.train.y and 2 not in data.test.y
+    )
+    most = get_dataset(
+        split_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0]
+    )
     assert sorted(most.train.y.tolist()) == [0, 1, 2, 3]
     frame.to_csv(tmp_path / "t.csv", index=False)
     spec, notes = split_table(tmp_path / "t.csv", "it is", tmp_path, text="words")
@@ -274,7 +359,9 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Path) -> None:
-    """Of 80 % of the rows, numbers of rows have gaps and 110 words are fewer than 100: these would be kept."""
+    """Of 80 % of the rows, numbers of rows have gaps and 110 words are fewer than 100: these would
+    be kept.
+    """
     draw = np.random.default_rng(0)
     y = np.sort(draw.integers(0, 3, 300))
     frame = pd.DataFrame({"position": range(300), "f": draw.normal(size=300), "y": y})
@@ -285,16 +372,23 @@ def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Pat
     for part in ("table", "test"):
         assert list(pd.read_csv(params[part]).columns) == ["f", "y"]
     assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
-    assert notes[0].startswith("Column 'position' numbers the rows and was left out") and len(notes) == 3
+    assert (
+        notes[0].startswith("Column 'position' numbers the rows and was left out")
+        and len(notes) == 3
+    )
     assert notes[1] == "Column 'word' holds 110 different words and was left out."
     named, _ = split_table(tmp_path / "t.csv", "y", tmp_path, features=["position", "f"])
     assert get_dataset(named).encoder.names == ("position", "f")  # type: ignore[attr-defined]
-    # The one row that contradicts a code of the label is in the test part: what trains is a code without doubt.
+    # The one row that contradicts a code of the label is in the test part: what trains is a code
+    # without doubt.
     held = pd.read_csv(params["test"])["f"][0]
     frame["code"] = np.where(frame["f"] == held, 99, 7 * y)
     spec, notes = split_table(frame, "y", tmp_path)
     assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
-    assert any(note.startswith("Column 'code' corresponds one-to-one to the label and was left out") for note in notes)
+    assert any(
+        note.startswith("Column 'code' corresponds one-to-one to the label and was left out")
+        for note in notes
+    )
 
 
 def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:
@@ -306,24 +400,38 @@ def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:
     train, held = (pd.read_csv(params[part])["a"] for part in ("table", "test"))
     assert f"{train.median():g}" != f"{frame['a'].median():g}" and held.isna().any()
     assert [note for note in notes if "median" in note] == [
-        f"{train.isna().sum()} missing numbers in column 'a' were filled with its median {train.median():g}.",
-        f"{held.isna().sum()} missing numbers in column 'a' of the test set were filled with its median "
-        f"{train.median():g}.",
+        (
+            f"{train.isna().sum()} missing numbers in column 'a' were filled with its median"
+            f" {train.median():g}."
+        ),
+        (
+            f"{held.isna().sum()} missing numbers in column 'a' of the test set were filled with"
+            f" its median {train.median():g}."
+        ),
     ]
 
 
-def test_a_results_folder_has_many_names_and_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_results_folder_has_many_names_and_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, results = digits_csv(tmp_path), tmp_path / "results"
     (tmp_path / "sub").mkdir()
     (tmp_path / "link").symlink_to(results)
     monkeypatch.chdir(tmp_path / "sub")
-    specs = {split_table(source, "kind", name)[0] for name in (results, "../results", "../sub/../results", "../link")}
+    specs = {
+        split_table(source, "kind", name)[0]
+        for name in (results, "../results", "../sub/../results", "../link")
+    }
     assert len(specs) == 1
 
 
-@pytest.mark.parametrize("label", ["007", "none", "True", "(y)", "[y]", "{y}", "1e3", "0.50", "a=b", "y & z"])
+@pytest.mark.parametrize(
+    "label", ["007", "none", "True", "(y)", "[y]", "{y}", "1e3", "0.50", "a=b", "y & z"]
+)
 def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
-    pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(tmp_path / "odd.csv", index=False)
+    pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(
+        tmp_path / "odd.csv", index=False
+    )
     spec, _ = split_table(tmp_path / "odd.csv", label, tmp_path)
     assert parse_call(spec)[1]["label"] == label and len(get_dataset(spec).classes) == 10
 
@@ -336,8 +444,12 @@ def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
         ({"share": 0.001}, "Expected enough rows to hold out 0% of each class, got 300"),
     ],
 )
-def test_tables_that_cannot_be_compared_on(options: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)").replace("?", "\\?")):
+def test_tables_that_cannot_be_compared_on(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=message.replace("(", "\\(").replace(")", "\\)").replace("?", "\\?")
+    ):
         split_table(digits_csv(tmp_path), **{"label": "kind", "folder": tmp_path, **options})  # type: ignore[arg-type]
     assert not (tmp_path / "data").exists()
 
@@ -347,12 +459,20 @@ def test_tables_that_cannot_be_compared_on(options: dict[str, object], message: 
 
 def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
     found = compare_methods(
-        "digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT
+        "digits",
+        ["ce", "gce"],
+        results_dir=tmp_path,
+        noise="symmetric:rate=0.4",
+        seeds=3,
+        settings=SHORT,
     )
     results = read_results(tmp_path)
     accuracies: dict[str, list[float]] = {}
     for method in ("ce", "gce"):
-        runs = [Experiment("digits", "symmetric:rate=0.4", method, seed, SHORT, 0.1) for seed in range(3)]
+        runs = [
+            Experiment("digits", "symmetric:rate=0.4", method, seed, SHORT, 0.1)
+            for seed in range(3)
+        ]
         accuracies[method] = [results[run.key]["last"]["test_accuracy"] for run in runs]
     assert len(results) == 6
     bare = [replace(place, seconds=None, memory=None) for place in found.places]
@@ -360,7 +480,9 @@ def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
     for place in found.places:
         first = Experiment("digits", "symmetric:rate=0.4", place.method, 0, SHORT, 0.1)
         assert place.memory == estimate(first.make_task(), place.method, SHORT).total_memory
-        assert place.seconds == fmean(results[replace(first, seed=seed).key]["seconds"] for seed in range(3))
+        assert place.seconds == fmean(
+            results[replace(first, seed=seed).key]["seconds"] for seed in range(3)
+        )
     best = found.places[0]
     assert best.mean is not None and "the same 360 test rows" in found.notes[0]
     low, high = wilson(best.mean, 360)
@@ -372,12 +494,20 @@ def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
         result["last"]["test_accuracy"] = 0.5 if result["experiment"]["method"] == "ce" else 0.9
         path.write_text(json.dumps(result))
     again = compare_methods(
-        "digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT
+        "digits",
+        ["ce", "gce"],
+        results_dir=tmp_path,
+        noise="symmetric:rate=0.4",
+        seeds=3,
+        settings=SHORT,
     )
-    assert again.recommendation.startswith("Use gce: with 0.900")  # the very same difference over 360 rows is one
+    # the very same difference over 360 rows is one
+    assert again.recommendation.startswith("Use gce: with 0.900")
 
 
-@pytest.mark.parametrize("trouble", [RuntimeError("No CUDA GPUs are available"), ValueError("Expected at most 5000")])
+@pytest.mark.parametrize(
+    "trouble", [RuntimeError("No CUDA GPUs are available"), ValueError("Expected at most 5000")]
+)
 def test_runs_are_ranked_though_their_memory_cannot_be_told(
     trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,16 +530,18 @@ def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
     found = compare_methods("digits", ["ce"], results_dir=tmp_path, seeds=2, settings=wild)
     assert found.places[0].failed == 2 and found.places[0].memory is None
     (note,) = found.notes
-    assert note.startswith("2 runs of ce failed: Diverged: Loss or weights are not finite at step 2")
+    assert note.startswith(
+        "2 runs of ce failed: Diverged: Loss or weights are not finite at step 2"
+    )
     assert found.recommendation.endswith("every run failed.")
 
 
 def test_every_default_method_fits_two_classes_and_many() -> None:
     for spec in ("two-moons:n=60", "digits"):
         task = Experiment(spec, validation=0.1).make_task()
-        assert [get_method(method, task, SHORT).loss is not None for method in DEFAULT_METHODS] == [True] * len(
-            DEFAULT_METHODS
-        )
+        assert [get_method(method, task, SHORT).loss is not None for method in DEFAULT_METHODS] == [
+            True
+        ] * len(DEFAULT_METHODS)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +567,9 @@ def test_data_without_a_test_part_is_refused(tmp_path: Path) -> None:
 
 
 def _leaky(leaked: int, repeated: int, seed: int = 0) -> Dataset:
-    """300 training rows, and 100 to test on, of which some are training rows; some are ``repeated``, of five kinds."""
+    """300 training rows, and 100 to test on, of which some are training rows; some are
+    ``repeated``, of five kinds.
+    """
     generator = torch.Generator().manual_seed(seed)
     train, test = torch.rand(300, 3, generator=generator), torch.rand(100, 3, generator=generator)
     kinds = torch.rand(5, 3, generator=generator)
@@ -445,13 +579,22 @@ def _leaky(leaked: int, repeated: int, seed: int = 0) -> Dataset:
     return Dataset("mine", ("a", "b"), *(Split(x, torch.arange(len(x)) % 2) for x in (train, test)))
 
 
-@pytest.mark.parametrize("repeated, leaked, beyond", [(0, 1, False), (0, 2, True), (40, 0, False), (40, 30, True)])
-def test_test_rows_that_are_training_rows_are_told_from_chance(repeated: int, leaked: int, beyond: bool) -> None:
+@pytest.mark.parametrize(
+    "repeated, leaked, beyond", [(0, 1, False), (0, 2, True), (40, 0, False), (40, 30, True)]
+)
+def test_test_rows_that_are_training_rows_are_told_from_chance(
+    repeated: int, leaked: int, beyond: bool
+) -> None:
     for seed in range(5):
         text, is_beyond = find_copies(_leaky(leaked, repeated, seed))
         assert is_beyond == beyond
-        assert text.startswith(f"{repeated + leaked} of the 100 test rows equal training rows in all but the label, ")
-        assert f"{' no' * (not beyond)} more than chance gives where {repeated}.0% of the training rows" in text
+        assert text.startswith(
+            f"{repeated + leaked} of the 100 test rows equal training rows in all but the label, "
+        )
+        assert (
+            f"{' no' * (not beyond)} more than chance gives where {repeated}.0% of the training"
+            " rows" in text
+        )
     assert find_copies(_leaky(0, 0)) == ("", False)
 
 
@@ -460,27 +603,56 @@ def test_honest_splits_of_tables_with_repeated_rows_are_not_beyond_chance() -> N
     generator = torch.Generator().manual_seed(0)
     for size in (40, 100, 300, 1000):
         for _ in range(50):
-            x = torch.stack([torch.randint(n, (size,), generator=generator) for n in (6, 6, 2)], 1).float()
+            x = torch.stack(
+                [torch.randint(n, (size,), generator=generator) for n in (6, 6, 2)], 1
+            ).float()
             y = torch.arange(size) % 2
             parts = (Split(x[rows], y[rows]) for rows in (slice(size // 5, None), slice(size // 5)))
             assert not find_copies(Dataset("dice", ("a", "b"), *parts))[1]
-    twice = torch.randn(100, 4, generator=generator).repeat(2, 1)  # each row twice, most of them for the test
+    # each row twice, most of them for the test
+    twice = torch.randn(100, 4, generator=generator).repeat(2, 1)
     for _ in range(100):
         x, y = twice[torch.randperm(200, generator=generator)], torch.arange(200) % 2
-        assert not find_copies(Dataset("twice", ("a", "b"), Split(x[:60], y[:60]), Split(x[60:], y[60:])))[1]
+        assert not find_copies(
+            Dataset("twice", ("a", "b"), Split(x[:60], y[:60]), Split(x[60:], y[60:]))
+        )[1]
     empty = Split(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
     assert find_copies(Dataset("empty", ("a", "b"), Split(x, y), empty)) == ("", False)
 
 
-def test_comparing_on_training_rows_is_refused_though_their_labels_were_checked(tmp_path: Path) -> None:
+def test_comparing_on_training_rows_is_refused_though_their_labels_were_checked(
+    tmp_path: Path,
+) -> None:
     rows = pd.read_csv(digits_csv(tmp_path))
     rows[:240].to_csv(tmp_path / "train.csv", index=False)
-    rows[200:].assign(kind=rows["kind"][200:].iloc[::-1].to_numpy()).to_csv(tmp_path / "test.csv", index=False)
-    files = ["--data", str(tmp_path / "train.csv"), "--label", "kind", "--test", str(tmp_path / "test.csv")]
-    command = ["bench", "compare", *files, "--methods", "ce", "--results", str(tmp_path / "results")]
-    refused = CliRunner().invoke(app, [*command, "--seeds", "1", "--epochs", "1", "--model", "mlp:hidden=[8]"])
+    rows[200:].assign(kind=rows["kind"][200:].iloc[::-1].to_numpy()).to_csv(
+        tmp_path / "test.csv", index=False
+    )
+    files = [
+        "--data",
+        str(tmp_path / "train.csv"),
+        "--label",
+        "kind",
+        "--test",
+        str(tmp_path / "test.csv"),
+    ]
+    command = [
+        "bench",
+        "compare",
+        *files,
+        "--methods",
+        "ce",
+        "--results",
+        str(tmp_path / "results"),
+    ]
+    refused = CliRunner().invoke(
+        app, [*command, "--seeds", "1", "--epochs", "1", "--model", "mlp:hidden=[8]"]
+    )
     assert refused.exit_code == 2 and read_results(tmp_path / "results") == {}
-    assert "Expected --test rows that no method is trained on: 40 of the 100 test rows equal" in refused.stderr
+    assert (
+        "Expected --test rows that no method is trained on: 40 of the 100 test rows equal"
+        in refused.stderr
+    )
     assert "Remove them from one of the two, or leave --test out" in refused.stderr
     spec = f"table:table={tmp_path / 'train.csv'},label=kind,test={tmp_path / 'test.csv'}"
     options = ["--epochs", "1", "--model", "mlp:hidden=[8]", "--out", str(tmp_path / "run")]
@@ -494,7 +666,9 @@ def test_a_copy_by_chance_is_noted_below_the_ranking(tmp_path: Path) -> None:
     rows[239:].to_csv(tmp_path / "test.csv", index=False)
     spec, _ = split_table(tmp_path / "train.csv", "kind", tmp_path, test=tmp_path / "test.csv")
     ranking = compare_methods(spec, ["ce"], results_dir=tmp_path, settings=SHORT, seeds=1)
-    assert ranking.notes[0].startswith("1 of the 61 test rows equal training rows in all but the label, no more than")
+    assert ranking.notes[0].startswith(
+        "1 of the 61 test rows equal training rows in all but the label, no more than"
+    )
 
 
 # The command line
@@ -503,17 +677,42 @@ def test_a_copy_by_chance_is_noted_below_the_ranking(tmp_path: Path) -> None:
 def test_lists_of_methods_keep_their_parameters() -> None:
     text = "ce, agce:a=0.6, q=0.6,nce+agce,cr:loss=(phuber:tau=10,x=1),gce & momentum:alpha=0.9"
     assert split_specs(text) == [
-        "ce", "agce:a=0.6, q=0.6", "nce+agce", "cr:loss=(phuber:tau=10,x=1)", "gce & momentum:alpha=0.9",
-    ]  # fmt: skip
+        "ce",
+        "agce:a=0.6, q=0.6",
+        "nce+agce",
+        "cr:loss=(phuber:tau=10,x=1)",
+        "gce & momentum:alpha=0.9",
+    ]
 
 
 def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
-    command = ["bench", "compare", "--data", str(digits_csv(tmp_path)), "--label", "kind", "--methods", "ce,gce:q=0.5"]
-    command += ["--seeds", "2", "--epochs", "2", "--model", "mlp:hidden=[8]", "--results", str(tmp_path / "results")]
+    command = [
+        "bench",
+        "compare",
+        "--data",
+        str(digits_csv(tmp_path)),
+        "--label",
+        "kind",
+        "--methods",
+        "ce,gce:q=0.5",
+    ]
+    command += [
+        "--seeds",
+        "2",
+        "--epochs",
+        "2",
+        "--model",
+        "mlp:hidden=[8]",
+        "--results",
+        str(tmp_path / "results"),
+    ]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
     head, *rows = ran.stdout.splitlines()
-    assert head.split("  ")[0] == "method" and {row.split()[0] for row in rows[:2]} == {"ce", "gce:q=0.5"}
+    assert head.split("  ")[0] == "method" and {row.split()[0] for row in rows[:2]} == {
+        "ce",
+        "gce:q=0.5",
+    }
     assert "may be wrong, too" in rows[2] and rows[-1].startswith(("Use ", "No clear winner"))
     assert ran.stderr.count("/4 ") == 4
     again = CliRunner().invoke(app, [*command, "--json"])
@@ -524,7 +723,11 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         if result["experiment"]["method"] == "ce" and result["experiment"]["seed"] == 1:
             del result["checksum"]
-            path.write_text(json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}))
+            path.write_text(
+                json.dumps(
+                    {**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}
+                )
+            )
     assert "1 run of ce failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     anew = json.loads(CliRunner().invoke(app, [*command, "--retry-failed", "--json"]).stdout)
     assert [(place["mean"], place["failed"]) for place in anew["ranking"]] == [
@@ -538,16 +741,25 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
         (("digits", "--test", "x.csv"), "Expected --label"),
         (("digits", "--missing", "impute"), "Expected --label"),
         (("my.csv",), "Expected --label, the column of labels, beside a file"),
-        (("my.csv", "--label", "kind", "--text", "body", "--missing", "impute"), "Expected no --missing beside --text"),
+        (
+            ("my.csv", "--label", "kind", "--text", "body", "--missing", "impute"),
+            "Expected no --missing beside --text",
+        ),
     ],
 )
-def test_the_command_line_refuses_what_would_be_ignored(words: tuple[str, ...], message: str) -> None:
+def test_the_command_line_refuses_what_would_be_ignored(
+    words: tuple[str, ...], message: str
+) -> None:
     refused = CliRunner().invoke(app, ["bench", "compare", "--data", *words])
     assert refused.exit_code == 2 and message in refused.stderr
 
 
-@pytest.mark.parametrize("words", [("compare", "--data", "digits"), ("search", "gce:q=[0.5]"), ("run", "ln-table1")])
-def test_the_command_line_says_that_it_goes_on(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words", [("compare", "--data", "digits"), ("search", "gce:q=[0.5]"), ("run", "ln-table1")]
+)
+def test_the_command_line_says_that_it_goes_on(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*args: object, **options: object) -> None:
         raise Interrupted("Stopped after step 3.")
 
@@ -573,11 +785,16 @@ def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
     data = get_dataset(spec)
     at = data.encoder.names.index("pixel 20")
     assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
-    assert any(note.startswith("1 missing number in column 'pixel 20' of the test set was filled") for note in notes)
+    assert any(
+        note.startswith("1 missing number in column 'pixel 20' of the test set was filled")
+        for note in notes
+    )
 
 
 def test_a_method_in_two_spellings_is_compared_once(tmp_path: Path) -> None:
-    found = compare_methods("digits", ["ce", "gce", "gce:q=0.7", "ce"], results_dir=tmp_path, seeds=2, settings=SHORT)
+    found = compare_methods(
+        "digits", ["ce", "gce", "gce:q=0.7", "ce"], results_dir=tmp_path, seeds=2, settings=SHORT
+    )
     assert sorted(place.method for place in found.places) == ["ce", "gce"]
 
 
@@ -598,4 +815,6 @@ def test_a_column_of_codes_stays_one_where_its_only_word_would_be_held_out(tmp_p
         path = tmp_path / "graded.csv"
         frame.assign(grade=codes).to_csv(path, index=False)
         data = get_dataset(split_table(path, "y", tmp_path)[0])
-        assert data.encoder is not None and data.encoder.categories == {"grade": ("1", "2", "3", "4", "B")}  # type: ignore[attr-defined]
+        assert data.encoder is not None and data.encoder.categories == {
+            "grade": ("1", "2", "3", "4", "B")
+        }  # type: ignore[attr-defined]

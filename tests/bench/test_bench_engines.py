@@ -1,4 +1,6 @@
-"""Engines: the same results from all of them, and nothing lost or made twice, whoever is killed and when."""
+"""Engines: the same results from all of them, and nothing lost or made twice, whoever is killed and
+when.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ from lightning_fabric import Fabric
 from typer.testing import CliRunner
 
 from noiseproof.accelerate import fit_many
-from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
+from noiseproof.bench import (
+    BadExperiment,
+    Experiment,
+    load_experiments,
+    read_results,
+    run_all,
+    status,
+)
 from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.results import holder, lock_run, result_path
@@ -41,7 +50,8 @@ from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, train
 from noiseproof.train.checkpoint import BadCheckpoint
 
-# A checkpoint after every step makes runs of a second or so, and lets one that is killed go on from where it was.
+# A checkpoint after every step makes runs of a second or so, and lets one that is killed go on from
+# where it was.
 SPEC = """
 [[experiment]]
 dataset = "digits"
@@ -92,7 +102,9 @@ def test_a_result_says_what_train_says(tmp_path: Path) -> None:
     made_by = result["provenance"]
     assert made_by["versions"]["torch"] == torch.__version__ and made_by["threads"] == 1
     assert made_by["engine"] == "local" and made_by["cores"] == os.cpu_count()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
     if commit.returncode == 0:
         assert made_by["commit"].removesuffix("-dirty") == commit.stdout.strip()
 
@@ -117,7 +129,9 @@ def test_a_result_says_how_many_samples_het_averages_over(tmp_path: Path) -> Non
 def test_the_expected_time_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) -> None:
     results = run_all([ONE], tmp_path)
     other = replace(ONE, seed=5, noise="none")
-    expected = expected_seconds([other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results)
+    expected = expected_seconds(
+        [other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results
+    )
     first, *steps = expected.values()
     assert first == results[ONE.key]["seconds"]
     assert steps[0] is not None and steps[0] == steps[1] > 0
@@ -128,12 +142,17 @@ def test_the_expected_time_is_by_what_was_measured_or_by_a_few_steps(tmp_path: P
 def test_the_expected_time_is_of_files_as_they_are_and_of_this_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+    monkeypatch.setattr(
+        "noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5)
+    )
     own = replace(ONE, dataset=f"table:table={own_csv(tmp_path, 40)},label=y")
     results = run_all([own], tmp_path / "results")
     other = replace(own, seed=4)
     assert expected_seconds([other], results) == {other: results[own.key]["seconds"]}
-    on_gpu = {key: {**result, "provenance": {**result["provenance"], "gpu": "H200"}} for key, result in results.items()}
+    on_gpu = {
+        key: {**result, "provenance": {**result["provenance"], "gpu": "H200"}}
+        for key, result in results.items()
+    }
     assert expected_seconds([other], on_gpu) == {other: 1.5}
     own_csv(tmp_path, 60)
     assert expected_seconds([other], results) == {other: 1.5}
@@ -154,16 +173,21 @@ def test_a_table_that_is_edited_in_a_sweep_spoils_no_result(engine: str, tmp_pat
     text, runs = table.read_text(), []
     for seed in range(3):
         settings = replace(SHORT, epochs=1 if seed == 0 else 40, checkpoint_steps=None)
-        runs.append(replace(ONE, dataset=f"table:table={table},label=y", seed=seed, settings=settings))
+        runs.append(
+            replace(ONE, dataset=f"table:table={table},label=y", seed=seed, settings=settings)
+        )
     keys = [run.key for run in runs]
 
     def edit(*told: Any) -> None:
         own_csv(tmp_path, 60)
 
     options = {} if engine == "local" else {"workers": 1}
-    with pytest.raises((BadExperiment, ChildProcessError), match="as they were when this sweep began|output above"):
+    with pytest.raises(
+        (BadExperiment, ChildProcessError), match="as they were when this sweep began|output above"
+    ):
         run_all(runs, folder, engine=engine, progress=edit, **options)
-    assert {run.key for run in runs}.isdisjoint(read_results(folder))  # nothing is said of the new rows
+    # nothing is said of the new rows
+    assert {run.key for run in runs}.isdisjoint(read_results(folder))
     done = set(read_results(folder))
     assert keys[0] in done <= set(keys)
     table.write_text(text)
@@ -184,7 +208,9 @@ def test_a_folder_that_cannot_be_written_is_no_failure_of_runs(
     assert run_all([ONE], tmp_path)[ONE.key]["status"] == "done"
 
 
-def test_what_another_driver_has_mended_is_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_driver_has_mended_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
     assert run_all([wild], tmp_path)[wild.key]["status"] == "failed"
     path = result_path(tmp_path, wild.key)
@@ -199,12 +225,21 @@ def test_what_another_driver_has_mended_is_not_begun_anew(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "null", '{"status": "done"}', '{"key": ', "[" * 10**6, '{"rate": NaN}', "\x00"]
+    "text",
+    ["{}", "[]", "null", '{"status": "done"}', '{"key": ', "[" * 10**6, '{"rate": NaN}', "\x00"],
 )
-def test_a_file_that_is_no_result_is_refused_before_anything_trains(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_refused_before_anything_trains(
+    text: str, tmp_path: Path
+) -> None:
     result_path(tmp_path, ONE.key).write_text(text)
-    for call in (lambda: run_all([replace(ONE, seed=1), ONE], tmp_path), lambda: status([ONE], tmp_path)):
-        with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got .*Remove it to run it again"):
+    for call in (
+        lambda: run_all([replace(ONE, seed=1), ONE], tmp_path),
+        lambda: status([ONE], tmp_path),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"Expected a result in .*{ONE.key}.json, got .*Remove it to run it again",
+        ):
             call()
     assert [path.name for path in tmp_path.iterdir()] == [f"{ONE.key}.json"]
 
@@ -242,7 +277,11 @@ def test_a_result_that_is_none_is_refused_by_what_is_wrong_with_it(
 ) -> None:
     path = result_path(tmp_path, ONE.key)
     path.write_text(json.dumps({**a_result, **change}))
-    for read in (lambda: read_results(tmp_path), lambda: status([ONE], tmp_path), lambda: run_all([ONE], tmp_path)):
+    for read in (
+        lambda: read_results(tmp_path),
+        lambda: status([ONE], tmp_path),
+        lambda: run_all([ONE], tmp_path),
+    ):
         with pytest.raises(ValueError, match="Remove it to run it again") as refused:
             read()
         assert wrong in str(refused.value) and str(path) in str(refused.value)
@@ -264,7 +303,9 @@ def test_a_flipped_bit_in_a_result_is_seen(a_result: dict[str, Any], tmp_path: P
             assert str(error).startswith(f"Expected a result in {path}")
 
 
-def test_a_result_without_its_checksum_counts_as_it_is(a_result: dict[str, Any], tmp_path: Path) -> None:
+def test_a_result_without_its_checksum_counts_as_it_is(
+    a_result: dict[str, Any], tmp_path: Path
+) -> None:
     edited = {key: value for key, value in a_result.items() if key != "checksum"}
     result_path(tmp_path, ONE.key).write_text(json.dumps(edited))
     assert run_all([ONE], tmp_path, fit=fails) == {ONE.key: edited}
@@ -316,7 +357,11 @@ def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
     three = [replace(ONE, seed=seed) for seed in range(3)]
     run_all(three[:1], tmp_path)
     told: list[Any] = []
-    run_all(three, tmp_path, progress=lambda e, result, done, total: told.append((e, result["key"], done, total)))
+    run_all(
+        three,
+        tmp_path,
+        progress=lambda e, result, done, total: told.append((e, result["key"], done, total)),
+    )
     assert told == [(three[1], three[1].key, 2, 3), (three[2], three[2].key, 3, 3)]
 
 
@@ -432,12 +477,24 @@ def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
     [
         ({"engine": "cluster"}, "Expected an engine of local, processes, ray, got 'cluster'"),
         ({"threads": 0}, "Expected `threads` to be an integer of at least 1, got 0"),
-        ({"engine": "processes", "workers": 0}, "Expected `workers` to be an integer of at least 1, got 0"),
+        (
+            {"engine": "processes", "workers": 0},
+            "Expected `workers` to be an integer of at least 1, got 0",
+        ),
         ({"engine": "ray", "gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
-        ({"workers": 2}, "Expected the engine processes or ray beside `workers`, got local, which ignores it."),
+        (
+            {"workers": 2},
+            "Expected the engine processes or ray beside `workers`, got local, which ignores it.",
+        ),
         ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which ignores it."),
-        ({"engine": "processes", "address": "auto"}, "Expected the engine ray beside `address`, got processes"),
-        ({"engine": "ray", "at_once": 4}, "Expected the engine local or processes beside `at_once`, got ray"),
+        (
+            {"engine": "processes", "address": "auto"},
+            "Expected the engine ray beside `address`, got processes",
+        ),
+        (
+            {"engine": "ray", "at_once": 4},
+            "Expected the engine local or processes beside `at_once`, got ray",
+        ),
         ({"at_once": 0}, "Expected `at_once` to be an integer of at least 1, got 0"),
     ],
 )
@@ -456,21 +513,31 @@ def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Pa
         ("search", "gce:q=[0.1,0.7]", "--workers", "2"),
     ],
 )
-def test_the_command_line_refuses_options_of_other_engines(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_command_line_refuses_options_of_other_engines(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     """By the names that they have there."""
     ran = CliRunner().invoke(app, ["bench", *words, "--results", str(tmp_path)])
     message = " ".join(ran.stderr.split())
-    assert ran.exit_code == 2 and f"beside {words[-2]}, got" in message and f"leave {words[-2]} out" in message
+    assert (
+        ran.exit_code == 2
+        and f"beside {words[-2]}, got" in message
+        and f"leave {words[-2]} out" in message
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_spellings_of_a_run_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+    monkeypatch.setattr(
+        "noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5)
+    )
     ce, gce, again = (replace(ONE, method=method) for method in ("ce", "gce", "gce:q=0.70"))
     assert status([ce, gce, again], tmp_path) == {ce: "to do", gce: "to do"}
     assert expected_seconds([ce, gce, again], {}) == {ce: 1.5, gce: 1.5}
     results = run_all([again], tmp_path)  # a measure of the other spelling, too
-    assert expected_seconds([replace(gce, seed=7)], results) == {replace(gce, seed=7): results[gce.key]["seconds"]}
+    assert expected_seconds([replace(gce, seed=7)], results) == {
+        replace(gce, seed=7): results[gce.key]["seconds"]
+    }
     assert status([again, ce, gce], tmp_path) == {again: "done", ce: "to do"}
 
 
@@ -489,7 +556,8 @@ def test_a_lock_is_held_once_and_names_its_holder(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     script = (
-        f"from noiseproof.bench.results import *; l = lock_run(Path({str(tmp_path)!r}), 'k'); print(l.held, flush=True)"
+        f"from noiseproof.bench.results import *; l = lock_run(Path({str(tmp_path)!r}), 'k');"
+        " print(l.held, flush=True)"
     )
     with python("-c", script + "; time.sleep(60)", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"True\n"
@@ -518,12 +586,22 @@ def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(
     run_all(two, tmp_path, progress=tell)
     timer.join()
     assert order == [1, 0]
-    assert caplog.text.count(f"waiting for 1 run of others: process {os.getpid()} on {socket.gethostname()}") == 1
+    assert (
+        caplog.text.count(
+            f"waiting for 1 run of others: process {os.getpid()} on {socket.gethostname()}"
+        )
+        == 1
+    )
 
 
 def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
-    """As the fleet on a GPU has them: all at once, and what is not begun is another driver's to take."""
-    three = [replace(ONE, seed=seed, method=method) for seed, method in ((0, "ce"), (0, "sln"), (1, "ce"))]
+    """As the fleet on a GPU has them: all at once, and what is not begun is another driver's to
+    take.
+    """
+    three = [
+        replace(ONE, seed=seed, method=method)
+        for seed, method in ((0, "ce"), (0, "sln"), (1, "ce"))
+    ]
     expected = run_all(three, tmp_path / "one by one")
     folder = tmp_path / "together"
     told: list[str] = []
@@ -540,12 +618,22 @@ def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
         return fit_many(taken, at_once=3, **options)
 
     claims = _claim(three, folder)
-    _train(claims, folder, Experiment.make_task, {}, lambda e, result: told.append(result["key"]), {}, fit)
+    _train(
+        claims,
+        folder,
+        Experiment.make_task,
+        {},
+        lambda e, result: told.append(result["key"]),
+        {},
+        fit,
+    )
     assert sorted(told) == sorted(expected) and seen == [2, 1, 0]
     assert without_times(read_results(folder)) == without_times(expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"engine": "processes", "workers": 2}], ids=["local", "processes"])
+@pytest.mark.parametrize(
+    "options", [{}, {"engine": "processes", "workers": 2}], ids=["local", "processes"]
+)
 def test_each_process_trains_as_many_runs_at_once_as_asked(
     options: dict[str, Any], tmp_path: Path, expected: dict[str, Any]
 ) -> None:
@@ -576,14 +664,18 @@ def test_a_broken_result_is_named(tmp_path: Path) -> None:
 def test_the_command_line_refuses_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(SPEC.replace("sln:sigma=0.5", "sln:sigma=-1"))
-    ran = CliRunner().invoke(app, ["bench", "run", str(path), "--results", str(tmp_path / "results")])
+    ran = CliRunner().invoke(
+        app, ["bench", "run", str(path), "--results", str(tmp_path / "results")]
+    )
     assert ran.exit_code == 2 and f"{path}:5: Expected `sigma`" in ran.stderr
     assert not (tmp_path / "results").exists()
 
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     path, folder = tmp_path / "sweep.toml", tmp_path / "results"
-    path.write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n')
+    path.write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n'
+    )
     run_all(load_experiments(path)[:1], folder)
     command = ["bench", "run", str(path), "--results", str(folder), "--dry-run"]
     ran = CliRunner().invoke(app, command)
@@ -591,7 +683,9 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     head, line, last = ran.stdout.splitlines()
     assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
     assert line.split()[:4] == ["digits", "none", "ce", "1"]
-    assert last.startswith("1 run to do, 1 done, 0 failed; about ") and len(read_results(folder)) == 1
+    assert (
+        last.startswith("1 run to do, 1 done, 0 failed; about ") and len(read_results(folder)) == 1
+    )
     (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["key"] == load_experiments(path)[1].key and found["seconds"] > 0
     half = json.loads(CliRunner().invoke(app, [*command, "--json", "--precision", "bf16"]).stdout)
@@ -604,10 +698,13 @@ def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
 ) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(
-        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nmethod = ["ce", "gce"]\nseed = [0, 1]\n'
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nmethod = ["ce", "gce"]\nseed'
+        " = [0, 1]\n"
     )
     announced: list[tuple[str, int, int]] = []
-    expected_seconds(load_experiments(path), {}, progress=lambda run, *k: announced.append((run.method, *k)))
+    expected_seconds(
+        load_experiments(path), {}, progress=lambda run, *k: announced.append((run.method, *k))
+    )
     assert announced == [("ce", 1, 2), ("gce", 2, 2)]
 
     def stop(*_: object, progress: Any, **__: object) -> NoReturn:
@@ -618,11 +715,21 @@ def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
     command = ["bench", "run", str(path), "--results", str(tmp_path), "--dry-run"]
     ran = CliRunner().invoke(app, command)
     timing = "timing 1/2: digits, mlp:hidden=[8], ce\n"
-    assert (ran.exit_code, ran.stderr) == (130, f"{timing}noiseproof: Stopped. A dry run saves nothing.\n")
+    assert (ran.exit_code, ran.stderr) == (
+        130,
+        f"{timing}noiseproof: Stopped. A dry run saves nothing.\n",
+    )
 
 
 def test_long_times_are_in_days_and_years() -> None:
-    hours = {1 / 60: "60 s", 1: "60 min", 1.5: "1.5 h", 47.9: "47.9 h", 48: "2 days", 17531: "730 days"}
+    hours = {
+        1 / 60: "60 s",
+        1: "60 min",
+        1.5: "1.5 h",
+        47.9: "47.9 h",
+        48: "2 days",
+        17531: "730 days",
+    }
     assert {hour: duration(3600 * hour) for hour in hours} == hours
     assert duration(3600 * 48375.2) == "5.5 years"
 
@@ -630,7 +737,8 @@ def test_long_times_are_in_days_and_years() -> None:
 def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:
     path, folder = tmp_path / "sweep.toml", tmp_path / "results"
     path.write_text(
-        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nprecision = ["32", "bf16"]\n'
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nprecision ='
+        ' ["32", "bf16"]\n'
     )
 
     def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
@@ -644,7 +752,12 @@ def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Pa
         (["--retry-failed"], "2 runs to do, 0 done;"),
         (["--precision", "64"], "1 run to do, 0 done, 0 failed;"),
     ):
-        assert CliRunner().invoke(app, [*command, *options]).stdout.splitlines()[-1].startswith(expected)
+        assert (
+            CliRunner()
+            .invoke(app, [*command, *options])
+            .stdout.splitlines()[-1]
+            .startswith(expected)
+        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
@@ -659,7 +772,9 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(engine: str, tmp_path
 
 def test_the_command_line_runs_and_says_what_is_there(tmp_path: Path) -> None:
     path, folder = tmp_path / "sweep.toml", str(tmp_path / "results")
-    path.write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n')
+    path.write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n'
+    )
     run_all(load_experiments(path)[:1], folder)
     ran = CliRunner().invoke(app, ["bench", "status", str(path), "--results", folder, "--json"])
     assert [row["status"] for row in json.loads(ran.stdout)] == ["done", "to do"]
@@ -688,8 +803,19 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     (tmp_path / "sweep.toml").write_text(SPEC)
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(engine: str, *options: str, stderr: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        command = ("-m", "noiseproof", "bench", "run", str(tmp_path / "sweep.toml"), "--engine", engine, *options)
+    def start(
+        engine: str, *options: str, stderr: Any = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        command = (
+            "-m",
+            "noiseproof",
+            "bench",
+            "run",
+            str(tmp_path / "sweep.toml"),
+            "--engine",
+            engine,
+            *options,
+        )
         quiet = {"stdout": subprocess.DEVNULL, "stderr": stderr}
         started.append(python(*command, "--results", str(tmp_path / "results"), **quiet))
         return started[-1]
@@ -708,19 +834,33 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def results_in(folder: Path) -> dict[str, str]:
-    return {e.key: result_path(folder, e.key).read_text() for e in SWEEP if result_path(folder, e.key).exists()}
+    return {
+        e.key: result_path(folder, e.key).read_text()
+        for e in SWEEP
+        if result_path(folder, e.key).exists()
+    }
 
 
 def is_mid_sweep(folder: Path) -> bool:
     """One is finished, and another one is in its third epoch or later."""
-    begun = [folder / "runs" / e.key / "record.csv" for e in SWEEP if not result_path(folder, e.key).exists()]
-    return bool(results_in(folder)) and any(path.exists() and path.read_text().count("\n") > 3 for path in begun)
+    begun = [
+        folder / "runs" / e.key / "record.csv"
+        for e in SWEEP
+        if not result_path(folder, e.key).exists()
+    ]
+    return bool(results_in(folder)) and any(
+        path.exists() and path.read_text().count("\n") > 3 for path in begun
+    )
 
 
 def first_seconds(folder: Path, key: str) -> list[str]:
     """What the first epochs took: not the same when they are trained again."""
     path = folder / "runs" / key / "record.csv"
-    return [row["seconds"] for row in csv.DictReader(path.read_text().splitlines())][:2] if path.exists() else []
+    return (
+        [row["seconds"] for row in csv.DictReader(path.read_text().splitlines())][:2]
+        if path.exists()
+        else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -736,7 +876,12 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
 ) -> None:
     folder, options = tmp_path / "results", ["--workers", "2"] if engine == "processes" else []
     if engine == "ray":
-        options = ["--address", request.getfixturevalue("ray").get_runtime_context().gcs_address, "--gpus", "0"]
+        options = [
+            "--address",
+            request.getfixturevalue("ray").get_runtime_context().gcs_address,
+            "--gpus",
+            "0",
+        ]
     driver = drive(engine, *options)
     wait_for(lambda: is_mid_sweep(folder))
     os.kill(driver.pid, signal.SIGKILL)
@@ -746,12 +891,17 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     begun = {e.key: times for e in SWEEP if len(times := first_seconds(folder, e.key)) == 2}
     assert 1 <= len(finished) < len(SWEEP)
     states = status(SWEEP, folder)
-    assert all(states[e] == ("done" if e.key in finished else "interrupted") for e in SWEEP if e.key in begun)
+    assert all(
+        states[e] == ("done" if e.key in finished else "interrupted")
+        for e in SWEEP
+        if e.key in begun
+    )
 
     assert drive(engine, *options).wait() == 0
     after = results_in(folder)
     assert {key: after[key] for key in finished} == finished  # not touched
-    assert {key: first_seconds(folder, key) for key in begun} == begun  # gone on with, not begun again
+    # gone on with, not begun again
+    assert {key: first_seconds(folder, key) for key in begun} == begun
     assert without_times(read_results(folder)) == expected
 
 
@@ -766,14 +916,11 @@ def test_two_drivers_share_one_folder(
     spy, seen = tmp_path / "spy", tmp_path / "seen"
     spy.mkdir()
     (spy / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        f"seen = os.open({str(seen)!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)\n"
-        "def watch(event, args):\n"
-        "    path = str(args[0]) if event == 'open' and args[2] & (os.O_WRONLY | os.O_RDWR) else ''\n"
-        "    if f'{os.sep}runs{os.sep}' in path:\n"
-        "        key = path.split(f'{os.sep}runs{os.sep}')[1].split(os.sep)[0]\n"
-        "        os.write(seen, f'{key} {os.getpid()}\\n'.encode())\n"
-        "sys.addaudithook(watch)\n"
+        f"import os, sys\nseen = os.open({str(seen)!r}, os.O_CREAT | os.O_WRONLY |"
+        " os.O_APPEND)\ndef watch(event, args):\n    path = str(args[0]) if event == 'open' and"
+        " args[2] & (os.O_WRONLY | os.O_RDWR) else ''\n    if f'{os.sep}runs{os.sep}' in"
+        " path:\n        key = path.split(f'{os.sep}runs{os.sep}')[1].split(os.sep)[0]\n      "
+        "  os.write(seen, f'{key} {os.getpid()}\\n'.encode())\nsys.addaudithook(watch)\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(spy), os.environ.get("PYTHONPATH", "")]))
     drivers = [drive("local"), drive("local")]
@@ -825,14 +972,25 @@ def test_an_experiment_that_kills_its_workers_is_given_up(
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(sick), os.environ.get("PYTHONPATH", "")]))
     well = [replace(ONE, seed=seed) for seed in (1, 2, 3)]
-    results = run_all([*well[:2], ONE, *well[2:]], tmp_path / "results", engine="processes", workers=1, at_once=at_once)
+    results = run_all(
+        [*well[:2], ONE, *well[2:]],
+        tmp_path / "results",
+        engine="processes",
+        workers=1,
+        at_once=at_once,
+    )
     assert [results[one.key]["status"] for one in well] == ["done"] * 3
     assert results[ONE.key]["status"] == "failed"
-    assert f"its workers died {MAX_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
+    assert (
+        f"its workers died {MAX_DEATHS} times, the last with exit code -9"
+        in results[ONE.key]["error"]
+    )
 
 
 @pytest.mark.slow
-def test_what_a_run_prints_does_not_confuse_its_driver(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_prints_does_not_confuse_its_driver(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "own_loud.py").write_text(
         "import os, signal\n"
         "from noiseproof.strategies import Strategy, register\n"
@@ -862,14 +1020,24 @@ def test_modules_that_are_called_as_pythons_own_do_not_reach_workers(
     assert (result["status"], result["error"]) == ("done", None)
 
 
-def test_workers_that_print_and_die_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"import os\nprint({'é' * 40!r}, flush=True)\nos._exit(7)\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with pytest.raises(ChildProcessError, match=f"Expected workers that start, got {MAX_DEATHS} with exit code 7"):
+def test_workers_that_print_and_die_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os\nprint({'é' * 40!r}, flush=True)\nos._exit(7)\n"
+    )
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    )
+    with pytest.raises(
+        ChildProcessError, match=f"Expected workers that start, got {MAX_DEATHS} with exit code 7"
+    ):
         run_all([ONE], tmp_path / "results", engine="processes", workers=1)
 
 
-def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildProcessError, match="Expected workers that start"):
         run_all([ONE], tmp_path, engine="processes", workers=1)
@@ -922,7 +1090,12 @@ def test_ray_gives_the_same_results_though_a_worker_is_killed(
     told: list[str] = []
     with one_worker_killed(tmp_path):
         results = run_all(
-            SWEEP, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key)
+            SWEEP,
+            tmp_path,
+            engine="ray",
+            workers=2,
+            gpus=0,
+            progress=lambda e, *others: told.append(e.key),
         )
     assert without_times(results) == expected
     assert sorted(told) == sorted(expected)
@@ -940,7 +1113,9 @@ class LocalRay:
         self.options: dict[str, Any] = {}
         self.tasks: dict[int, Callable[[], Any]] = {}
         self.cancelled: list[int] = []
-        self.exceptions = SimpleNamespace(RayError=(OSError, RayTaskError), RayTaskError=RayTaskError)
+        self.exceptions = SimpleNamespace(
+            RayError=(OSError, RayTaskError), RayTaskError=RayTaskError
+        )
         self.running = False
 
     def is_initialized(self) -> bool:
@@ -975,14 +1150,24 @@ class LocalRay:
         self.cancelled.append(ref)
 
 
-def test_tasks_of_ray_that_fail_die_or_meet_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_ray_that_fail_die_or_meet_another_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stand-in for Ray; the slow tests do it with Ray itself."""
     runs = [replace(ONE, seed=seed) for seed in range(3)]
     died = OSError("its worker died")
-    ray = LocalRay(died, lambda task: None)  # the first is given up; another driver has the second, which comes again
+    # the first is given up; another driver has the second, which comes again
+    ray = LocalRay(died, lambda task: None)
     monkeypatch.setitem(sys.modules, "ray", ray)
     told: list[str] = []
-    results = run_all(runs, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key))
+    results = run_all(
+        runs,
+        tmp_path,
+        engine="ray",
+        workers=2,
+        gpus=0,
+        progress=lambda e, *others: told.append(e.key),
+    )
     assert [results[run.key]["status"] for run in runs] == ["failed", "done", "done"]
     assert "its Ray task failed: its worker died" in results[runs[0].key]["error"]
     assert sorted(told) == sorted(results) and not ray.running and len(ray.tasks) == 4
@@ -1008,11 +1193,14 @@ def test_tasks_of_ray_that_fail_die_or_meet_another_driver(tmp_path: Path, monke
     assert ray.running and ray.cancelled == [1]
 
 
-def test_what_no_machine_has_is_refused_or_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_machine_has_is_refused_or_waited_for_aloud(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _check_room({"CPU": 2.0}, 2, 0.0, None)
     for threads, gpus in ((4, 0.0), (1, 0.25)):
         with pytest.raises(
-            ValueError, match=f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has 2"
+            ValueError,
+            match=f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has 2",
         ):
             _check_room({"CPU": 2.0}, threads, gpus, None)
     _check_room({"CPU": 2.0}, 1, 0.25, "auto")

@@ -31,27 +31,54 @@ from noiseproof.train.methods import METHODS
 from noiseproof.train.protocols import protocol
 
 SMALL = Settings(model="mlp:hidden=[8]", epochs=2)
-ONE = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=3, settings=SMALL, validation=0.1)
+ONE = Experiment(
+    "digits", "symmetric:rate=0.4", "gce:q=0.7", seed=3, settings=SMALL, validation=0.1
+)
 
 
 def test_the_key_is_the_digest_of_the_canonical_json() -> None:
     what = {
-        "dataset": "digits", "noise": "symmetric:rate=0.4", "method": "gce", "seed": 3, "noise_seed": 3,
-        "validation": 0.1, "paper": None, "foreign": None, "rows": None, "version": RESULT_VERSION,
-        "precision": "32", "augment": True,
-        "settings": {"model": "mlp:hidden=[8]", "epochs": 2, "batch_size": 128, "clip": None, "drop_last": False,
-                     "optimizer": "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4", "schedule": "cosine",
-                     "compile": False},
-    }  # fmt: skip
+        "dataset": "digits",
+        "noise": "symmetric:rate=0.4",
+        "method": "gce",
+        "seed": 3,
+        "noise_seed": 3,
+        "validation": 0.1,
+        "paper": None,
+        "foreign": None,
+        "rows": None,
+        "version": RESULT_VERSION,
+        "precision": "32",
+        "augment": True,
+        "settings": {
+            "model": "mlp:hidden=[8]",
+            "epochs": 2,
+            "batch_size": 128,
+            "clip": None,
+            "drop_last": False,
+            "optimizer": "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4",
+            "schedule": "cosine",
+            "compile": False,
+        },
+    }
     text = json.dumps(what, sort_keys=True, separators=(",", ":"))
     assert ONE.key == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 CHANGES: dict[str, Any] = {
-    "dataset": "two-moons", "noise": "none", "method": "ce", "seed": 4, "settings": replace(SMALL, epochs=3),
-    "validation": 0.2, "paper": "ln", "noise_seed": 0, "foreign": "cifar100", "rows": 100,
-    "precision": "bf16", "augment": False,
-}  # fmt: skip
+    "dataset": "two-moons",
+    "noise": "none",
+    "method": "ce",
+    "seed": 4,
+    "settings": replace(SMALL, epochs=3),
+    "validation": 0.2,
+    "paper": "ln",
+    "noise_seed": 0,
+    "foreign": "cifar100",
+    "rows": 100,
+    "precision": "bf16",
+    "augment": False,
+}
 
 
 def test_every_field_is_in_the_key() -> None:
@@ -63,9 +90,15 @@ def test_every_field_is_in_the_key() -> None:
 @pytest.mark.parametrize("name", Settings().as_dict())
 def test_every_setting_that_matters_is_in_the_key(name: str) -> None:
     others: dict[str, Any] = {
-        "model": "lenet5", "epochs": 3, "batch_size": "full", "optimizer": "adam:lr=0.1", "schedule": "constant",
-        "clip": 1, "drop_last": True, "compile": True,
-    }  # fmt: skip
+        "model": "lenet5",
+        "epochs": 3,
+        "batch_size": "full",
+        "optimizer": "adam:lr=0.1",
+        "schedule": "constant",
+        "clip": 1,
+        "drop_last": True,
+        "compile": True,
+    }
     assert replace(ONE, settings=replace(SMALL, **{name: others[name]})).key != ONE.key
 
 
@@ -87,7 +120,16 @@ def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:
 
 
 def test_what_is_said_beside_a_default_stays_in_the_key() -> None:
-    unlike = ["gce:q=0.71", "gce:q=0.7,shift=1", "gce & sln", "gce + mae", "2*gce", "gce@bias", "tgce", "tgce:start=3"]
+    unlike = [
+        "gce:q=0.71",
+        "gce:q=0.7,shift=1",
+        "gce & sln",
+        "gce + mae",
+        "2*gce",
+        "gce@bias",
+        "tgce",
+        "tgce:start=3",
+    ]
     assert len({replace(ONE, method=method).key for method in ("gce", *unlike)}) == 1 + len(unlike)
 
 
@@ -95,12 +137,15 @@ def test_what_is_said_beside_a_default_stays_in_the_key() -> None:
 def test_every_default_may_be_spelled_out(name: str) -> None:
     own = METHODS.parameters(name)
     if not any(value is inspect.Parameter.empty for value in own.values()):
-        said = {key: value for key, value in own.items() if not callable(value)}  # others follow the data
+        # others follow the data
+        said = {key: value for key, value in own.items() if not callable(value)}
         assert replace(ONE, method=format_call(name, said)).key == replace(ONE, method=name).key
 
 
 def test_defaults_change_only_with_the_version_of_results() -> None:
-    """Results of ``gce`` are those of its defaults: where they or presets change, raise the version and this digest."""
+    """Results of ``gce`` are those of its defaults: where they or presets change, raise the version
+    and this digest.
+    """
     every = {
         f"{registry.kind} {name}": {
             key: "follows the data" if callable(value) else str(value)
@@ -125,7 +170,9 @@ def test_a_file_that_changes_between_two_sweeps_is_another_run(tmp_path: Path) -
     assert mine.key != before
 
 
-def test_official_files_are_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_official_files_are_the_same_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "labels").mkdir()
     np.save(tmp_path / "labels" / "mine.npy", np.zeros(3))
     official = replace(ONE, noise="file:path=labels/mine.npy")
@@ -147,7 +194,9 @@ def test_files_of_other_images_and_in_a_folder_are_in_the_key(field: str, tmp_pa
     assert one.key != before
 
 
-def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_follows_what_files_hold_wherever_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def key(dataset: str = "table:table=mine.csv,label=y", noise: str = "none") -> str:
         return replace(ONE, dataset=dataset, noise=noise).key
 
@@ -164,7 +213,8 @@ def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeyp
     before = key("digits", "file:path=n.npy")
     np.save("n.npy", np.ones(3))
     assert key("digits", "file:path=n.npy") != before
-    # A folder, by the names and sizes of its files: one that moves to another class has another label.
+    # A folder, by the names and sizes of its files: one that moves to another class has another
+    # label.
     for name in ("cat", "dog"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
     picture = tmp_path / "pictures" / "cat" / "1.png"
@@ -177,12 +227,19 @@ def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeyp
     # A column that is called as some folder is no folder, and an endless word is none, either.
     before = key("table:table=mine.csv,label=target")
     (tmp_path / "c" / "target").mkdir()
-    assert key("table:table=mine.csv,label=target") == before and len(key(f"table:table={'a' * 300}")) == 16
-    again = Experiment.from_dict(replace(ONE, dataset="table:table=mine.csv").as_dict(), "0123456789abcdef")
+    assert (
+        key("table:table=mine.csv,label=target") == before
+        and len(key(f"table:table={'a' * 300}")) == 16
+    )
+    again = Experiment.from_dict(
+        replace(ONE, dataset="table:table=mine.csv").as_dict(), "0123456789abcdef"
+    )
     assert again.key == "0123456789abcdef"  # of the driver, whatever the file holds by now
 
 
-def test_a_trial_that_breaks_otherwise_leaves_the_run_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_breaks_otherwise_leaves_the_run_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def breaks(*args: Any, **options: Any) -> Any:
         raise RuntimeError("CUDA only")
 
@@ -193,14 +250,20 @@ def test_a_trial_that_breaks_otherwise_leaves_the_run_to_say_so(monkeypatch: pyt
 def test_what_needs_held_out_rows_is_tried_with_and_without() -> None:
     check([replace(ONE, method="ce & early-stopping", validation=0.1)])
     with pytest.raises(BadExperiment, match="Expected noisy labels held out for early-stopping"):
-        check([replace(ONE, method="ce & early-stopping", validation=share) for share in (0.1, 0.0)])
+        check(
+            [replace(ONE, method="ce & early-stopping", validation=share) for share in (0.1, 0.0)]
+        )
 
 
 def test_precision_is_a_word_or_a_number_and_32_is_what_was_before() -> None:
     assert replace(ONE, precision="32").key == replace(ONE, precision=32).key == ONE.key  # type: ignore[arg-type]
-    text = '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nprecision = [32, "bf16"]\n'
+    text = (
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nprecision = [32, "bf16"]\n'
+    )
     assert [experiment.precision for experiment in load_experiments(text)] == ["32", "bf16"]
-    with pytest.raises(BadExperiment, match="text:4: Expected a precision of 32, bf16, 64, got '16'"):
+    with pytest.raises(
+        BadExperiment, match="text:4: Expected a precision of 32, bf16, 64, got '16'"
+    ):
         load_experiments(text.replace('"bf16"', '"16"'))
     before = ONE.as_dict()
     del before["precision"]  # a result that was written before there was any
@@ -217,17 +280,36 @@ def test_the_task_has_the_noise_of_its_own_seed_and_the_first_rows() -> None:
     x, y = data.train.x[:500], data.train.y[:500]  # type: ignore[index]
     first = replace(data, train=Split(x, y, y))
     expected = prepare(first, "symmetric:rate=0.4", seed=7, validation=0.1)
-    assert len(task.train) == 450 and task.validation is not None and expected.validation is not None
+    assert (
+        len(task.train) == 450 and task.validation is not None and expected.validation is not None
+    )
     assert torch.equal(task.train.given, expected.train.given)
     assert torch.equal(task.validation.index, expected.validation.index)
     assert not torch.equal(task.train.given, replace(ONE, rows=500).make_task().train.given)
 
 
-def test_a_task_is_prepared_as_its_paper_does_with_foreign_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels = torch.randint(0, 256, (300, 3, 32, 32), dtype=torch.uint8), torch.arange(300) % 10
-    data = Dataset("cifar10", tuple("abcdefghij"), Split(images, labels, labels), Split(images, labels, labels))
-    monkeypatch.setattr("noiseproof.bench.experiment.get_dataset", lambda spec, data_dir=None: replace(data, name=spec))
-    open_set = replace(ONE, dataset="cifar10", noise="open-set:rate=0.4", foreign="cifar100", rows=100, validation=0)
+def test_a_task_is_prepared_as_its_paper_does_with_foreign_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images, labels = (
+        torch.randint(0, 256, (300, 3, 32, 32), dtype=torch.uint8),
+        torch.arange(300) % 10,
+    )
+    data = Dataset(
+        "cifar10", tuple("abcdefghij"), Split(images, labels, labels), Split(images, labels, labels)
+    )
+    monkeypatch.setattr(
+        "noiseproof.bench.experiment.get_dataset",
+        lambda spec, data_dir=None: replace(data, name=spec),
+    )
+    open_set = replace(
+        ONE,
+        dataset="cifar10",
+        noise="open-set:rate=0.4",
+        foreign="cifar100",
+        rows=100,
+        validation=0,
+    )
     for paper in ("ln", "bias"):
         made = replace(open_set, paper=paper).without_method.make_task()
         assert made.augment == augmentation("cifar10", paper) and len(made.train) == 100
@@ -255,7 +337,9 @@ def test_a_matrix_in_a_file_is_in_the_key_and_a_list_is_no_file(
 
 
 def test_what_lies_in_linked_folders_is_in_the_key(tmp_path: Path) -> None:
-    """As the loader reads it: a part and a class may be links. A link to a folder around it ends nowhere."""
+    """As the loader reads it: a part and a class may be links. A link to a folder around it ends
+    nowhere.
+    """
     store, images = tmp_path / "store", tmp_path / "images"
     for name in ("cat", "dog"):
         (store / name).mkdir(parents=True)
@@ -287,7 +371,9 @@ def test_a_folder_without_links_has_the_digest_that_it_always_had(tmp_path: Path
     assert folder_digest(str(tmp_path)) == hashlib.sha256(repr(expected).encode()).hexdigest()
 
 
-def test_the_file_of_labels_that_is_read_is_the_one_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_labels_that_is_read_is_the_one_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The path itself, where there is one, and only else under the folder."""
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
@@ -333,7 +419,9 @@ def test_a_block_is_the_product_of_its_lists() -> None:
         for seed in (0, 1)
     ]
     assert found[:-1] == expected
-    assert found[-1] == Experiment("digits", noise_seed=0, validation=0.1, settings=Settings(workers=2, drop_last=True))
+    assert found[-1] == Experiment(
+        "digits", noise_seed=0, validation=0.1, settings=Settings(workers=2, drop_last=True)
+    )
 
 
 def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
@@ -356,7 +444,9 @@ def test_grids_are_named_only_where_a_list_is_refused() -> None:
 
 
 def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
-    (found,) = load_experiments('[[experiment]]\ndataset = "circles"\nprotocol = "ln"\nepochs = 5\n')
+    (found,) = load_experiments(
+        '[[experiment]]\ndataset = "circles"\nprotocol = "ln"\nepochs = 5\n'
+    )
     assert found.settings == replace(protocol("ln", "circles"), epochs=5)
     assert found.paper == "ln"
 
@@ -365,12 +455,37 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
     "old, new, line, message",
     [
         ('"gce:q=0.7"', '"gce:q=1.3"', 7, "Expected `q` in (0, 1], got 1.3"),
-        ('"gce:q=0.7"', '"ln:tau=[0.5,1]"', 7, 'For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].'),
+        (
+            '"gce:q=0.7"',
+            '"ln:tau=[0.5,1]"',
+            7,
+            'For a grid, list methods: ["ln:tau=0.5", "ln:tau=1"].',
+        ),
         ('"gce:q=0.7"', '"ce, gce:q=0.1"', 7, 'For several, write a list: ["ce", "gce:q=0.1"].'),
-        ("rate=0.4", "rate=[0.2,0.4]", 4, 'got [0.2, 0.4]. For a grid, list noises: ["symmetric:rate=0.2", "symm'),
-        ('"none"', "0.4", 4, "Expected a noise model with its rate, got 0.4. Write symmetric:rate=0.4."),
-        ("[0, 1]", '"0,1,2"', 11, "Expected one `seed`, got '0,1,2'. For several, write a list: [0, 1, 2]."),
-        ("epochs = 2", "lr = 0.1", 10, """Unknown key 'lr'. Write optimizer = "sgd:lr=0.1,momentum=0.9"."""),
+        (
+            "rate=0.4",
+            "rate=[0.2,0.4]",
+            4,
+            'got [0.2, 0.4]. For a grid, list noises: ["symmetric:rate=0.2", "symm',
+        ),
+        (
+            '"none"',
+            "0.4",
+            4,
+            "Expected a noise model with its rate, got 0.4. Write symmetric:rate=0.4.",
+        ),
+        (
+            "[0, 1]",
+            '"0,1,2"',
+            11,
+            "Expected one `seed`, got '0,1,2'. For several, write a list: [0, 1, 2].",
+        ),
+        (
+            "epochs = 2",
+            "lr = 0.1",
+            10,
+            """Unknown key 'lr'. Write optimizer = "sgd:lr=0.1,momentum=0.9".""",
+        ),
         ("epochs = 2", 'loss = "gce"', 10, """Unknown key 'loss'. Write method = "gce"."""),
         ('"gce:q=0.7"', '"ce gce"', 7, "Unknown method 'ce gce'."),
         ('"gce:q=0.7"', '"gcee"', 7, "Unknown method 'gcee'. Did you mean 'gce'"),
@@ -382,7 +497,12 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ('"none"', '"chen:rate=0.4"', 4, "which needs the predictions"),
         ('"none"', '"asymmetric-superclass:rate=0.4"', 4, "100"),
         ("mlp:hidden=[8]", "mlq", 9, "Unknown model 'mlq'"),
-        ("mlp:hidden=[8]", "mlp:hidden=[8],in_features=3", 9, "Expected in_features=64 for inputs of shape (1, 8, 8)"),
+        (
+            "mlp:hidden=[8]",
+            "mlp:hidden=[8],in_features=3",
+            9,
+            "Expected in_features=64 for inputs of shape (1, 8, 8)",
+        ),
         ("epochs = 2", "epochs = 0", 10, "Expected `epochs` to be an integer of at least 1, got 0"),
         ("epochs = 2", "epochs = [1, -2]", 10, "got -2"),
         ("epochs = 2", 'optimizer = "sgd:lr=-1"', 10, "got -1"),
@@ -390,20 +510,55 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ("epochs = 2", 'protocol = "curriculum"', 10, "got 'digits' of paper 'curriculum'"),
         ("epochs = 2", "rows = 10000", 10, "Expected at most 1437 `rows`, got 10000"),
         ("epochs = 2", "validation = 1e-6", 10, "Expected rows in both parts"),
-        ('"gce:q=0.7"', '"ce & early-stopping"', 7, "Expected noisy labels held out for early-stopping, got none."),
-        ('"gce:q=0.7"', '"ce & sigua-bc"', 7, "Expected the loss `backward` for sigua-bc, got `ce`"),
-        ('"gce:q=0.7"', '"ln & sln"', 7, "Expected a loss whose targets may be numbers, negative ones too for `sln"),
+        (
+            '"gce:q=0.7"',
+            '"ce & early-stopping"',
+            7,
+            "Expected noisy labels held out for early-stopping, got none.",
+        ),
+        (
+            '"gce:q=0.7"',
+            '"ce & sigua-bc"',
+            7,
+            "Expected the loss `backward` for sigua-bc, got `ce`",
+        ),
+        (
+            '"gce:q=0.7"',
+            '"ln & sln"',
+            7,
+            "Expected a loss whose targets may be numbers, negative ones too for `sln",
+        ),
         ('"gce:q=0.7",  # the', '# "gcx"\n    "gcx", # the', 8, "Unknown method 'gcx'"),
-        ("drop_last = true\n", 'drop_last = "false"\n', 18, "Expected `drop_last` to be true or false"),
+        (
+            "drop_last = true\n",
+            'drop_last = "false"\n',
+            18,
+            "Expected `drop_last` to be true or false",
+        ),
         ("[0, 1]", "[]", 11, "Expected values for `seed`, got an empty list."),
         ("[0, 1]", '[0, "one"]', 11, "Expected `seed` to be an integer of at least 0, got 'one'"),
         ("[0, 1]", "[\n  0,\n  -1]", 13, "got -1"),
         ("noise_seed = 0", "noise_seed = -1", 15, "noise_seed"),
         ("validation = 0.1", "validation = 1.0", 16, "Expected `validation` in [0, 1), got 1.0"),
         ('dataset = "digits"\nnoise_seed', "noise_seed", 13, "Expected a `dataset`"),
-        ('dataset = "digits"\nnoise_seed', 'dataset = "digit"\nnoise_seed', 14, "Unknown dataset 'digit'"),
-        ('dataset = "digits"\nnoise_seed', 'dataset = "mnist"\nnoise_seed', 14, "Expected the files of mnist"),
-        ("noise_seed = 0", 'noise = "open-set:rate=0.4"\nforeign = "mnist"', 16, "Expected the files of mnist"),
+        (
+            'dataset = "digits"\nnoise_seed',
+            'dataset = "digit"\nnoise_seed',
+            14,
+            "Unknown dataset 'digit'",
+        ),
+        (
+            'dataset = "digits"\nnoise_seed',
+            'dataset = "mnist"\nnoise_seed',
+            14,
+            "Expected the files of mnist",
+        ),
+        (
+            "noise_seed = 0",
+            'noise = "open-set:rate=0.4"\nforeign = "mnist"',
+            16,
+            "Expected the files of mnist",
+        ),
         ("noise_seed = 0", 'noise = "open-set:rate=0.4"', 15, "Expected `foreign` images"),
         (
             "noise_seed = 0",
@@ -415,15 +570,24 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
             "noise_seed = 0",
             'paper = "999"',
             15,
-            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, pes-semi, promix, sln, sop, sop+, "
-            "zhou2021, got '999'.",
+            (
+                "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, pes-semi,"
+                " promix, sln, sop, sop+, zhou2021, got '999'."
+            ),
         ),
         ("noise_seed = 0", 'paper = ["ln",\n  "lnx"]', 16, "zhou2021, got 'lnx'."),
-        ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
+        (
+            "drop_last = true",
+            "[other]\nx = 1",
+            18,
+            "Expected [[experiment]] blocks and nothing else",
+        ),
         ("workers = 2", "workers = ", 17, "Expected TOML"),
     ],
 )
-def test_a_refusal_names_file_line_and_remedy(old: str, new: str, line: int, message: str, tmp_path: Path) -> None:
+def test_a_refusal_names_file_line_and_remedy(
+    old: str, new: str, line: int, message: str, tmp_path: Path
+) -> None:
     assert old in GRID
     path = tmp_path / "sweep.toml"
     path.write_text(GRID.replace(old, new, 1))
@@ -450,30 +614,51 @@ def test_no_blocks_are_refused_too(tmp_path: Path) -> None:
 
 
 def test_chens_noise_comes_from_a_file_as_its_refusal_says(tmp_path: Path) -> None:
-    with pytest.raises(BadExperiment, match="instance.averaged_predictions.*numpy.save.*file:path=FILE.npy"):
+    with pytest.raises(
+        BadExperiment, match="instance.averaged_predictions.*numpy.save.*file:path=FILE.npy"
+    ):
         check([replace(ONE, noise="chen:rate=0.4")])
-    data, probs = get_dataset("digits"), torch.rand(1437, 10, generator=torch.Generator().manual_seed(0)).softmax(1)
+    data, probs = (
+        get_dataset("digits"),
+        torch.rand(1437, 10, generator=torch.Generator().manual_seed(0)).softmax(1),
+    )
     given = corrupt(data, "chen:rate=0.4", features=probs).given
     np.save(tmp_path / "chen.npy", given.numpy())
-    runs = [replace(ONE, noise=f"file:path={tmp_path / 'chen.npy'}", seed=seed, validation=0.0) for seed in (0, 1)]
+    runs = [
+        replace(ONE, noise=f"file:path={tmp_path / 'chen.npy'}", seed=seed, validation=0.0)
+        for seed in (0, 1)
+    ]
     check(runs)
     for run in runs:
         task = run.make_task()
-        assert torch.equal(task.train.given, given) and task.train.rate == pytest.approx(0.4, abs=1 / 1437)
+        assert torch.equal(task.train.given, given) and task.train.rate == pytest.approx(
+            0.4, abs=1 / 1437
+        )
 
 
 def test_other_images_may_stand_beside_a_grid_of_noise_of_which_one_is_open_set() -> None:
-    text = '[[experiment]]\ndataset = "digits"\nnoise = ["none", "open-set:rate=0.4"]\nforeign = "digits"\n'
+    text = (
+        '[[experiment]]\ndataset = "digits"\nnoise = ["none", "open-set:rate=0.4"]\nforeign ='
+        ' "digits"\n'
+    )
     assert [found.foreign for found in load_experiments(text)] == ["digits", "digits"]
-    with pytest.raises(BadExperiment, match=r"^text:4: Expected open-set noise .*got none, symmetric. Leave `foreign`"):
+    with pytest.raises(
+        BadExperiment,
+        match=r"^text:4: Expected open-set noise .*got none, symmetric. Leave `foreign`",
+    ):
         load_experiments(text.replace("open-set:", "symmetric:"))
 
 
 def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="Unknown method") as refused:
         check([ONE, replace(ONE, method="never")])
-    assert (refused.value.field, refused.value.experiment) == ("method", replace(ONE, method="never"))
-    with pytest.raises(BadExperiment, match="Expected a loss for which a head gives all it needs") as refused:
+    assert (refused.value.field, refused.value.experiment) == (
+        "method",
+        replace(ONE, method="never"),
+    )
+    with pytest.raises(
+        BadExperiment, match="Expected a loss for which a head gives all it needs"
+    ) as refused:
         check([replace(ONE, method="nal:lam=1 + ln")])
     assert refused.value.field == "method"
     with pytest.raises(BadExperiment, match="Expected a `paper` of bias, .*, got '999'") as refused:
@@ -492,7 +677,9 @@ def test_a_mark_at_the_beginning_of_a_file_is_none_of_its_words(tmp_path: Path) 
 @pytest.mark.parametrize("comment", ["# \u2028", "# \u0085", "# \x0b"])
 def test_lines_are_counted_as_editors_do(comment: str) -> None:
     with pytest.raises(BadExperiment, match=r"^text:4: "):
-        load_experiments(f'[[experiment]]\n{comment.replace(chr(11), " ")}\ndataset = "digits"\nmethod = "cee"\n')
+        load_experiments(
+            f'[[experiment]]\n{comment.replace(chr(11), " ")}\ndataset = "digits"\nmethod = "cee"\n'
+        )
 
 
 def test_a_date_is_no_seed() -> None:
@@ -522,18 +709,30 @@ def test_a_pinned_experiment_keeps_its_key(tmp_path: Path) -> None:
 
 def test_all_missing_data_is_named_once_each_with_what_to_do(tmp_path: Path) -> None:
     """One could fetch one dataset, try again, and learn of the next."""
-    names = ["cifar100", "mnist", "digits", "cifar100:labels=coarse", "clothing1m", "table:table=no.csv,label=y"]
+    names = [
+        "cifar100",
+        "mnist",
+        "digits",
+        "cifar100:labels=coarse",
+        "clothing1m",
+        "table:table=no.csv,label=y",
+    ]
     runs = [replace(ONE, dataset=name, method=method) for name in names for method in ("ce", "gce")]
     runs += [replace(ONE, dataset="cifar10", noise="cifar10n:which=worst")]
     with pytest.raises(BadExperiment) as refused:
         check(runs, tmp_path)
     message = str(refused.value)
-    assert refused.value.field == "dataset" and message.startswith("Expected the files of cifar10 in ")
+    assert refused.value.field == "dataset" and message.startswith(
+        "Expected the files of cifar10 in "
+    )
     for name in ("cifar10", "cifar100", "mnist", "cifar10n"):
         assert message.count(f"`noiseproof data fetch {name}`") == 1
     assert message.count("https://github.com/Cysu/noisy_label") == message.count("no.csv") == 1
     assert "digits" not in message and "coarse" not in message
-    moons = [replace(ONE, dataset="two-moons:n=99", noise=noise) for noise in ("none", "file:path=gone.npy")]
+    moons = [
+        replace(ONE, dataset="two-moons:n=99", noise=noise)
+        for noise in ("none", "file:path=gone.npy")
+    ]
     assert datasets_here([*runs, *moons[:1]], tmp_path) == ["digits", "two-moons"]
     assert datasets_here([*runs, *moons], tmp_path) == ["digits"]
     with pytest.raises(BadExperiment) as alone:

@@ -1,4 +1,6 @@
-"""What runs measure and keep on request, against the analysis of a run's own files; data that is sent on request."""
+"""What runs measure and keep on request, against the analysis of a run's own files; data that is
+sent on request.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def test_sample_weights_are_those_of_a_run_that_records_them(tmp_path: Path) -> 
     measured = run_all([asked], tmp_path / "results")[ONE.key]["measured"]
     train(ONE.make_task(), ONE.method, SHORT, seed=1, out=tmp_path / "alone", samples=True)
     table = sample_weights(open_run(tmp_path / "alone"))
-    assert measured == {"alpha": pytest.approx(table["alpha"].iloc[-1]), "snr": pytest.approx(table["snr"].iloc[-1])}
+    assert measured == {
+        "alpha": pytest.approx(table["alpha"].iloc[-1]),
+        "snr": pytest.approx(table["snr"].iloc[-1]),
+    }
     assert not (tmp_path / "results" / "runs" / ONE.key / "samples").exists()  # measured, not kept
 
 
@@ -46,13 +51,16 @@ def test_a_result_without_what_is_asked_is_made_again(tmp_path: Path) -> None:
     asked = replace(ONE, measures="sample-weights")
     assert status([asked], tmp_path) == {asked: "to do"}
     (measured,) = run_all([asked], tmp_path).values()
-    assert status([ONE, asked], tmp_path) == {asked: "done"}  # one run, with all that is asked of it
+    # one run, with all that is asked of it
+    assert status([ONE, asked], tmp_path) == {asked: "done"}
     assert measured["last"]["test_accuracy"] == plain["last"]["test_accuracy"]
     (again,) = run_all([ONE, asked], tmp_path).values()
     assert again == measured  # nothing was trained
 
 
-def test_a_run_that_could_not_be_measured_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_could_not_be_measured_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = replace(ONE, measures="sample-weights")
 
     def fails(*_: Any) -> Any:
@@ -66,14 +74,16 @@ def test_a_run_that_could_not_be_measured_is_not_trained_again(tmp_path: Path, m
     record = tmp_path / "runs" / ONE.key / "record.csv"
     before = record.read_text()
     (result,) = run_all([asked], tmp_path).values()
-    assert result["measured"]["snr"] > 0 and record.read_text() == before  # with the seconds of the first
+    # with the seconds of the first
+    assert result["measured"]["snr"] > 0 and record.read_text() == before
 
 
 def test_samples_and_weights_are_kept_for_figures(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(
-        '[[experiment]]\ndataset = "digits"\nnoise = "symmetric:rate=0.4"\nmethod = ["ln:tau=0.25", "ln:tau=0.5"]\n'
-        'model = "mlp:hidden=[16]"\nepochs = 2\nsamples = true\nweights = true\naugment = false\n'
+        '[[experiment]]\ndataset = "digits"\nnoise = "symmetric:rate=0.4"\nmethod = ["ln:tau=0.25",'
+        ' "ln:tau=0.5"]\nmodel = "mlp:hidden=[16]"\nepochs = 2\nsamples = true\nweights ='
+        " true\naugment = false\n"
     )
     runs = load_experiments(path)
     results = run_all(runs, tmp_path / "results")
@@ -89,7 +99,9 @@ def test_samples_and_weights_are_kept_for_figures(tmp_path: Path) -> None:
 
 def test_images_are_not_augmented_on_request() -> None:
     image = torch.arange(3 * 32 * 32).reshape(1, 3, 32, 32).remainder(256).to(torch.uint8)
-    data = Dataset("cifar10", tuple("0123456789"), Split(image.expand(20, -1, -1, -1), torch.arange(20) % 10))
+    data = Dataset(
+        "cifar10", tuple("0123456789"), Split(image.expand(20, -1, -1, -1), torch.arange(20) % 10)
+    )
     run = Experiment("cifar10", paper="bias")
     shown = {}
     for flag in (True, False):
@@ -106,26 +118,43 @@ def test_images_are_not_augmented_on_request() -> None:
     [
         (
             'measures = "snr"',
-            "Expected `measures` of sample-weights (alpha, snr) or annotators (annotator_nll), got 'snr'.",
+            (
+                "Expected `measures` of sample-weights (alpha, snr) or annotators (annotator_nll),"
+                " got 'snr'."
+            ),
         ),
         ('samples = "yes"', "samples"),
-        ('measures = "annotators"', "Expected all rows of cifar10 to measure annotators' labels, got 'digits'."),
+        (
+            'measures = "annotators"',
+            "Expected all rows of cifar10 to measure annotators' labels, got 'digits'.",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_its_line(line: str, message: str) -> None:
-    with pytest.raises(BadExperiment, match=r"text:3: .*" + message[:20].replace("`", ".")) as refused:
+    with pytest.raises(
+        BadExperiment, match=r"text:3: .*" + message[:20].replace("`", ".")
+    ) as refused:
         load_experiments(f'[[experiment]]\ndataset = "digits"\n{line}\n')
     assert message in str(refused.value)
 
 
 def test_annotators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean over rows of the mean −log p of three labels, from probabilities of the same network by hand."""
+    """The mean over rows of the mean −log p of three labels, from probabilities of the same network
+    by hand.
+    """
     random = np.random.default_rng(0)
-    x, y = torch.from_numpy(random.integers(256, size=(60, 3, 8, 8), dtype=np.uint8)), torch.arange(60) % 3
+    x, y = (
+        torch.from_numpy(random.integers(256, size=(60, 3, 8, 8), dtype=np.uint8)),
+        torch.arange(60) % 3,
+    )
     votes = random.integers(3, size=(60, 3))
     data = Dataset("cifar10", ("a", "b", "c"), Split(x, y), Split(x[:9], y[:9]), spec="cifar10")
-    monkeypatch.setattr(DATASETS, "_factories", {**DATASETS._factories, "cifar10": lambda data_dir=None: data})
-    monkeypatch.setattr("noiseproof.analysis.after.predictions.cifar10n_annotations", lambda clean, folder: votes)
+    monkeypatch.setattr(
+        DATASETS, "_factories", {**DATASETS._factories, "cifar10": lambda data_dir=None: data}
+    )
+    monkeypatch.setattr(
+        "noiseproof.analysis.after.predictions.cifar10n_annotations", lambda clean, folder: votes
+    )
     monkeypatch.setattr("noiseproof.bench.experiment.find", lambda *_, **__: tmp_path)
     run = Experiment("cifar10", settings=SHORT, validation=0.1, measures="annotators", weights=True)
     with pytest.raises(BadExperiment, match=r"labels, got rows = 30\.$"):
@@ -135,7 +164,9 @@ def test_annotators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_p = found.log_probs("train")
     rows = found.labels["index"].numpy()
     assert len(rows) == 54
-    by_hand = np.mean([-np.mean([log_p[i, vote] for vote in votes[row]]) for i, row in enumerate(rows)])
+    by_hand = np.mean(
+        [-np.mean([log_p[i, vote] for vote in votes[row]]) for i, row in enumerate(rows)]
+    )
     assert result["measured"]["annotator_nll"] == pytest.approx(by_hand, rel=1e-5)
 
 
@@ -163,12 +194,16 @@ def trees(tmp_path: Path) -> Path:
         (clothing / name).write_text("\n".join(lines) + "\n")
     webvision = tmp_path / "webvision"
     (webvision / "info").mkdir(parents=True)
-    (webvision / "info" / "synsets.txt").write_text("".join(f"n{k:08} class {k}\n" for k in range(1000)))
+    (webvision / "info" / "synsets.txt").write_text(
+        "".join(f"n{k:08} class {k}\n" for k in range(1000))
+    )
     for file, folder in (("train_filelist_google.txt", ""), ("val_filelist.txt", "val_images_256")):
         names = [f"google/q{k}/{k}.jpg" if not folder else f"val{k}.jpg" for k in range(60)]
         for k, name in enumerate(names):
             picture(webvision / folder / name, k * 4)
-        (webvision / "info" / file).write_text("".join(f"{name} {k}\n" for k, name in enumerate(names)))
+        (webvision / "info" / file).write_text(
+            "".join(f"{name} {k}\n" for k, name in enumerate(names))
+        )
     for part in ("training", "testing"):
         for number in range(20):
             picture(tmp_path / "ANIMAL-10N" / part / f"{number % 10}_{number:06}.jpg", number * 12)
@@ -177,7 +212,9 @@ def trees(tmp_path: Path) -> Path:
 
 def tiny(run: Experiment) -> Experiment:
     settings = replace(run.settings, model="mlp:hidden=[4]", epochs=2, batch_size=8, clip=1.0)
-    return replace(run, method=re.sub(r"(total|per_class)=\d+", r"\1=28", run.method), settings=settings)
+    return replace(
+        run, method=re.sub(r"(total|per_class)=\d+", r"\1=28", run.method), settings=settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +227,9 @@ def tiny(run: Experiment) -> Experiment:
         ("curriculum-table4", ("MAE scale", "50 classes"), 50),
     ],
 )
-def test_cells_run_where_the_official_tree_is(id: str, words: tuple[str, ...], classes: int, trees: Path) -> None:
+def test_cells_run_where_the_official_tree_is(
+    id: str, words: tuple[str, ...], classes: int, trees: Path
+) -> None:
     (cell,) = load_table(id).only(*words).cells
     run = tiny(cell.experiment(0))
     (result,) = run_all([run], trees / "results", data_dir=trees).values()
@@ -210,8 +249,8 @@ def test_standard_and_balanced_are_two_methods(trees: Path) -> None:
 def test_animal10n_runs_by_the_protocol_of_the_nal_paper(trees: Path) -> None:
     path = trees / "sweep.toml"
     path.write_text(
-        '[[experiment]]\ndataset = "animal10n"\nprotocol = "nal"\nmethod = "nal:lam=0.5,alpha=0.9,start=1,every=1"\n'
-        'epochs = 2\nmodel = "mlp:hidden=[4]"\n'
+        '[[experiment]]\ndataset = "animal10n"\nprotocol = "nal"\nmethod ='
+        ' "nal:lam=0.5,alpha=0.9,start=1,every=1"\nepochs = 2\nmodel = "mlp:hidden=[4]"\n'
     )
     shown = CliRunner().invoke(
         app, ["bench", "run", str(path), "--results", str(trees / "mine"), "--data-dir", str(trees)]
@@ -221,7 +260,9 @@ def test_animal10n_runs_by_the_protocol_of_the_nal_paper(trees: Path) -> None:
     assert result["status"] == "done" and result["experiment"]["settings"]["batch_size"] == 128
 
 
-def test_cells_whose_data_is_not_there_are_left_out_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_whose_data_is_not_there_are_left_out_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pictures(data_dir: Any = None) -> Dataset:
         x = torch.zeros(40, 3, 32, 32, dtype=torch.uint8)
         y = torch.arange(40) % 10
@@ -248,7 +289,9 @@ def test_grids_of_clothing1m_and_the_nal_paper() -> None:
     """SLN paper, B.2, and NAL paper, B.4, typed again."""
     assert get_paper("sln").grids("clothing1m") == {
         "sln": "sln:sigma=[0.1,0.2,0.5],until=none,max_norm=none",
-        "sln-mo-lc": "sln-mo-lc:sigma=0.2,alpha=0.999,start=[1,5,9],soft=true,against=original,max_norm=none",
+        "sln-mo-lc": (
+            "sln-mo-lc:sigma=0.2,alpha=0.999,start=[1,5,9],soft=true,against=original,max_norm=none"
+        ),
     }
     for dataset in ("cifar10", "cifar100", "animal10n", "clothing1m", "webvision"):
         (grid,) = get_paper("nal").grids(dataset).values()

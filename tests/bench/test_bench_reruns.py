@@ -1,4 +1,6 @@
-"""Reruns that the package has: rows belong to cells as they are now, the page is what they give, results are added."""
+"""Reruns that the package has: rows belong to cells as they are now, the page is what they give,
+results are added.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
         lengths = {len(row[metric]) for metric in {one.metric for one in reported} & set(row)}
         assert lengths == {len(set(row["seeds"]))} == {len(row["seeds"])}
         assert row.get("epoch", "last") == cell.epoch  # what the accuracy is of
-        assert all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"]) and row["made_by"]
+        assert (
+            all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"])
+            and row["made_by"]
+        )
         count += 1
     assert count >= 152
     for paper in PAPERS:
@@ -70,13 +75,17 @@ def test_every_row_is_of_a_cell_as_it_is_now() -> None:
 
 
 def test_the_commands_of_a_row_run_its_cell() -> None:
-    """A command that the repository does not have, or one for other cells, would leave a row that nobody can redo."""
+    """A command that the repository does not have, or one for other cells, would leave a row that
+    nobody can redo.
+    """
     for paper, row in every_row():
         for session in (load_reruns(paper).made_by[number] for number in row["made_by"]):
             commands = [shlex.split(one) for one in session["command"].split("; ")]
             assert all(words[:3] == ["noiseproof", "bench", "run"] for words in commands)
             if "the same training, written as" not in session.get("note", ""):
-                assert row["key"] in set().union(*(keys_of(tuple(words), row["precision"]) for words in commands))
+                assert row["key"] in set().union(
+                    *(keys_of(tuple(words), row["precision"]) for words in commands)
+                )
 
 
 @cache
@@ -86,11 +95,16 @@ def keys_of(words: tuple[str, ...], precision: str) -> set[str]:
     if spec.endswith(".toml"):
         return {row_key(run) for run in load_experiments(ROOT / spec, check_runs=False)}
     only = [value for option, value in pairwise(words) if option == "--only"]
-    return {row_key(replace(run, precision=precision)) for run in load_table(spec).only(*only).experiments([0])}
+    return {
+        row_key(replace(run, precision=precision))
+        for run in load_table(spec).only(*only).experiments([0])
+    }
 
 
 def test_no_two_rows_can_have_the_same_key() -> None:
-    """Rows have the first digits of a key: no two runs of the tables, or of the sweeps on them, may share those."""
+    """Rows have the first digits of a key: no two runs of the tables, or of the sweeps on them, may
+    share those.
+    """
     parts = [part.experiment(0) for id in list_tables() for part in load_table(id).parts]
     runs = [replace(run, precision=precision) for run in parts for precision in PRECISIONS]
     for path in (ROOT / "benchmarks" / "sweeps").glob("*.toml"):
@@ -114,12 +128,16 @@ def test_rows_give_the_numbers_that_were_reported(
 ) -> None:
     (one,) = rerun_cells(load_table(id).only(*words))
     assert (one.mean, one.spread, one.z) == (
-        pytest.approx(mean, abs=0.006), pytest.approx(spread, abs=0.006), pytest.approx(z, abs=0.06),
-    )  # fmt: skip
+        pytest.approx(mean, abs=0.006),
+        pytest.approx(spread, abs=0.006),
+        pytest.approx(z, abs=0.06),
+    )
 
 
 def test_a_cell_is_found_from_another_table_that_has_its_run() -> None:
-    """The bias paper's appendix has CE at 0.005 without noise in Tables 2 and 3; the file has it once."""
+    """The bias paper's appendix has CE at 0.005 without noise in Tables 2 and 3; the file has it
+    once.
+    """
     (searched,) = rerun_cells(load_table("bias-table-a2").only("fashion-mnist", "CE", "0.005"))
     (clean,) = rerun_cells(load_table("bias-table-a3").only("fashion-mnist", "CE", "0 %"))
     assert searched.values == clean.values != ()
@@ -129,7 +147,7 @@ def test_a_cell_is_found_from_another_table_that_has_its_run() -> None:
 
 def test_a_precision_is_chosen() -> None:
     table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
-    ((half,), (full,)) = rerun_cells(table), rerun_cells(table, "32")
+    (half,), (full,) = rerun_cells(table), rerun_cells(table, "32")
     assert (half.precision, full.precision) == ("bf16", "32")
     assert full.mean == pytest.approx(98.0, abs=0.01)
     assert rerun_cells(table, "64")[0].mean is None
@@ -152,7 +170,11 @@ def every_diagnosis() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """The paper of each, its entry in the package, and the values beside its experiments."""
     for paper in PAPERS:
         for one in load_reruns(paper).diagnoses:
-            yield paper, one, json.loads((ROOT / one["sweep"]).with_suffix(".json").read_text("utf-8"))
+            yield (
+                paper,
+                one,
+                json.loads((ROOT / one["sweep"]).with_suffix(".json").read_text("utf-8")),
+            )
 
 
 def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
@@ -164,24 +186,36 @@ def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
         assert one["seeds"] == {row["key"]: row["seeds"] for row in values["rows"]}
         assert bool(one["finding"]) == bool(one["seeds"])  # said once it has run
         for row in values["rows"]:
-            assert row["made_by"] and all(values["made_by"][number]["commit"] for number in row["made_by"])
+            assert row["made_by"] and all(
+                values["made_by"][number]["commit"] for number in row["made_by"]
+            )
 
 
 def test_a_large_difference_is_diagnosed_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     table = load_table("bias-table-a3").only("fashion-mnist")
     compared = rerun_cells(table)
     found = explain(table, compared)
-    files = ("bias-mlp1024-rows.toml", "bias-mlp1024.toml", "bias-symce.toml", "bias-mlp1024-schedule.toml")
+    files = (
+        "bias-mlp1024-rows.toml",
+        "bias-mlp1024.toml",
+        "bias-symce.toml",
+        "bias-mlp1024-schedule.toml",
+    )
     assert len(found) == len(files) and all(any(file in text for text in found) for file in files)
     (diagnosed,) = load_table("bias-table-a3").only("fashion-mnist", "CE", "20 %").cells
     assert find_diagnosis(table, diagnosed)
     monkeypatch.setattr(reruns, "find_diagnosis", lambda table, cell: None)
     (listed,) = explain(table, [one for one in compared if one.cell.row == "symCE"])
-    assert listed == "|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %, 40 %, 60 %."
+    assert (
+        listed
+        == "|z| > 2 without an experiment on why: Fashion-MNIST symCE: 0 %, 10 %, 20 %, 40 %, 60 %."
+    )
 
 
 def parts_of(method: str) -> list[str]:
-    """The names of its losses and strategies; ``tgce`` and ``noise-f`` are names for two of them."""
+    """The names of its losses and strategies; ``tgce`` and ``noise-f`` are names for two of
+    them.
+    """
     names = [name.partition("@")[0] for part in parse_line(method) for name, _ in part]
     of_two = {"tgce": ["gce", "prune"], "noise-f": ["ce", "noise-f"]}
     return of_two.get(names[0], names) if len(names) == 1 else names
@@ -193,8 +227,13 @@ def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
     assert parts_of("gce+@bias") == ["gce+"]
     for _, one, values in every_diagnosis():
         run = [(row["dataset"], parts_of(row["method"])) for row in values["rows"]]
-        for cell in (cell for id, *words in one["cells"] for cell in load_table(id).only(*words).cells):
-            assert (cell.fields["dataset"], parts_of(cell.fields["method"])) in run, (one["sweep"], cell.row)
+        for cell in (
+            cell for id, *words in one["cells"] for cell in load_table(id).only(*words).cells
+        ):
+            assert (cell.fields["dataset"], parts_of(cell.fields["method"])) in run, (
+                one["sweep"],
+                cell.row,
+            )
     table2 = load_table("bias-table2").only("cifar10")
     assert find_diagnosis(table2, table2.only("NF-MAE").cells[0])
     assert find_diagnosis(table2, table2.only("NCE-MAE").cells[0]) is None
@@ -203,11 +242,19 @@ def test_an_experiment_on_a_cell_has_its_method_and_data() -> None:
 def test_rows_of_a_diagnosis_can_be_told_apart() -> None:
     for _, one, values in every_diagnosis():
         rows = [
-            tuple(sorted((k, str(v)) for k, v in row.items() if k not in ("key", "seeds", "made_by", "test_accuracy")))
+            tuple(
+                sorted(
+                    (k, str(v))
+                    for k, v in row.items()
+                    if k not in ("key", "seeds", "made_by", "test_accuracy")
+                )
+            )
             for row in values["rows"]
         ]
         assert len(set(rows)) == len(rows), one["sweep"]
-        runs = {row_key(run): run for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+        runs = {
+            row_key(run): run for run in load_experiments(ROOT / one["sweep"], check_runs=False)
+        }
         for row in values["rows"]:
             run = runs[row["key"]]
             assert (row["dataset"], row["schedule"]) == (run.dataset, run.settings.schedule)
@@ -220,14 +267,27 @@ def test_the_page_is_what_the_rows_give() -> None:
 
 
 def test_another_reading_of_a_row_stays_visible() -> None:
-    """NAN of the LN paper: its runs as noise on labels moved to a sweep, and are compared from there."""
+    """NAN of the LN paper: its runs as noise on labels moved to a sweep, and are compared from
+    there.
+    """
     table = load_table("ln-table1").only("mnist", "NAN")
     lines = script.readings(table, "sln@ln", 3).splitlines()
-    assert lines[0].startswith("| setting | published | `noise-f@ln` | z | without seed 3 | z | `sln@ln` | z |")
-    of = {line.split(" | ")[0].removeprefix("| "): line.removesuffix(" |").split(" | ")[1:] for line in lines[2:]}
+    assert lines[0].startswith(
+        "| setting | published | `noise-f@ln` | z | without seed 3 | z | `sln@ln` | z |"
+    )
+    of = {
+        line.split(" | ")[0].removeprefix("| "): line.removesuffix(" |").split(" | ")[1:]
+        for line in lines[2:]
+    }
     assert of["symmetric 40 %"] == [
-        "90.03 ± 0.95", "90.43 ± 3.18", "+0.3", "89.09 ± 1.17", "−1.3", "95.56 ± 0.73", "+10.3",
-    ]  # fmt: skip
+        "90.03 ± 0.95",
+        "90.43 ± 3.18",
+        "+0.3",
+        "89.09 ± 1.17",
+        "−1.3",
+        "95.56 ± 0.73",
+        "+10.3",
+    ]
     (one,) = rerun_cells(table.only("symmetric 40 %"))
     assert (round(one.mean or 0, 2), one.seeds) == (90.43, 5)
     left = {line.cell.column for line in rerun_cells(table) if line.mean is None}
@@ -239,7 +299,10 @@ def test_cells_that_were_not_run_are_named_where_asked() -> None:
     table = load_table("sln-table2").only("CE,GCE", "symmetric,asymmetric")
     every, done = script.reruns(table, whole=True), script.reruns(table)
     assert every.count("| not run (") == 2 and "not run" not in done
-    counts = "2 of 4 cells, 0 with the paper's seeds; 2 of 2 within |z| ≤ 2. 1 seed unless a cell says otherwise."
+    counts = (
+        "2 of 4 cells, 0 with the paper's seeds; 2 of 2 within |z| ≤ 2. 1 seed unless a cell says"
+        " otherwise."
+    )
     assert every.splitlines()[-1] == done.splitlines()[-1] == counts
 
 
@@ -249,7 +312,9 @@ def test_a_cell_shows_what_was_published_its_z_and_its_seeds() -> None:
     assert "| 97.93 ± 0.20 (97.21 ± 0.38; +3.7 !) |" in mnist
     far = script.reruns(load_table("ln-table1").only("cifar100", "CE", "asymmetric 40 %"))
     assert "| CE | 35.38 (36.95 ± 0.58; −2.5 !!) |" in far
-    (without_z,) = script.reruns(load_table("curriculum-table2").only("MAE", "test")).splitlines()[2:3]
+    (without_z,) = script.reruns(load_table("curriculum-table2").only("MAE", "test")).splitlines()[
+        2:3
+    ]
     assert without_z == "| MAE | 3.44 (9.85) |"
 
 
@@ -267,14 +332,28 @@ def digits_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperTable]:
     """A table of two cells on digits, in place of the NAL paper's."""
     table = load_table("nal-table2")
     settings = Settings(epochs=1, model="mlp:hidden=[8]")
-    fields = {"dataset": "digits", "noise": "none", "validation": 0.0, "paper": None, "noise_seed": 0}
+    fields = {
+        "dataset": "digits",
+        "noise": "none",
+        "validation": 0.0,
+        "paper": None,
+        "noise_seed": 0,
+    }
 
     class OnDigits(type(table.cells[0])):  # type: ignore[misc]
         def experiment(self, seed: int) -> Experiment:
             return Experiment(**self.fields, seed=seed, settings=settings)
 
     cells = tuple(
-        OnDigits(c.block, c.row, "accuracy", c.published, {**fields, "method": method}, {}, "test_accuracy")
+        OnDigits(
+            c.block,
+            c.row,
+            "accuracy",
+            c.published,
+            {**fields, "method": method},
+            {},
+            "test_accuracy",
+        )
         for c, method in zip(table.only("accuracy").cells, ("ce", "gce"), strict=False)
     )
     small = replace(table, cells=cells, runs=2)
@@ -289,7 +368,11 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": []}
     first, other = digits_table.cells
     done = run_all(
-        [first.experiment(0), other.experiment(0), Experiment("two-moons:n=50", settings=first.experiment(0).settings)],
+        [
+            first.experiment(0),
+            other.experiment(0),
+            Experiment("two-moons:n=50", settings=first.experiment(0).settings),
+        ],
         tmp_path,
     )
     grown = script.add_results(content, "nal", done, "a test")
@@ -299,35 +382,58 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     assert (row["seeds"], row["test_accuracy"]) == ([0], [pytest.approx(accuracy, abs=1e-4)])
     assert (row["precision"], row["key"]) == ("32", first.experiment(0).key[:8])
     (session,) = content["made_by"]
-    assert session["note"] == "a test" and session["cpu"] and len(session["commit"].partition("-")[0]) == 7
+    assert (
+        session["note"] == "a test"
+        and session["cpu"]
+        and len(session["commit"].partition("-")[0]) == 7
+    )
     more = run_all([first.experiment(seed) for seed in (2, 1, 0)], tmp_path)
     more[first.experiment(0).key]["last"]["test_accuracy"] = 0.0  # what is there already stays
     script.add_results(content, "nal", more)
-    values = [accuracy, *(100 * more[first.experiment(seed).key]["last"]["test_accuracy"] for seed in (1, 2))]
-    assert row["seeds"] == [0, 1, 2] and row["test_accuracy"] == [pytest.approx(v, abs=1e-4) for v in values]
+    values = [
+        accuracy,
+        *(100 * more[first.experiment(seed).key]["last"]["test_accuracy"] for seed in (1, 2)),
+    ]
+    assert row["seeds"] == [0, 1, 2] and row["test_accuracy"] == [
+        pytest.approx(v, abs=1e-4) for v in values
+    ]
     assert row["made_by"] == [0, 1] and "note" not in content["made_by"][1]
     path = tmp_path / "nal.json"
     script.write(path, content)
     assert json.loads(path.read_text("utf-8")) == content
 
 
-def test_results_without_a_commit_are_given_theirs(digits_table: PaperTable, tmp_path: Path) -> None:
+def test_results_without_a_commit_are_given_theirs(
+    digits_table: PaperTable, tmp_path: Path
+) -> None:
     """A machine without git, and a file of runs that the repository does not have."""
     done = run_all([digits_table.cells[0].experiment(0)], tmp_path)
     (result,) = done.values()
     named = {result["key"]: {**result, "provenance": {**result["provenance"], "commit": "a" * 40}}}
-    with pytest.raises(ValueError, match="Expected results without a commit for --commit, got aaaa"):
+    with pytest.raises(
+        ValueError, match="Expected results without a commit for --commit, got aaaa"
+    ):
         script.with_source(named, "4d74622", None)
-    bare = {key: {**one, "provenance": {**one["provenance"], "commit": None}} for key, one in done.items()}
+    bare = {
+        key: {**one, "provenance": {**one["provenance"], "commit": None}}
+        for key, one in done.items()
+    }
     content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": []}
-    script.add_results(content, "nal", script.with_source(bare, "4d74622", "noiseproof bench run nal-table2"), "no git")
+    script.add_results(
+        content,
+        "nal",
+        script.with_source(bare, "4d74622", "noiseproof bench run nal-table2"),
+        "no git",
+    )
     (session,) = content["made_by"]
     assert (session["commit"], session["command"]) == ("4d74622", "noiseproof bench run nal-table2")
     assert next(iter(bare.values()))["provenance"]["commit"] is None  # of which a copy was made
     assert script.with_source(bare, None, None) == bare
 
 
-def test_hours_are_not_entered(digits_table: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_are_not_entered(
+    digits_table: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs side by side share a machine, and those of a paper ran alone."""
     cells = (*digits_table.cells, replace(digits_table.cells[0], column="hours", metric="hours"))
     monkeypatch.setattr(script, "load_table", lambda id: replace(digits_table, cells=cells))
@@ -337,7 +443,9 @@ def test_hours_are_not_entered(digits_table: PaperTable, tmp_path: Path, monkeyp
 
 
 def test_runs_in_another_spelling_are_those_of_the_cell(tmp_path: Path) -> None:
-    """``ce & noise-f`` is ``noise-f@ln`` where σ is: the same training, to the last bit, under another key."""
+    """``ce & noise-f`` is ``noise-f@ln`` where σ is: the same training, to the last bit, under
+    another key.
+    """
     settings = Settings(epochs=2, model="mlp:hidden=[8]")
     written = Experiment("digits", "symmetric:rate=0.4", "ce & noise-f:sigma=1", settings=settings)
     preset = replace(written, method="noise-f@ln:dataset=mnist,noise=symmetric,rate=0.4")
@@ -351,17 +459,28 @@ def test_runs_in_another_spelling_are_those_of_the_cell(tmp_path: Path) -> None:
     assert script.by_first_seed(spelled) == {row_key(preset): {0: spelled[preset.key]}}
 
 
-def test_results_of_a_diagnosis_go_beside_its_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_a_diagnosis_go_beside_its_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    (tmp_path / "why.toml").write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\n')
+    (tmp_path / "why.toml").write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
+    )
     (run,) = load_experiments(tmp_path / "why.toml")
     diagnosis = {"cells": [], "sweep": "why.toml", "finding": "", "seeds": {}}
     content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": [diagnosis]}
     for seed in (1, 0):
         script.add_results(content, "nal", run_all([replace(run, seed=seed)], tmp_path / "mine"))
-    assert diagnosis["seeds"] == {row_key(run): [0, 1]} and content["rows"] == content["made_by"] == []
+    assert (
+        diagnosis["seeds"] == {row_key(run): [0, 1]} and content["rows"] == content["made_by"] == []
+    )
     (row,) = json.loads((tmp_path / "why.json").read_text("utf-8"))["rows"]
-    assert (row["dataset"], row["method"], row["seeds"], len(row["test_accuracy"])) == ("digits", "ce", [0, 1], 2)
+    assert (row["dataset"], row["method"], row["seeds"], len(row["test_accuracy"])) == (
+        "digits",
+        "ce",
+        [0, 1],
+        2,
+    )
 
 
 # A sweep of one's own
@@ -381,8 +500,12 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(SWEEP)
     runs = load_experiments(path)
-    results = run_all([run for run in runs if (run.method, run.seed) != ("ce", 2)], tmp_path / "mine")
-    shown = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine")])
+    results = run_all(
+        [run for run in runs if (run.method, run.seed) != ("ce", 2)], tmp_path / "mine"
+    )
+    shown = CliRunner().invoke(
+        app, ["bench", "table", str(path), "--results", str(tmp_path / "mine")]
+    )
     assert shown.exit_code == 0, shown.stderr
     data, titles, best, second, sentence, _, note = shown.stdout.splitlines()
     assert note == NOTE
@@ -399,73 +522,144 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
     assert best.split()[-1] == second.split()[-1] == "2/3"  # the seeds that both have
     assert ahead in sentence
     groups = json.loads(
-        CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine"), "--json"]).stdout
+        CliRunner()
+        .invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine"), "--json"])
+        .stdout
     )
     assert groups[0]["entries"][0]["place"]["method"] == ahead
     values = {entry["place"]["method"]: entry["values"] for entry in groups[0]["entries"]}
-    assert values["ce"] == [{"seed": s, "noise_seed": s, "value": value} for s, value in enumerate(of["ce"])]
+    assert values["ce"] == [
+        {"seed": s, "noise_seed": s, "value": value} for s, value in enumerate(of["ce"])
+    ]
     assert [one["seed"] for one in values["gce:q=0.7"]] == [0, 1, 2]  # one more than were compared
     for _ in range(2):
-        nothing = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "none")])
+        nothing = CliRunner().invoke(
+            app, ["bench", "table", str(path), "--results", str(tmp_path / "none")]
+        )
         assert nothing.exit_code == 0 and "Nothing to compare yet" in nothing.stdout
         assert "  accuracy  p against" in nothing.stdout  # of which rows is not known before
         assert f"There are no results in {tmp_path / 'none'}/" in nothing.stderr
         (tmp_path / "none").mkdir(exist_ok=True)  # an empty one has none, either
     options = ["--results", str(tmp_path / "mine"), "--format", "markdown"]
     text = CliRunner().invoke(app, ["bench", "table", str(path), *options]).stdout
-    assert text.startswith("### dataset digits, noise symmetric:rate=0.4\n\n| method | test accuracy |")
-    assert f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text and f"\n{NOTE}\n" in text
+    assert text.startswith(
+        "### dataset digits, noise symmetric:rate=0.4\n\n| method | test accuracy |"
+    )
+    assert (
+        f"\n| {ahead} | {means[ahead]:.4f} ± {stdev(of[ahead]):.4f} |" in text
+        and f"\n{NOTE}\n" in text
+    )
     text = CliRunner().invoke(app, ["bench", "table", str(path), *options[:3], "csv"]).stdout
     first, *_ = csv.DictReader(text.splitlines())
-    assert (first["noise"], first["method"], first["metric"]) == ("symmetric:rate=0.4", ahead, "test_accuracy")
+    assert (first["noise"], first["method"], first["metric"]) == (
+        "symmetric:rate=0.4",
+        ahead,
+        "test_accuracy",
+    )
     assert (float(first["mean"]), float(first["std"])) == (means[ahead], stdev(of[ahead]))
     assert (first["seeds"], first["failed"], first["wanted"]) == ("2", "0", "3")
-    for format, note in (("latex", NOTE.replace("±", r"$\pm$")), ("html", f"<p>{html.escape(NOTE)}</p>")):
-        assert note in CliRunner().invoke(app, ["bench", "table", str(path), *options[:-1], format]).stdout
+    for format, note in (
+        ("latex", NOTE.replace("±", r"$\pm$")),
+        ("html", f"<p>{html.escape(NOTE)}</p>"),
+    ):
+        assert (
+            note
+            in CliRunner().invoke(app, ["bench", "table", str(path), *options[:-1], format]).stdout
+        )
 
 
 def test_a_ranking_is_headed_by_what_its_runs_share(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     models = 'model = ["mlp:hidden=[8]", "mlp:hidden=[16]"]\nvalidation = [0.1, 0.2]\nepochs = 1\n'
-    path.write_text(f'[[experiment]]\ndataset = "digits"\nmethod = ["ce", "gce", "ln:tau=1"]\n{models}')
-    first = [("ce", "mlp:hidden=[8]", 0.1), ("gce", "mlp:hidden=[16]", 0.2)]  # of each ranking: what has run
+    path.write_text(
+        f'[[experiment]]\ndataset = "digits"\nmethod = ["ce", "gce", "ln:tau=1"]\n{models}'
+    )
+    # of each ranking: what has run
+    first = [("ce", "mlp:hidden=[8]", 0.1), ("gce", "mlp:hidden=[16]", 0.2)]
     runs = load_experiments(path, check_runs=False)
-    run_all([run for run in runs if (run.method, run.settings.model, run.validation) in first], tmp_path)
-    shown = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path)]).stdout.splitlines()
+    run_all(
+        [run for run in runs if (run.method, run.settings.model, run.validation) in first], tmp_path
+    )
+    shown = (
+        CliRunner()
+        .invoke(app, ["bench", "table", str(path), "--results", str(tmp_path)])
+        .stdout.splitlines()
+    )
     heads = [line for line in shown if line.startswith("dataset")]
     assert heads == [f"dataset digits, noise none, validation {share}" for share in (0.1, 0.2)]
 
 
 def test_status_needs_no_data() -> None:
-    shown = CliRunner().invoke(app, ["bench", "status", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    shown = CliRunner().invoke(
+        app, ["bench", "status", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"]
+    )
     assert shown.exit_code == 0
-    assert "40 to do" in shown.stdout and "6 of 8 cells that can run, 0 with all seeds" in shown.stdout
+    assert (
+        "40 to do" in shown.stdout and "6 of 8 cells that can run, 0 with all seeds" in shown.stdout
+    )
     assert shown.stdout.rstrip().endswith("; --left leaves their runs out")
-    refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    refused = CliRunner().invoke(
+        app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"]
+    )
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
     assert "--only" not in refused.stderr
 
 
-def test_a_table_whose_data_is_there_in_part_says_which_cells_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.bench.experiment.datasets_here", lambda runs, folder: ["cifar100", "digits"])
-    refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+def test_a_table_whose_data_is_there_in_part_says_which_cells_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "noiseproof.bench.experiment.datasets_here", lambda runs, folder: ["cifar100", "digits"]
+    )
+    refused = CliRunner().invoke(
+        app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"]
+    )
     assert refused.exit_code == 2
-    assert refused.stderr.endswith(". Add --only cifar100,digits for the cells whose files are here.\n")
+    assert refused.stderr.endswith(
+        ". Add --only cifar100,digits for the cells whose files are here.\n"
+    )
 
 
 def test_only_runs_that_are_left_are_listed() -> None:
-    words = ["bench", "status", "ln-table1", "--only", "mnist", "--only", "LN", "--only", "symmetric 40 %", "--left"]
+    words = [
+        "bench",
+        "status",
+        "ln-table1",
+        "--only",
+        "mnist",
+        "--only",
+        "LN",
+        "--only",
+        "symmetric 40 %",
+        "--left",
+    ]
     shown = [
         CliRunner().invoke(app, [*words, "--json", *options])
         for options in ((), ("--precision", "bf16"), ("--precision", "64"), ("--seeds", "6"))
     ]
-    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [[], [], [0, 1, 2, 3, 4], [5]]
+    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [
+        [],
+        [],
+        [0, 1, 2, 3, 4],
+        [5],
+    ]
     nothing = CliRunner().invoke(app, [*words[:1], "run", *words[2:], "--data-dir", "/nowhere"])
     assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr
 
 
 def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
-    words = ["bench", "status", "bias-table-a2", "--only", "fashion-mnist", "--only", "CE", "--only", "0.001", "--left"]
+    words = [
+        "bench",
+        "status",
+        "bias-table-a2",
+        "--only",
+        "fashion-mnist",
+        "--only",
+        "CE",
+        "--only",
+        "0.001",
+        "--left",
+    ]
     for options, line in (
         (["--epochs", "30"], "with 30 epochs: 0 of 1 cells that can run, 0"),  # they have 100
         (["--precision", "64"], "0 of 1 cells that can run, 0"),
@@ -486,11 +680,14 @@ def test_a_run_is_not_left_for_the_hours_that_another_machine_took() -> None:
 def test_a_run_whose_metric_was_not_recorded_is_left() -> None:
     table = load_table("curriculum-table2").only("MAE")
     by_metric = {cell.metric: len(runs_left(replace(table, cells=(cell,)))) for cell in table.cells}
-    assert by_metric["test_accuracy"] == table.runs - 1 and by_metric["train_accuracy"] == table.runs
+    assert (
+        by_metric["test_accuracy"] == table.runs - 1 and by_metric["train_accuracy"] == table.runs
+    )
 
 
 def test_runs_of_a_sweep_that_are_left(tmp_path: Path) -> None:
-    sweep = Path(__file__).parents[2] / "benchmarks" / "sweeps" / "bias-mlp1024.toml"  # all of it was run
+    # all of it was run
+    sweep = Path(__file__).parents[2] / "benchmarks" / "sweeps" / "bias-mlp1024.toml"
     command = ["bench", "run", str(sweep), "--left", "--data-dir", str(tmp_path)]
     nothing = CliRunner().invoke(app, command)
     assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr

@@ -1,4 +1,6 @@
-"""The papers' search: grids by hand, the choice by noisy validation alone, seeds and rows as the papers have them."""
+"""The papers' search: grids by hand, the choice by noisy validation alone, seeds and rows as the
+papers have them.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,20 @@ def fails(*args: Any, **options: Any) -> Any:
     [
         ("ce", ["ce"]),
         ("gce:q=[0.1, 0.3]", ["gce:q=0.1", "gce:q=0.3"]),
-        ("ln:tau=[1,2],t=0.1,lam=[3,4]", [f"ln:tau={tau},t=0.1,lam={lam}" for tau in (1, 2) for lam in (3, 4)]),
+        (
+            "ln:tau=[1,2],t=0.1,lam=[3,4]",
+            [f"ln:tau={tau},t=0.1,lam={lam}" for tau in (1, 2) for lam in (3, 4)],
+        ),
         ("2*nce + mae:scale=[1,2]", ["2*nce + mae:scale=1", "2*nce + mae:scale=2"]),
-        ("cr:loss=(phuber:tau=[1e5,10])", ["cr:loss=(phuber:tau=100000.0)", "cr:loss=(phuber:tau=10)"]),
+        (
+            "cr:loss=(phuber:tau=[1e5,10])",
+            ["cr:loss=(phuber:tau=100000.0)", "cr:loss=(phuber:tau=10)"],
+        ),
         ("cr:prior=[[0.5,0.5],[0.1,0.9]]", ["cr:prior=[0.5, 0.5]", "cr:prior=[0.1, 0.9]"]),
-        ('sln-mo-lc:against=["current","original"]', ["sln-mo-lc:against=current", "sln-mo-lc:against=original"]),
+        (
+            'sln-mo-lc:against=["current","original"]',
+            ["sln-mo-lc:against=current", "sln-mo-lc:against=original"],
+        ),
         ("ln:dummy=[true,false]", ["ln:dummy=true", "ln:dummy=false"]),
     ],
 )
@@ -68,21 +79,29 @@ def test_a_list_stands_for_its_values(spec: str, points: list[str]) -> None:
     assert list(expand(spec)) == points
 
 
-@pytest.mark.parametrize("spec, message", [("gce:q=[]", "Expected values in every"), ("gce:q=[a]", "JSON list")])
+@pytest.mark.parametrize(
+    "spec, message", [("gce:q=[]", "Expected values in every"), ("gce:q=[a]", "JSON list")]
+)
 def test_grids_of_nothing_are_refused(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list(expand(spec))
 
 
 def test_what_the_papers_chose_is_in_their_grids() -> None:
-    """Tables 5 and 6 of the LN paper, and App. B.1 of the SLN paper, name points of the grids that the same papers
-    give."""
+    """Tables 5 and 6 of the LN paper, and App. B.1 of the SLN paper, name points of the grids that
+    the same papers give.
+    """
     seen = set()
     for name, paper, holds, spec in [*method_presets(), *loss_presets()]:
-        if name not in get_paper(paper).grids("") or (paper == "sln" and holds.get("dataset") == "clothing1m"):
+        if name not in get_paper(paper).grids("") or (
+            paper == "sln" and holds.get("dataset") == "clothing1m"
+        ):
             continue
         searched = get_paper(paper).grids(holds.get("dataset", ""))[name]
-        assert parse_call(spec) in [parse_call(point) for point in expand(searched)], (spec, searched)
+        assert parse_call(spec) in [parse_call(point) for point in expand(searched)], (
+            spec,
+            searched,
+        )
         seen.add((paper, name))
     assert seen == {(paper, name) for paper in PAPERS for name in get_paper(paper).grids("")}
 
@@ -101,18 +120,23 @@ def test_every_point_of_the_papers_grids_is_a_method() -> None:
 # Searches
 
 
-def test_the_choice_is_by_noisy_validation_with_one_seed_and_the_report_by_test_with_all(tmp_path: Path) -> None:
+def test_the_choice_is_by_noisy_validation_with_one_seed_and_the_report_by_test_with_all(
+    tmp_path: Path,
+) -> None:
     found = search(GRID, tmp_path, seeds=3)
     results = read_results(tmp_path)
     points = {f"gce:q={q}": replace(GRID, method=f"gce:q={q}") for q in (0.1, 0.9)}
-    scores = {method: results[run.key]["last"]["validation_accuracy"] for method, run in points.items()}
+    scores = {
+        method: results[run.key]["last"]["validation_accuracy"] for method, run in points.items()
+    }
     assert found.validation == scores and scores[found.method] == max(scores.values())
     runs = [replace(points[found.method], seed=seed) for seed in (3, 4, 5)]
     assert found.results == [results[run.key] for run in runs]
     accuracies = [results[run.key]["last"]["test_accuracy"] for run in runs]
     assert found.accuracies == accuracies and (found.failed, found.measured_on) == (0, "test")
     assert (found.mean, found.std) == (fmean(accuracies), stdev(accuracies))
-    assert len(results) == 4  # two points, and two seeds more of one: the chosen run is the first seed's
+    # two points, and two seeds more of one: the chosen run is the first seed's
+    assert len(results) == 4
     assert search(GRID, tmp_path, seeds=3, fit=fails) == found
 
 
@@ -133,7 +157,9 @@ def test_the_test_rows_have_no_say(tmp_path: Path) -> None:
 def test_the_first_of_equals_is_chosen(tmp_path: Path) -> None:
     for order in ("[0.1,0.9]", "[0.9,0.1]"):
         grid = replace(GRID, method=f"gce:q={order}")
-        for path in map(tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))):
+        for path in map(
+            tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))
+        ):
             last = {"validation_accuracy": 0.5, "test_accuracy": 0.5}
             about: Any = {
                 "key": path.stem,
@@ -165,8 +191,22 @@ def test_without_test_rows_the_noisy_ones_are_reported(tmp_path: Path) -> None:
     runs = [replace(grid, method=found.method, seed=seed) for seed in (3, 4)]
     assert found.accuracies == [results[run.key]["last"]["validation_accuracy"] for run in runs]
     assert (found.failed, found.measured_on) == (0, "noisy validation")
-    command = ["bench", "search", grid.method, "--dataset", grid.dataset, "--seeds", "1", "--epochs", "1"]
-    shown = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "results")]).stdout.splitlines()[-1]
+    command = [
+        "bench",
+        "search",
+        grid.method,
+        "--dataset",
+        grid.dataset,
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+    ]
+    shown = (
+        CliRunner()
+        .invoke(app, [*command, "--results", str(tmp_path / "results")])
+        .stdout.splitlines()[-1]
+    )
     assert re.fullmatch(r"gce:q=0\.\d: noisy validation [01]\.\d{4}, 1 seed", shown)
 
 
@@ -178,7 +218,9 @@ def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
             if job.method == "gce:q=0.1":
                 finished(number, ValueError("Too wild."))
             else:
-                fit_many([job], finished=lambda _, outcome, n=number: finished(n, outcome), **options)
+                fit_many(
+                    [job], finished=lambda _, outcome, n=number: finished(n, outcome), **options
+                )
 
     found = search(GRID, tmp_path, seeds=1, fit=fit)
     assert found.validation["gce:q=0.1"] is None and found.method == "gce:q=0.9"
@@ -189,7 +231,10 @@ def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
         shown = CliRunner().invoke(app, ["bench", "search", GRID.method]).stdout.splitlines()
     assert shown[2].split("  ")[-1] == "failed: ValueError: Too wild."
     assert shown[-1].endswith(", 1 run failed (Diverged: Wilder.)")
-    with pytest.raises(ValueError, match=r"Expected a point of 'gce:q=\[0.1\]' that trains, got ValueError: Too wild"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a point of 'gce:q=\[0.1\]' that trains, got ValueError: Too wild",
+    ):
         search(replace(GRID, method="gce:q=[0.1]"), tmp_path, fit=fails)
 
 
@@ -210,45 +255,79 @@ def test_refusals_before_anything_trains(
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    command = ["bench", "search", "gce:q=[0.1,0.9]", "--noise", "symmetric:rate=0.4", "--epochs", "2", "--seeds", "2"]
+    command = [
+        "bench",
+        "search",
+        "gce:q=[0.1,0.9]",
+        "--noise",
+        "symmetric:rate=0.4",
+        "--epochs",
+        "2",
+        "--seeds",
+        "2",
+    ]
     command += ["--model", "mlp:hidden=[8]", "--results", str(tmp_path)]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
     (again,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     head, first, second, last = ran.stdout.splitlines()
-    assert head.split("  ")[0] == "method" and first.startswith(again["method"]) and second.startswith("gce:q=")
-    expected = f"{again['method']}: test {fmean(again['accuracies']):.4f} ± {stdev(again['accuracies']):.4f}"
+    assert (
+        head.split("  ")[0] == "method"
+        and first.startswith(again["method"])
+        and second.startswith("gce:q=")
+    )
+    expected = (
+        f"{again['method']}: test {fmean(again['accuracies']):.4f} ±"
+        f" {stdev(again['accuracies']):.4f}"
+    )
     assert last == f"{expected} (standard deviation), 2 seeds" and not math.isnan(again["mean"])
     path = tmp_path / f"{replace(GRID, method='gce:q=0.1', seed=0).key}.json"
     result = json.loads(path.read_text())
     del result["checksum"]
-    path.write_text(json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}))
+    path.write_text(
+        json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None})
+    )
     assert "failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     assert CliRunner().invoke(app, [*command, "--retry-failed"]).stdout == ran.stdout
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
     assert refused.exit_code == 2 and "Expected --validation above 0" in refused.stderr
 
 
-def test_searches_on_several_sets_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [replace(GRID, method="gce:q=[0.9]"), replace(GRID, method="gce:q=[0.9]", noise="symmetric:rate=0.2")]
+def test_searches_on_several_sets_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [
+        replace(GRID, method="gce:q=[0.9]"),
+        replace(GRID, method="gce:q=[0.9]", noise="symmetric:rate=0.2"),
+    ]
     monkeypatch.setattr("noiseproof.bench.search.table_grids", lambda table: others)
-    ran = CliRunner().invoke(app, ["bench", "search", "ln-table1", "--seeds", "1", "--results", str(tmp_path)])
+    ran = CliRunner().invoke(
+        app, ["bench", "search", "ln-table1", "--seeds", "1", "--results", str(tmp_path)]
+    )
     assert [line for line in ran.stdout.splitlines() if line.startswith("digits")] == [
-        "digits, symmetric:rate=0.4:", "digits, symmetric:rate=0.2:",
-    ]  # fmt: skip
+        "digits, symmetric:rate=0.4:",
+        "digits, symmetric:rate=0.2:",
+    ]
 
 
-def test_several_grids_are_searched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_grids_are_searched_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     monkeypatch.setattr(
-        "noiseproof.bench.search.run_all", lambda runs, *a, **o: (calls.append(len(runs)), run_all(runs, *a, **o))[1]
+        "noiseproof.bench.search.run_all",
+        lambda runs, *a, **o: (calls.append(len(runs)), run_all(runs, *a, **o))[1],
     )
     grids = [GRID, replace(GRID, method="ls:alpha=[0.1,0.3,0.5]")]
     many = search_all(grids, tmp_path / "both", seeds=2)
     assert calls == [5, 4] and [found.method.partition(":")[0] for found in many] == ["gce", "ls"]
     for found, grid in zip(many, grids, strict=True):
         alone = search(grid, tmp_path / "alone", seeds=2)
-        assert (found.method, found.validation, found.accuracies) == (alone.method, alone.validation, alone.accuracies)
+        assert (found.method, found.validation, found.accuracies) == (
+            alone.method,
+            alone.validation,
+            alone.accuracies,
+        )
 
 
 def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,14 +344,31 @@ def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_command_line_s_options_are_the_search_s(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("noiseproof.bench.search.search_all", lambda runs, *a, **o: asked.append((runs, o)) or [])
-    command = ["bench", "search", "gce:q=[0.5]", "--dataset", "mnist", "--noise", "symmetric:rate=0.4", "--json"]
-    for more in ([], ["--protocol", "ln", "--epochs", "7", "--full", "--seeds", "3", "--precision", "bf16"]):
+    monkeypatch.setattr(
+        "noiseproof.bench.search.search_all", lambda runs, *a, **o: asked.append((runs, o)) or []
+    )
+    command = [
+        "bench",
+        "search",
+        "gce:q=[0.5]",
+        "--dataset",
+        "mnist",
+        "--noise",
+        "symmetric:rate=0.4",
+        "--json",
+    ]
+    for more in (
+        [],
+        ["--protocol", "ln", "--epochs", "7", "--full", "--seeds", "3", "--precision", "bf16"],
+    ):
         assert CliRunner().invoke(app, [*command, *more]).exit_code == 0
     ((plain,), few), ((papers,), many) = asked
     assert plain == Experiment("mnist", "symmetric:rate=0.4", "gce:q=[0.5]", validation=0.1)
     settings = replace(protocol("ln", "mnist"), epochs=7)
-    assert papers == replace(plain, settings=settings, paper="ln", precision="bf16") and settings.model == "lenet5"
+    assert (
+        papers == replace(plain, settings=settings, paper="ln", precision="bf16")
+        and settings.model == "lenet5"
+    )
     assert (few["full"], few["seeds"], many["full"], many["seeds"]) == (False, 5, True, 3)
 
 
@@ -284,29 +380,67 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
         return []
 
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
-    command = ["bench", "search", "ln-table1", "--only", "mnist", "--only", "symmetric 40 %", "--precision", "bf16"]
+    command = [
+        "bench",
+        "search",
+        "ln-table1",
+        "--only",
+        "mnist",
+        "--only",
+        "symmetric 40 %",
+        "--precision",
+        "bf16",
+    ]
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
     column = load_table("ln-table1").only("mnist", "symmetric 40 %")
-    by_method = {run.method.partition("@")[0]: replace(run, precision="bf16") for run in column.experiments([0])}
+    by_method = {
+        run.method.partition("@")[0]: replace(run, precision="bf16")
+        for run in column.experiments([0])
+    }
     assert {grid.method.partition(":")[0] for grid in asked} == set(get_paper("ln").grids(""))
     for grid in asked:  # the first 50 000 rows of MNIST, for one
         name = grid.method.partition(":")[0]
-        assert grid == replace(by_method[name], method=get_paper("ln").grids("mnist")[name]) and grid.rows == 50_000
+        assert (
+            grid == replace(by_method[name], method=get_paper("ln").grids("mnist")[name])
+            and grid.rows == 50_000
+        )
     asked.clear()
-    command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--epochs", "7", "--full"]
+    command = [
+        "bench",
+        "search",
+        "sln-table1",
+        "--only",
+        "symmetric",
+        "--validation",
+        "0.2",
+        "--epochs",
+        "7",
+        "--full",
+    ]
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
-    assert {(grid.validation, grid.rows, grid.settings.epochs) for grid in asked} == {(0.2, None, 7)}
+    assert {(grid.validation, grid.rows, grid.settings.epochs) for grid in asked} == {
+        (0.2, None, 7)
+    }
     assert {grid.settings.model for grid in asked} == {"wrn-28-2-sln"}
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("ln-table1", "--only", "CE"), "Expected cells of ln-table1 whose parameters the paper searched, got none."),
-        (("gce:q=[0.5]", "--only", "CE"), "Expected a table of `noiseproof bench table` for --only, got gce:q=[0.5]."),
+        (
+            ("ln-table1", "--only", "CE"),
+            "Expected cells of ln-table1 whose parameters the paper searched, got none.",
+        ),
+        (
+            ("gce:q=[0.5]", "--only", "CE"),
+            "Expected a table of `noiseproof bench table` for --only, got gce:q=[0.5].",
+        ),
         (
             ("ln-table1", "--noise", "none", "--protocol", "ln"),
-            "Expected no --noise or --protocol, since a table's cells have their own. Leave it out.",
+            (
+                "Expected no --noise or --protocol, since a table's cells have their own. Leave it"
+                " out."
+            ),
         ),
     ],
 )
@@ -318,7 +452,11 @@ def test_a_table_with_nothing_to_search_is_refused(words: tuple[str, ...], messa
 # Optuna's choice
 
 optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
-OPEN = replace(GRID, method="gce:q=0.05..0.95 & momentum:alpha=[0.5,0.9]", settings=replace(SHORT, checkpoint_steps=1))
+OPEN = replace(
+    GRID,
+    method="gce:q=0.05..0.95 & momentum:alpha=[0.5,0.9]",
+    settings=replace(SHORT, checkpoint_steps=1),
+)
 
 
 @pytest.mark.parametrize(
@@ -339,16 +477,33 @@ def test_ranges_are_read(spec: str, free: list[Any]) -> None:
 @pytest.mark.parametrize(
     "grid, options, message",
     [
-        (OPEN, {}, "Expected lists of values in a grid, got the range 0.05..0.95. Give a number of `trials`"),
+        (
+            OPEN,
+            {},
+            (
+                "Expected lists of values in a grid, got the range 0.05..0.95. Give a number of"
+                " `trials`"
+            ),
+        ),
         (OPEN, {"trials": 0}, "Expected `trials` to be an integer of at least 1, got 0"),
-        (OPEN, {"trials": 2, "engine": "processes"}, "Expected the engine local beside `trials`, got 'processes'"),
-        (replace(GRID, method="gce:q=0.9..0.1"), {"trials": 2}, "Expected a range from low to high, got '0.9..0.1'"),
+        (
+            OPEN,
+            {"trials": 2, "engine": "processes"},
+            "Expected the engine local beside `trials`, got 'processes'",
+        ),
+        (
+            replace(GRID, method="gce:q=0.9..0.1"),
+            {"trials": 2},
+            "Expected a range from low to high, got '0.9..0.1'",
+        ),
         (replace(GRID, method="sln:sigma=log 0..1"), {"trials": 2}, "from low to high above 0"),
         (replace(GRID, method="gce:q=0.5..1.5"), {"trials": 2}, "Expected `q` in"),
         (replace(GRID, method="gce"), {"trials": 2}, "Expected a list or a range in 'gce'"),
     ],
 )
-def test_refusals_of_ranges(grid: Experiment, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_refusals_of_ranges(
+    grid: Experiment, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError) as refused:
         search(grid, tmp_path, fit=fails, **options)
     assert message in str(refused.value)
@@ -356,7 +511,8 @@ def test_refusals_of_ranges(grid: Experiment, options: dict[str, Any], message: 
 
 @optuna
 @pytest.mark.parametrize(
-    "choices", [Range(0.0, 1.0), Range(1e-4, 1.0, log=True), Range(1, 9), Range(1, 10_000, log=True)]
+    "choices",
+    [Range(0.0, 1.0), Range(1e-4, 1.0, log=True), Range(1, 9), Range(1, 10_000, log=True)],
 )
 def test_points_are_drawn_from_the_whole_range(choices: Range) -> None:
     import optuna
@@ -367,7 +523,8 @@ def test_points_are_drawn_from_the_whole_range(choices: Range) -> None:
     low, high = scale([choices.low, choices.high])
     shares = (scale(drawn) - low) / (high - low)
     assert (shares >= 0).all() and (shares <= 1).all()
-    assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.13)  # whole numbers are coarse
+    # whole numbers are coarse
+    assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.13)
     assert {isinstance(one, int) for one in drawn} == {isinstance(choices.low, int)}
 
 
@@ -383,14 +540,22 @@ def test_rounded_points_stay_within_the_range() -> None:
 @optuna
 def test_trials_are_runs_like_others_and_are_made_once(tmp_path: Path) -> None:
     told: list[Any] = []
-    found = search(OPEN, tmp_path, seeds=2, trials=4, progress=lambda run, result, *n: told.append((run.method, *n)))
+    found = search(
+        OPEN,
+        tmp_path,
+        seeds=2,
+        trials=4,
+        progress=lambda run, result, *n: told.append((run.method, *n)),
+    )
     results = read_results(tmp_path)
     assert len(found.validation) + len(found.pruned) == 4
     for method, accuracy in found.validation.items():
         assert results[replace(OPEN, method=method).key]["last"]["validation_accuracy"] == accuracy
         q, alpha = (parse_call(part.strip())[1] for part in method.split("&"))
         assert 0.05 <= q["q"] <= 0.95 and alpha["alpha"] in (0.5, 0.9)
-    assert found.validation[found.method] == max(v for v in found.validation.values() if v is not None)
+    assert found.validation[found.method] == max(
+        v for v in found.validation.values() if v is not None
+    )
     assert [one[1:] for one in told[:4]] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert search(OPEN, tmp_path, seeds=2, trials=4, fit=fails) == found
     more = search(OPEN, tmp_path, seeds=1, trials=6)
@@ -399,7 +564,9 @@ def test_trials_are_runs_like_others_and_are_made_once(tmp_path: Path) -> None:
 
 @optuna
 def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
-    """Made-up accuracies, which rise to q: the later trials of small q are not trained to their end."""
+    """Made-up accuracies, which rise to q: the later trials of small q are not trained to their
+    end.
+    """
     epochs = 6
     grid = replace(GRID, method="gce:q=0.05..0.95", settings=replace(SHORT, epochs=epochs))
     real = train(grid.make_task(), "ce", replace(SHORT, epochs=1))
@@ -425,15 +592,19 @@ def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
     scores = {parse_call(method)[1]["q"]: accuracy for method, accuracy in found.validation.items()}
     assert all(accuracy == pytest.approx(q) for q, accuracy in scores.items())
     assert parse_call(found.method)[1]["q"] == max(scores) > 0.85
-    assert fmean(list(ended)[10:25]) > 0.7  # TPE looks where it is best; at random it would be 0.5, give or take 0.07
+    # TPE looks where it is best; at random it would be 0.5, give or take 0.07
+    assert fmean(list(ended)[10:25]) > 0.7
     given_up = {parse_call(method)[1]["q"] for method in found.pruned}
-    assert {ended[q] for q in given_up} == {epochs // 3 + 1}  # at once when a third of the epochs is over
+    # at once when a third of the epochs is over
+    assert {ended[q] for q in given_up} == {epochs // 3 + 1}
     assert max(given_up) < max(scores) and len(read_results(tmp_path)) == 25 - len(found.pruned)
 
 
 @optuna
 def test_what_another_driver_gave_up_is_no_failure(tmp_path: Path) -> None:
-    """Two drivers: the second waits for the trial of the first, which gives it up; so does the second."""
+    """Two drivers: the second waits for the trial of the first, which gives it up; so does the
+    second.
+    """
     import optuna
 
     study = optuna.create_study(direction="maximize")
@@ -462,9 +633,12 @@ def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) ->
 
     def unfinished() -> list[str]:
         begun = {path.parents[1].name for path in folder.glob("runs/*/checkpoints/*.safetensors")}
-        return sorted(begun - set(read_results(folder)))  # a result is written before its checkpoints are dropped
+        # a result is written before its checkpoints are dropped
+        return sorted(begun - set(read_results(folder)))
 
-    process = subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(slow.as_dict()), str(folder)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, json.dumps(slow.as_dict()), str(folder)]
+    )
     try:
         while process.poll() is None and not (len(read_results(folder)) == 2 and unfinished()):
             time.sleep(0.005)

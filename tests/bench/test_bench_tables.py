@@ -1,4 +1,6 @@
-"""The papers' tables: cells against numbers typed again from the papers, specs that parse, z by hand, what is shown."""
+"""The papers' tables: cells against numbers typed again from the papers, specs that parse, z by
+hand, what is shown.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,21 @@ from noiseproof.train import Settings, Task, get_method
 from noiseproof.train.protocols import protocol
 
 ROOT = Path(__file__).parents[2]
-CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100, "clothing1m": 14, "webvision": 1000}
+CLASSES = {
+    "mnist": 10,
+    "fashion-mnist": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "clothing1m": 14,
+    "webvision": 1000,
+}
 CELLS = [(id, cell) for id in list_tables() for cell in load_table(id).cells]
 
 
 def cell(id: str, block: str, row: str, column: str) -> Cell:
-    (found,) = (c for c in load_table(id).cells if (c.block, c.row, c.column) == (block, row, column))
+    (found,) = (
+        c for c in load_table(id).cells if (c.block, c.row, c.column) == (block, row, column)
+    )
     return found
 
 
@@ -169,10 +180,14 @@ def test_every_table_is_looked_at() -> None:
 
 
 def test_sums_of_whole_columns() -> None:
-    """A row that slipped shows in a sum over the column, which was added up from the paper by hand."""
+    """A row that slipped shows in a sum over the column, which was added up from the paper by
+    hand.
+    """
 
     def column(id: str, block: str, name: str) -> float:
-        found = [c.published.mean for c in load_table(id).cells if (c.block, c.column) == (block, name)]
+        found = [
+            c.published.mean for c in load_table(id).cells if (c.block, c.column) == (block, name)
+        ]
         return round(sum(found), 2)
 
     assert column("ln-table1", "MNIST", "symmetric 40 %") == 706.37
@@ -183,12 +198,30 @@ def test_sums_of_whole_columns() -> None:
 
 
 SIZES = {
-    "ln-table1": 189, "ln-table2": 63, "ln-table3": 10, "ln-table4": 5, "sln-table1": 40, "sln-table2": 32,
-    "sln-table3": 27, "sln-table4": 24, "bias-table2": 138, "bias-table3": 22, "bias-table-a2": 126,
-    "bias-table-a3": 80, "nal-table2": 29, "curriculum-table2": 56, "curriculum-table3": 46, "curriculum-table4": 12,
-    "curriculum-table5": 66, "curriculum-table10": 50, "curriculum-table11": 50,
-    "sop-cifar-n": 6, "sop-plus-cifar-n": 6, "pes-cifar-n": 6, "promix-cifar-n": 4,
-}  # fmt: skip
+    "ln-table1": 189,
+    "ln-table2": 63,
+    "ln-table3": 10,
+    "ln-table4": 5,
+    "sln-table1": 40,
+    "sln-table2": 32,
+    "sln-table3": 27,
+    "sln-table4": 24,
+    "bias-table2": 138,
+    "bias-table3": 22,
+    "bias-table-a2": 126,
+    "bias-table-a3": 80,
+    "nal-table2": 29,
+    "curriculum-table2": 56,
+    "curriculum-table3": 46,
+    "curriculum-table4": 12,
+    "curriculum-table5": 66,
+    "curriculum-table10": 50,
+    "curriculum-table11": 50,
+    "sop-cifar-n": 6,
+    "sop-plus-cifar-n": 6,
+    "pes-cifar-n": 6,
+    "promix-cifar-n": 4,
+}
 
 
 def test_tables_are_whole_and_their_ids_and_cells_are_unique() -> None:
@@ -229,9 +262,15 @@ def test_tables_name_their_statistic(id: str, statistic: str, runs: int) -> None
 
 
 def small_task(dataset: str, noise: str, classes: int = 0) -> Task:
-    """A task of that name, with as many classes as it has; nothing else of it matters to a method."""
+    """A task of that name, with as many classes as it has; nothing else of it matters to a
+    method.
+    """
     y = torch.arange(classes or CLASSES[dataset])
-    return Task(NoisyData(torch.zeros(len(y), 2), y, tuple(map(str, y)), y, clean=y), dataset=dataset, noise=noise)
+    return Task(
+        NoisyData(torch.zeros(len(y), 2), y, tuple(map(str, y)), y, clean=y),
+        dataset=dataset,
+        noise=noise,
+    )
 
 
 SPECS = sorted({(c.fields["dataset"], c.fields["noise"], c.fields["method"]) for _, c in CELLS})
@@ -245,7 +284,8 @@ def test_every_spec_parses() -> None:
         get_method(method, small_task(name, noise, params.get("classes", 0)), settings)
 
 
-LEARNING_RATES = (0.0005, 0.0008, 0.001, 0.003, 0.005, 0.008, 0.01, 0.03, 0.05)  # bias paper, appendix, Table 2
+# bias paper, appendix, Table 2
+LEARNING_RATES = (0.0005, 0.0008, 0.001, 0.003, 0.005, 0.008, 0.01, 0.03, 0.05)
 
 
 def test_noise_is_added_at_the_learning_rate_that_is_bold_without_it() -> None:
@@ -271,28 +311,35 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
             rate = re.fullmatch(r"sgd:lr=([\d.]+),momentum=0.95", made.settings.optimizer)
             assert rate and float(rate[1]) in LEARNING_RATES
             assert id == "bias-table-a3" or rate[1] == found.column
-            usual = Settings("mlp1024", 100, 32, made.settings.optimizer, "exponential:gamma=0.95")  # no weight decay
+            # no weight decay
+            usual = Settings("mlp1024", 100, 32, made.settings.optimizer, "exponential:gamma=0.95")
             assert (made.paper, made.settings, made.seed_of_noise) == ("bias-mlp1024", usual, 0)
             continue
         whose = {"sop-plus-cifar-n": "sop+", "pes-cifar-n": "pes-semi"}.get(id, table.paper)
         assert (made.paper, made.seed) == ("zhou2021" if theirs else whose, 2)
-        assert made.measures == {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}.get(
-            found.metric, ""
-        )
-        assert made.seed_of_noise == (2 if table.paper == "ln" else 0)  # The LN paper's seed changes the noise too
+        assert made.measures == {
+            "snr": "sample-weights",
+            "α_t": "sample-weights",
+            "annotator_nll": "annotators",
+        }.get(found.metric, "")
+        # The LN paper's seed changes the noise too
+        assert made.seed_of_noise == (2 if table.paper == "ln" else 0)
         assert made.validation == (0.1 if table.paper == "ln" else 0.0)
         assert made.rows == (50_000 if made.dataset == "mnist" else None)
         clip = 5.0 if theirs else 0.0 if table.paper == "ln" else None  # 0: `ln` clips by default
         usual = replace(protocol(whose, made.dataset.partition(":")[0]), clip=clip)
         assert made.settings == usual or (id, found.block) == ("curriculum-table2", "CIFAR-10")
     (learning_rate,) = {
-        c.experiment(0).settings.optimizer for c in load_table("curriculum-table2").only("cifar10", "train,test").cells
+        c.experiment(0).settings.optimizer
+        for c in load_table("curriculum-table2").only("cifar10", "train,test").cells
     }
     assert learning_rate.startswith("sgd:lr=0.1,")
 
 
 def test_what_cannot_run_is_what_other_code_ran() -> None:
-    cannot = {id: [found for of, found in CELLS if of == id and found.unavailable] for id in list_tables()}
+    cannot = {
+        id: [found for of, found in CELLS if of == id and found.unavailable] for id in list_tables()
+    }
     assert {id for id, cells in cannot.items() if cells} == {"sln-table3", "nal-table2"}
     assert {found.row for found in cannot["sln-table3"]} == {"DivideMix"}
     nal = {(found.row, found.column) for found in cannot["nal-table2"]}
@@ -303,8 +350,12 @@ def test_what_cannot_run_is_what_other_code_ran() -> None:
 
 
 def test_webvision_has_the_classes_of_its_table() -> None:
-    """The bias paper trains on all 1000 classes, the curriculum paper on the first 50, 200 and 400."""
-    assert {c.fields["dataset"] for c in load_table("bias-table3").cells} == {"webvision:classes=1000"}
+    """The bias paper trains on all 1000 classes, the curriculum paper on the first 50, 200 and
+    400.
+    """
+    assert {c.fields["dataset"] for c in load_table("bias-table3").cells} == {
+        "webvision:classes=1000"
+    }
     for found in load_table("curriculum-table4").cells:
         assert found.fields["dataset"] == f"webvision:classes={found.column.split()[0]}"
     assert len(load_table("bias-table3").only("webvision").cells) == 22
@@ -316,15 +367,18 @@ def test_epochs_are_overridden() -> None:
     assert {run.settings.epochs for run in runs} == {7} and len(runs) == 2  # the clean one, too
     assert load_table("bias-table-a2").with_epochs(None).cells == load_table("bias-table-a2").cells
     usual, short = load_table("bias-table-a2"), load_table("bias-table-a2").with_epochs(7)
-    assert {usual.cells[0].experiment(0).key, short.cells[0].experiment(0).key} != {usual.cells[0].experiment(0).key}
+    assert {usual.cells[0].experiment(0).key, short.cells[0].experiment(0).key} != {
+        usual.cells[0].experiment(0).key
+    }
 
 
 def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> None:
     table = load_table("curriculum-table5").only("MAE", "symmetric 0.4 diff,symmetric 0.4 snr")
     runs = table.experiments([0])
     assert [(run.noise, run.measures) for run in runs] == [
-        ("symmetric:rate=0.4,count=equal", "sample-weights"), ("none", ""),
-    ]  # fmt: skip
+        ("symmetric:rate=0.4,count=equal", "sample-weights"),
+        ("none", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -336,16 +390,27 @@ def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> 
         (("ln-table2", "", "NAN", "worst"), "ce × noise-f:sigma=0.75"),
         (("ln-table1", "MNIST", "NAN", "symmetric 60 %"), "ce × noise-f:sigma=1.0"),
         (("ln-table2", "", "GCE", "CIFAR-100N"), "gce:q=0.5"),
-        (("sop-cifar-n", "", "SOP", "worst"), "sop:floor=0.0001 × sparse-noise:lr_u=10.0,lr_v=10.0,std=1e-08"),
-        (("sop-cifar-n", "", "SOP", "CIFAR-100N"), "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08"),
+        (
+            ("sop-cifar-n", "", "SOP", "worst"),
+            "sop:floor=0.0001 × sparse-noise:lr_u=10.0,lr_v=10.0,std=1e-08",
+        ),
+        (
+            ("sop-cifar-n", "", "SOP", "CIFAR-100N"),
+            "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08",
+        ),
         (
             ("sop-plus-cifar-n", "", "SOP+", "CIFAR-100N"),
-            "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08 × consistency:lambda_c=0.9,lambda_b=0.1",
+            (
+                "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08 ×"
+                " consistency:lambda_c=0.9,lambda_b=0.1"
+            ),
         ),
         (
             ("pes-cifar-n", "", "PES (semi)", "CIFAR-100N"),
-            "ce × progressive-mixmatch:start=35,block_epochs=0,head_epochs=5,lr=0.0001,released=true,balance=true,"
-            "lambda_u=75.0,ramp=16.0,alpha=4.0,late_alpha=0.75,temperature=0.5",
+            (
+                "ce × progressive-mixmatch:start=35,block_epochs=0,head_epochs=5,lr=0.0001,released=true,balance=true,"
+                "lambda_u=75.0,ramp=16.0,alpha=4.0,late_alpha=0.75,temperature=0.5"
+            ),
         ),
         (("sln-table1", "", "SLN", "symmetric"), "ce × sln:sigma=1.0"),
         (("sln-table1", "", "SLN", "open-set"), "ce × sln:sigma=0.5"),
@@ -354,31 +419,41 @@ def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> 
         (("sln-table2", "", "SLN-MO", "dependent"), "ce × sln:sigma=0.1"),
         (("sln-table2", "", "GCE", "symmetric"), "gce:q=0.7 × prune:start=150"),
         (("sln-table4", "", "Co-Teaching", "asymmetric"), "ce × co-teaching:forget=0.4"),
-        (("bias-table2", "CIFAR-10", "MAE* ε=0.5", "40 %"), "remargin:loss=(mae:scale=2.0),shift=0.5"),
-        (("bias-table2", "CIFAR-100", "MAE* ε=1.5", "40 %"), "remargin:loss=(mae:scale=2.0),shift=1.5"),
+        (
+            ("bias-table2", "CIFAR-10", "MAE* ε=0.5", "40 %"),
+            "remargin:loss=(mae:scale=2.0),shift=0.5",
+        ),
+        (
+            ("bias-table2", "CIFAR-100", "MAE* ε=1.5", "40 %"),
+            "remargin:loss=(mae:scale=2.0),shift=1.5",
+        ),
         (("bias-table2", "CIFAR-100", "AGCE", "0 %"), "agce:a=1e-05,q=0.5"),
         (("curriculum-table2", "CIFAR-10", "GCE", "test"), "unit:loss=(gce:q=0.3)"),
         (("curriculum-table5", "", "GCE", "human 0.4 diff"), "unit:loss=(gce:q=0.4)"),
         (("curriculum-table3", "Zhou et al. (2021)", "GCE ‡", "clean"), "gce:q=0.7"),
     ],
 )
-def test_rows_have_the_papers_hyperparameters(where: tuple[str, str, str, str], method: str) -> None:
+def test_rows_have_the_papers_hyperparameters(
+    where: tuple[str, str, str, str], method: str
+) -> None:
     made = cell(*where).experiment(0)
     built = str(get_method(made.method, small_task(made.dataset, made.noise), made.settings))
-    assert built.startswith(method) or all(part in built for part in re.split(r"[:,]", method)), built
+    assert built.startswith(method) or all(part in built for part in re.split(r"[:,]", method)), (
+        built
+    )
 
 
 @pytest.mark.parametrize(
     ("where", "kept", "wrong"),
     [
-        # The true class is drawn as well in the LN paper and the bias paper: 40 % of ten classes is 36 %; not so in the
-        # curriculum paper.
+        # The true class is drawn as well in the LN paper and the bias paper: 40 % of ten classes is
+        # 36 %; not so in the curriculum paper.
         (("ln-table1", "CIFAR-10", "CE", "symmetric 40 %"), 0.64, (0, 1, 0.04)),
         (("ln-table1", "MNIST", "CE", "symmetric 40 %"), 0.64, (0, 1, 0.04)),
         (("bias-table2", "CIFAR-10", "CE", "40 %"), 0.64, (0, 1, 0.04)),
         (("curriculum-table5", "", "CE", "symmetric 0.4 diff"), 0.6, (0, 1, 0.4 / 9)),
-        # The LN paper has truck → automobile in its code; its CIFAR-100 goes to the next of all, the curriculum paper's
-        # to the next of five.
+        # The LN paper has truck → automobile in its code; its CIFAR-100 goes to the next of all,
+        # the curriculum paper's to the next of five.
         (("ln-table1", "CIFAR-10", "CE", "asymmetric 40 %"), 1.0, (9, 1, 0.4)),
         (("ln-table1", "MNIST", "CE", "asymmetric 30 %"), 1.0, (7, 1, 0.3)),
         (("ln-table1", "CIFAR-100", "CE", "asymmetric 40 %"), 0.6, (4, 5, 0.4)),
@@ -406,7 +481,8 @@ def test_a_table_needs_each_run_once() -> None:
     mnist = load_table("ln-table1").only("mnist")
     assert len(mnist.experiments()) == 9 * 7 * 5 == len({made.key for made in mnist.experiments()})
     assert len(load_table("ln-table1").only("mnist", "LN").experiments(range(2))) == 14
-    both = load_table("curriculum-table2").only("CIFAR-100", "CE")  # accuracy in training and at test are of one run
+    # accuracy in training and at test are of one run
+    both = load_table("curriculum-table2").only("CIFAR-100", "CE")
     assert (len(both.cells), len(both.experiments())) == (3, 3)
 
 
@@ -418,7 +494,9 @@ def test_selection() -> None:
         load_table("ln-table1").only("mist")
     with pytest.raises(ValueError, match="Unknown table 'ln-tabel1'. Did you mean 'ln-table1'"):
         load_table("ln-tabel1")
-    with pytest.raises(ValueError, match="Expected cells of ln-table1 that match LN and GCE, got none."):
+    with pytest.raises(
+        ValueError, match="Expected cells of ln-table1 that match LN and GCE, got none."
+    ):
         load_table("ln-table1").only("LN", "GCE")
 
 
@@ -445,7 +523,9 @@ def test_cells_that_are_none(text: str) -> None:
 MADE = {"dataset": "mnist", "settings": {}}
 
 
-def results(table: PaperTable, *accuracies: float | None, seconds: float = 120.0) -> dict[str, Mapping[str, Any]]:
+def results(
+    table: PaperTable, *accuracies: float | None, seconds: float = 120.0
+) -> dict[str, Mapping[str, Any]]:
     """A result of each seed of a table of one experiment; None is a run that failed."""
     found: dict[str, Mapping[str, Any]] = {}
     for seed, accuracy in enumerate(accuracies):
@@ -463,7 +543,8 @@ def shown(compared: Sequence[CellComparison]) -> tuple[tuple[str, ...], list[tup
 
 
 def test_z_by_hand_from_a_standard_deviation() -> None:
-    table = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")  # 70.67 ± 1.30 of five runs
+    # 70.67 ± 1.30 of five runs
+    table = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")
     (one,) = compare_cells(table, results(table, 0.70, 0.72, 0.74, seconds=90))
     assert (one.mean, one.spread) == (pytest.approx(72.0), pytest.approx(2.0))
     assert one.z == pytest.approx((72.0 - 70.67) / math.sqrt(2.0**2 / 3 + 1.30**2 / 5))  # 1.0287…
@@ -489,7 +570,8 @@ def test_one_seed_is_judged_by_the_published_deviation() -> None:
     columns, (row,) = shown([one])
     assert row[columns.index("yours")] == "99.00"
     assert row[columns.index("your z")] == f"{z:+.2f}"
-    of_means = Published.parse("50.0±1.0")  # an error of the mean of four runs: one run deviates by 2
+    # an error of the mean of four runs: one run deviates by 2
+    of_means = Published.parse("50.0±1.0")
     assert z_score([53.0], of_means, "sem", 4) == pytest.approx(3 / math.sqrt(2.0**2 + 1.0**2))
     assert z_score([53.0], Published.parse("50.0"), "std", 4) is None
 
@@ -512,9 +594,13 @@ def test_results_are_found_in_any_precision() -> None:
     difference = load_table("curriculum-table5").only("MAE", "symmetric 0.4 diff")
     (cell,) = difference.cells
     assert cell.minus is not None
-    mixed = [replace(cell.experiment(0), precision="bf16"), replace(cell.minus.experiment(0), precision="32")]
+    mixed = [
+        replace(cell.experiment(0), precision="bf16"),
+        replace(cell.minus.experiment(0), precision="32"),
+    ]
     done = {"status": "done", "last": {"test_accuracy": 0.5}, "seconds": 1.0}
-    assert compare_cells(difference, {run.key: done for run in mixed})[0].mean is None  # never one less another
+    # never one less another
+    assert compare_cells(difference, {run.key: done for run in mixed})[0].mean is None
 
 
 def test_best_of_five_and_a_difference_of_bests() -> None:
@@ -528,15 +614,22 @@ def test_best_of_five_and_a_difference_of_bests() -> None:
     of_clean, of_noisy = compare_cells(table, found)
     assert (of_clean.mean, of_noisy.mean) == (pytest.approx(89.0), pytest.approx(-5.0))
     assert (of_clean.spread, of_clean.z, of_noisy.spread, of_noisy.z) == (None,) * 4
-    (alone,) = compare_cells(table.only("symmetric 0.4 diff"), found)  # the clean column need not be shown
+    # the clean column need not be shown
+    (alone,) = compare_cells(table.only("symmetric 0.4 diff"), found)
     assert alone.mean == pytest.approx(-5.0)
     (without,) = compare_cells(
         table.only("symmetric 0.4 diff"), {noisy.experiment(0).key: found[noisy.experiment(0).key]}
     )
     assert without.mean is None
     fewer = {key: result for key, result in found.items() if key != clean.experiment(2).key}
-    fewer[clean.experiment(1).key] = {"status": "failed", "error": "Diverged: …", "last": None, "seconds": None}
-    (uneven,) = compare_cells(table.only("symmetric 0.4 diff"), fewer)  # the best of three less the best of one
+    fewer[clean.experiment(1).key] = {
+        "status": "failed",
+        "error": "Diverged: …",
+        "last": None,
+        "seconds": None,
+    }
+    # the best of three less the best of one
+    (uneven,) = compare_cells(table.only("symmetric 0.4 diff"), fewer)
     assert (uneven.mean, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
     columns, (row,) = shown([uneven])
     assert row[columns.index("your seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
@@ -566,7 +659,12 @@ def test_measured_quantities_in_the_units_of_their_tables() -> None:
     def one(id: str, *words: str) -> Any:
         table = load_table(id).only(*words)
         key = table.cells[0].experiment(0).key
-        found = {"status": "done", "last": {"test_accuracy": 0.5}, "seconds": 5400.0, "peak_memory": 3 * 2**30}
+        found = {
+            "status": "done",
+            "last": {"test_accuracy": 0.5},
+            "seconds": 5400.0,
+            "peak_memory": 3 * 2**30,
+        }
         found |= {"best_clean": {"test_accuracy": 0.25}, "oracle": {"test_accuracy": 0.75}}
         found |= {"measured": {"alpha": 0.5, "snr": 2.5, "annotator_nll": 1.25}}
         return compare_cells(table, {key: found})[0]
@@ -574,16 +672,21 @@ def test_measured_quantities_in_the_units_of_their_tables() -> None:
     assert one("sln-table1", "CE", "hours").mean == 1.5
     assert one("sln-table1", "CE", "hours").z is None  # of another machine
     assert one("nal-table2", "NAL", "GPU memory").mean == 3.0
-    assert one("nal-table2", "NAL", "accuracy").mean == 25.0  # of the epoch that is best on clean images
+    # of the epoch that is best on clean images
+    assert one("nal-table2", "NAL", "accuracy").mean == 25.0
     assert one("ln-table2", "CE", "Clothing1M").mean == 50.0  # of the last
-    assert one("sop-cifar-n", "worst").mean == one("pes-cifar-n", "worst").mean == 75.0  # of the best on test images
+    # of the best on test images
+    assert one("sop-cifar-n", "worst").mean == one("pes-cifar-n", "worst").mean == 75.0
     assert one("ln-table4", "CE").mean == 1.25
     assert one("curriculum-table5", "CE", "symmetric 0.4 snr").mean == 2.5
-    assert one("curriculum-table2", "CIFAR-100", "CE", "α_t").mean == pytest.approx(1e4 * 2 * 0.5 / 128)
+    assert one("curriculum-table2", "CIFAR-100", "CE", "α_t").mean == pytest.approx(
+        1e4 * 2 * 0.5 / 128
+    )
 
 
 def test_z_counts_the_paper_s_own_runs() -> None:
-    table = load_table("curriculum-table3").only("this paper", "MAE scale", "symmetric 0.4")  # 60.57 ± 1.04 of three
+    # 60.57 ± 1.04 of three
+    table = load_table("curriculum-table3").only("this paper", "MAE scale", "symmetric 0.4")
     (one,) = compare_cells(table, results(table, 0.60, 0.62))
     assert one.z == pytest.approx((61.0 - 60.57) / math.sqrt(2.0 / 2 + 1.04**2 / 3))
 
@@ -593,7 +696,9 @@ def test_no_spread_at_all() -> None:
     same = Published.parse("1.00±0.00")
     assert z_score([1.0, 1.0], same, "std", 3) == 0.0
     assert z_score([1.01, 1.01], same, "std", 3) == pytest.approx(0.01 / (0.01 / math.sqrt(12)))
-    assert z_score([0.5, 0.5], Published.parse("1±0"), "sem", 3) == pytest.approx(-0.5 * math.sqrt(12))
+    assert z_score([0.5, 0.5], Published.parse("1±0"), "sem", 3) == pytest.approx(
+        -0.5 * math.sqrt(12)
+    )
 
 
 def test_runs_that_failed_or_are_missing_or_cannot() -> None:
@@ -608,14 +713,18 @@ def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     assert rows[1][columns.index("rerun")] == "cannot run"
     none = compare_cells(table, {})
     said = notes(table, some, none)
-    counts = "2 cells: 0 rerun, 0 of them with the paper's 5 seeds; 0 of 0 within |z| ≤ 2; 1 cannot run."
+    counts = (
+        "2 cells: 0 rerun, 0 of them with the paper's 5 seeds; 0 of 0 within |z| ≤ 2; 1 cannot run."
+    )
     assert said[0] == f"{counts} You ran 1, precision 32."
     assert said[1] == "Cannot run (1): Clothing1M is not public."
-    assert said[2].startswith("± is the standard deviation, published over 5 runs, otherwise over the seeds;")
+    assert said[2].startswith(
+        "± is the standard deviation, published over 5 runs, otherwise over the seeds;"
+    )
     assert notes(table, none, none)[0] == f"{counts} You ran 0."
     unmeasured = results(table, 0.75)
     (key,) = unmeasured
-    (nothing, _) = compare_cells(table, {key: {**unmeasured[key], "last": {"test_accuracy": None}}})
+    nothing, _ = compare_cells(table, {key: {**unmeasured[key], "last": {"test_accuracy": None}}})
     assert nothing.mean is None
 
 
@@ -629,15 +738,29 @@ def small() -> tuple[PaperTable, list[CellComparison], list[CellComparison]]:
 
 def test_lines() -> None:
     columns, rows = lines(*small()[1:])
-    of_reruns, of_yours = ("rerun", "z", "seeds", "commit"), ("yours", "your z", "your seeds", "min a run")
+    of_reruns, of_yours = (
+        ("rerun", "z", "seeds", "commit"),
+        ("yours", "your z", "your seeds", "min a run"),
+    )
     assert columns == ("", "method", "setting", "published", *of_reruns, *of_yours)
     z = f"{(99.2 - 99.22) / math.sqrt(0.02 / 2 + 0.06**2 / 5):+.2f}"
     rerun = ("99.16 ± 0.12", "-1.25", "10/5", "499b5d0 +1")
-    assert rows[0] == ("MNIST", "GCE", "no noise", "99.22 ± 0.06", *rerun, "99.20 ± 0.14", z, "2/5", "1.5")
+    assert rows[0] == (
+        "MNIST",
+        "GCE",
+        "no noise",
+        "99.22 ± 0.06",
+        *rerun,
+        "99.20 ± 0.14",
+        z,
+        "2/5",
+        "1.5",
+    )
     assert rows[1][:4] == ("MNIST", "GCE", "symmetric 20 %", "98.85 ± 0.18")
     assert rows[1][-4:] == ("not run", "", "0/5", "")
     columns, rows = shown(compare_cells(load_table("ln-table3"), {}))
-    assert columns == ("method", "setting", "published", *of_reruns)  # its blocks have no names, and you ran nothing
+    # its blocks have no names, and you ran nothing
+    assert columns == ("method", "setting", "published", *of_reruns)
     assert rows[0][-4:] == ("not rerun", "", "", "")
 
 
@@ -725,22 +848,35 @@ def test_nothing_of_a_table_is_taken_for_markup() -> None:
     assert "<script>" not in render(table, none, none, "html")
     assert Page(render(table, none, none, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
     assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, none, none, "markdown")
-    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(table, none, none, "latex")
-    with pytest.raises(ValueError, match="Expected one of markdown, latex, html as format, got 'word'."):
+    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(
+        table, none, none, "latex"
+    )
+    with pytest.raises(
+        ValueError, match="Expected one of markdown, latex, html as format, got 'word'."
+    ):
         render(table, none, none, "word")
 
 
 def test_the_files_are_part_of_the_package() -> None:
     """hatch takes what lies in the package and git does not ignore."""
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert wheel == {"packages": ["src/noiseproof"]}
-    names = sorted(file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml"))
-    assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "pes", "promix", "sln", "sop")]
+    names = sorted(
+        file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml")
+    )
+    assert names == [
+        f"{paper}.toml"
+        for paper in ("bias", "curriculum", "ln", "nal", "pes", "promix", "sln", "sop")
+    ]
     names += [f"reruns/{file.name}" for file in (files("noiseproof.papers") / "reruns").iterdir()]
     papers = [ROOT / "src" / "noiseproof" / "papers" / name for name in names]
     assert all(path.is_file() for path in papers)
     if (ROOT / ".git").exists():
-        ignored = subprocess.run(["git", "-C", str(ROOT), "check-ignore", *map(str, papers)], capture_output=True)
+        ignored = subprocess.run(
+            ["git", "-C", str(ROOT), "check-ignore", *map(str, papers)], capture_output=True
+        )
         assert ignored.stdout == b""
 
 
@@ -759,8 +895,11 @@ def test_the_command_lists_tables() -> None:
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
     assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1087"
     marked = run("table", "--format", "markdown").stdout.splitlines()
-    assert marked[0] == "### The papers' tables" and marked[2].startswith("| id | what it shows | cells |")
-    assert len(marked) == len(listed) + 4  # the title, an empty line on both sides of the table, and its marks
+    assert marked[0] == "### The papers' tables" and marked[2].startswith(
+        "| id | what it shows | cells |"
+    )
+    # the title, an empty line on both sides of the table, and its marks
+    assert len(marked) == len(listed) + 4
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
@@ -777,27 +916,46 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert titles.split()[7:] == ["yours", "your", "z", "your", "seeds", "min", "a", "run"]
     at = titles.index("published")
     assert [row[at : at + 14].strip() for row in rows[:4]] == [
-        "99.22 ± 0.06", "*98.85 ± 0.18*", "*99.25 ± 0.15*", "89.16 ± 0.44",
-    ]  # fmt: skip
+        "99.22 ± 0.06",
+        "*98.85 ± 0.18*",
+        "*99.25 ± 0.15*",
+        "89.16 ± 0.44",
+    ]
     assert "99.20 ± 0.14" in rows[0]
     assert rows[4].startswith("4 cells: 4 rerun") and rows[4].endswith("You ran 1, precision 32.")
-    assert "Reruns: NVIDIA H200, torch 2.11.0+cu130, precision bf16, commits 499b5d0, 6751720, d3e7518." in rows
-    found = json.loads(run("table", "ln-table1", *words, "--results", str(tmp_path), "--json").stdout)
+    assert (
+        "Reruns: NVIDIA H200, torch 2.11.0+cu130, precision bf16, commits 499b5d0, 6751720,"
+        " d3e7518." in rows
+    )
+    found = json.loads(
+        run("table", "ln-table1", *words, "--results", str(tmp_path), "--json").stdout
+    )
     assert (found[0]["yours"]["mean"], found[0]["yours"]["seeds"]) == (pytest.approx(99.2), 2)
-    assert (found[0]["rerun"]["seeds"], found[0]["rerun"]["made_by"][0]["gpu"]) == (10, "NVIDIA H200")
-    assert (found[1]["published"], found[1]["bold"], found[1]["yours"]["mean"]) == (98.85, True, None)
+    assert (found[0]["rerun"]["seeds"], found[0]["rerun"]["made_by"][0]["gpu"]) == (
+        10,
+        "NVIDIA H200",
+    )
+    assert (found[1]["published"], found[1]["bold"], found[1]["yours"]["mean"]) == (
+        98.85,
+        True,
+        None,
+    )
     for format in ("markdown", "latex", "html"):
         shown = run("table", "ln-table1", *words, "--results", str(tmp_path), "--format", format)
         assert shown.stdout == render(*small(), format)
     assert shown.stderr == ""
     half = [*words, "--results", str(tmp_path), "--precision", "bf16", "--json"]
-    assert [one["yours"]["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
+    assert [
+        one["yours"]["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)
+    ] == [0] * 4
     for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
         (tmp_path / f"{key}.json").write_text(
             json.dumps({"key": key, "version": 1, "experiment": MADE, "provenance": {}, **result})
         )
-    assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
+    assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(
+        50.0
+    )
 
 
 def write_results(folder: Path, table: PaperTable, *accuracies: float) -> list[Path]:
@@ -826,10 +984,15 @@ def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: P
     assert "70.93 ± 0.58  +0.42  5/5" in shown.stdout  # the rerun of the published number
     assert "\nYours: 1 epoch in place of the protocol's 100, so no z.\n" in shown.stdout
     assert (
-        "Yours: 1 epoch in place of the protocol's 100, so no z." in run(*words, "--epochs=1", "--format=latex").stdout
+        "Yours: 1 epoch in place of the protocol's 100, so no z."
+        in run(*words, "--epochs=1", "--format=latex").stdout
     )
     (cell,) = json.loads(run(*words, "--epochs", "1", "--json").stdout)
-    assert (cell["yours"]["mean"], cell["yours"]["z"], cell["yours"]["epochs"]) == (pytest.approx(96.0), None, 1)
+    assert (cell["yours"]["mean"], cell["yours"]["z"], cell["yours"]["epochs"]) == (
+        pytest.approx(96.0),
+        None,
+        1,
+    )
     assert (cell["rerun"]["seeds"], cell["rerun"]["epochs"]) == (5, 100)
     without = run(*words)
     assert "You ran 0." in without.stdout and "Yours:" not in without.stdout
@@ -837,12 +1000,17 @@ def test_runs_with_other_epochs_are_not_judged_by_what_was_published(tmp_path: P
     assert "other epochs" not in run(*words, "--precision", "bf16").stderr
     write_results(tmp_path, usual, 0.71)  # as published
     both = run(*words)
-    assert "You ran 1, precision 32." in both.stdout and "other epochs: 2 (--epochs 1).\n" in both.stderr
+    assert (
+        "You ran 1, precision 32." in both.stdout
+        and "other epochs: 2 (--epochs 1).\n" in both.stderr
+    )
     assert run(*words, "--epochs", "100").stdout == both.stdout  # those of the protocol are judged
 
 
 def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
-    write_results(tmp_path, load_table("ln-table1").only("mnist", "CE", "symmetric 20 %"), 0.88, 0.8875)
+    write_results(
+        tmp_path, load_table("ln-table1").only("mnist", "CE", "symmetric 20 %"), 0.88, 0.8875
+    )
     words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--results", str(tmp_path)]
     rows = list(csv.DictReader(run(*words, "--format", "csv").stdout.splitlines()))
     cells = json.loads(run(*words, "--json").stdout)
@@ -853,9 +1021,16 @@ def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
         )
         for name in ("mean", "spread", "z", "seeds"):
             assert float(row[f"rerun_{name}"]) == cell["rerun"][name]
-        assert row["rerun_commits"].split() == list(dict.fromkeys(one["commit"] for one in cell["rerun"]["made_by"]))
+        assert row["rerun_commits"].split() == list(
+            dict.fromkeys(one["commit"] for one in cell["rerun"]["made_by"])
+        )
     first, second = rows[:2]
-    assert (first["table"], first["column"], first["yours_mean"], first["yours_z"]) == ("ln-table1", "no noise", "", "")
+    assert (first["table"], first["column"], first["yours_mean"], first["yours_z"]) == (
+        "ln-table1",
+        "no noise",
+        "",
+        "",
+    )
     assert float(second["yours_mean"]) == pytest.approx(88.375) and second["yours_seeds"] == "2"
     assert second["experiment"] == "benchmarks/sweeps/ln-mnist-seeds.toml"
     listed = list(csv.DictReader(run("table", "--format", "csv").stdout.splitlines()))
@@ -864,19 +1039,32 @@ def test_csv_has_the_numbers_with_all_digits(tmp_path: Path) -> None:
 
 def test_the_largest_differences_of_all_tables() -> None:
     found = json.loads(run("table", "--worst", "20", "--json").stdout)
-    all_z = [abs(one.z) for id in list_tables() for one in rerun_cells(load_table(id)) if one.z is not None]
+    all_z = [
+        abs(one.z)
+        for id in list_tables()
+        for one in rerun_cells(load_table(id))
+        if one.z is not None
+    ]
     assert [abs(one["rerun"]["z"]) for one in found] == sorted(all_z, reverse=True)[:20]
     head, *rows = run("table", "--worst", "3").stdout.splitlines()
-    assert head.split()[:3] == ["table", "method", "setting"] and head.endswith("  experiment on why")
+    assert head.split()[:3] == ["table", "method", "setting"] and head.endswith(
+        "  experiment on why"
+    )
     for row, one in zip(rows, found, strict=False):
         assert row.startswith(one["table"]) and f"  {one['rerun']['z']:+.2f}  " in row
         assert row.endswith(f"  {one['experiment']}")
-    assert len(rows) == 3 and len(run("table", "--worst", "3", "--format", "csv").stdout.splitlines()) == 4
+    assert (
+        len(rows) == 3
+        and len(run("table", "--worst", "3", "--format", "csv").stdout.splitlines()) == 4
+    )
     assert run("table", "--worst", "3", "--format", "html").stdout.count("<tr>") == 4
 
 
 def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> None:
-    before = {one["id"]: one for one in json.loads(run("status", "--results", str(tmp_path), "--json").stdout)}
+    before = {
+        one["id"]: one
+        for one in json.loads(run("status", "--results", str(tmp_path), "--json").stdout)
+    }
     assert list(before) == list_tables()
     assert (before["ln-table1"]["rerun"], before["ln-table1"]["with_all_seeds"]) == (69, 61)
     left = run("status", "ln-table3", "--left", "--results", str(tmp_path)).stdout.splitlines()
@@ -884,9 +1072,23 @@ def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> N
     table = load_table("ln-table3")
     write_results(tmp_path, replace(table, cells=table.cells[:1]), 0.9)
     head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
-    assert head.split() == ["id", "cells", "can", "run", "rerun", "with", "all", "seeds", "runs", "left"]
+    assert head.split() == [
+        "id",
+        "cells",
+        "can",
+        "run",
+        "rerun",
+        "with",
+        "all",
+        "seeds",
+        "runs",
+        "left",
+    ]
     after = {row.split()[0]: int(row.split()[-1]) for row in rows}
-    assert after["ln-table3"] == before["ln-table3"]["left"] - 1 and after["ln-table1"] == before["ln-table1"]["left"]
+    assert (
+        after["ln-table3"] == before["ln-table3"]["left"] - 1
+        and after["ln-table1"] == before["ln-table1"]["left"]
+    )
 
 
 def test_epochs_are_compared_cell_by_cell() -> None:
@@ -894,7 +1096,9 @@ def test_epochs_are_compared_cell_by_cell() -> None:
     lengths = {cell.block: cell.epochs for cell in table.cells}
     assert len(set(lengths.values())) > 1
     changed = {cell.block: cell.usual_epochs for cell in table.with_epochs(lengths["MNIST"]).cells}
-    assert changed == {block: None if epochs == lengths["MNIST"] else epochs for block, epochs in lengths.items()}
+    assert changed == {
+        block: None if epochs == lengths["MNIST"] else epochs for block, epochs in lengths.items()
+    }
 
 
 def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
@@ -903,7 +1107,10 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
     first.write_text("{")
     for table in (words, ["table", "nal-table2"]):  # among its results, or not
         shown = run(*table, "--results", str(tmp_path))
-        assert shown.exit_code == 0 and f"Left out: Expected a result in {first}, got no JSON: " in shown.stderr
+        assert (
+            shown.exit_code == 0
+            and f"Left out: Expected a result in {first}, got no JSON: " in shown.stderr
+        )
     assert "72.00" in run(*words, "--results", str(tmp_path)).stdout
     (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
     for command in (["table"], ["run", "--dry-run"]):
@@ -918,20 +1125,51 @@ def test_results_that_are_not_there_are_told() -> None:
 
 def test_runs_that_would_be_equal_lines_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
-    grid = 'dataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = [1, 2]\nvalidation = [0.0, 0.1]\nseed = [0, 1]\n'
-    path.write_text(f'[[experiment]]\n{grid}[[experiment]]\ndataset = "two-moons:n=60"\nepochs = 3\n')
+    grid = (
+        'dataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = [1, 2]\nvalidation = [0.0,'
+        " 0.1]\nseed = [0, 1]\n"
+    )
+    path.write_text(
+        f'[[experiment]]\n{grid}[[experiment]]\ndataset = "two-moons:n=60"\nepochs = 3\n'
+    )
     head, *rows = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()
-    assert head.split() == ["dataset", "noise", "method", "epochs", "validation", "runs", "a", "run"]
+    assert head.split() == [
+        "dataset",
+        "noise",
+        "method",
+        "epochs",
+        "validation",
+        "runs",
+        "a",
+        "run",
+    ]
     assert [row.split()[:6] for row in rows[:-1]] == [
-        *(["digits", "none", "ce", epochs, share, "2"] for epochs in "12" for share in ("0.0", "0.1")),
+        *(
+            ["digits", "none", "ce", epochs, share, "2"]
+            for epochs in "12"
+            for share in ("0.0", "0.1")
+        ),
         ["two-moons:n=60", "none", "ce", "3", "0.0", "1"],
     ]
     head, *rows = run("status", str(path), "--results", str(tmp_path)).stdout.splitlines()
-    assert head.split() == ["key", "status", "dataset", "noise", "method", "seed", "epochs", "validation"]
+    assert head.split() == [
+        "key",
+        "status",
+        "dataset",
+        "noise",
+        "method",
+        "seed",
+        "epochs",
+        "validation",
+    ]
     assert len({tuple(row.split()[3:]) for row in rows[:-1]}) == 9
-    path.write_text('[[experiment]]\ndataset = ["digits", "two-moons:n=60"]\nseed = [0, 1]\nnoise_seed = [0, 1]\n')
+    path.write_text(
+        '[[experiment]]\ndataset = ["digits", "two-moons:n=60"]\nseed = [0, 1]\nnoise_seed = [0,'
+        " 1]\n"
+    )
     head = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()[0]
-    assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]  # seeds are what its runs are
+    # seeds are what its runs are
+    assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
 
 
 def test_status_says_who_is_at_it(tmp_path: Path) -> None:
@@ -941,7 +1179,9 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
     lock = lock_run(tmp_path, first.key)
     try:
         shown = run("status", str(path), "--results", str(tmp_path)).stdout
-        one, other = json.loads(run("status", str(path), "--results", str(tmp_path), "--json").stdout)
+        one, other = json.loads(
+            run("status", str(path), "--results", str(tmp_path), "--json").stdout
+        )
     finally:
         lock.release()
     assert f"running, process {os.getpid()} on {socket.gethostname()}  digits" in shown
@@ -957,24 +1197,54 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
             ("table", "--only", "mnist"),
             "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
         ),
-        (("table", "ln-table1", "--worst", "3"), "Expected no table beside --worst, which is about all of them"),
-        (("status", "--left", "--data-dir", "mine"), "Expected a table beside --left and --data-dir, got none."),
-        (("table", "--results", "nowhere", "--seeds", "3"), "Expected a table beside --results and --seeds, got none."),
-        (("table", "--format", "nonsense"), "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'"),
+        (
+            ("table", "ln-table1", "--worst", "3"),
+            "Expected no table beside --worst, which is about all of them",
+        ),
+        (
+            ("status", "--left", "--data-dir", "mine"),
+            "Expected a table beside --left and --data-dir, got none.",
+        ),
+        (
+            ("table", "--results", "nowhere", "--seeds", "3"),
+            "Expected a table beside --results and --seeds, got none.",
+        ),
+        (
+            ("table", "--format", "nonsense"),
+            "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'",
+        ),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
         (
             ("table", "ln-table1", "--format", "txt"),
             "Expected a --format of text, csv, markdown, latex, html, got 'txt'",
         ),
-        (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),
+        (
+            ("table", "ln-table1", "--only", "LN", "--only", "GCE"),
+            "that match LN and GCE, got none",
+        ),
         (("run", "nal-table2"), "Expected the files of clothing1m in"),
-        (("run", "nal-table2", "--only", "SELC"), "Expected cells of nal-table2 that can run, got 6 that cannot: "),
-        (("run", "sweep.toml", "--epochs", "3"), "for --epochs, got 'sweep.toml'. Write `epochs = 3` in the file."),
-        (("run", "sweep.toml", "--seeds", "3"), "for --seeds, got 'sweep.toml'. Write `seed = [0, 1, 2]` in the file."),
-        (("run", "ln-tabel1"), "Expected a file or a table, got 'ln-tabel1'. Did you mean ln-table1"),
+        (
+            ("run", "nal-table2", "--only", "SELC"),
+            "Expected cells of nal-table2 that can run, got 6 that cannot: ",
+        ),
+        (
+            ("run", "sweep.toml", "--epochs", "3"),
+            "for --epochs, got 'sweep.toml'. Write `epochs = 3` in the file.",
+        ),
+        (
+            ("run", "sweep.toml", "--seeds", "3"),
+            "for --seeds, got 'sweep.toml'. Write `seed = [0, 1, 2]` in the file.",
+        ),
+        (
+            ("run", "ln-tabel1"),
+            "Expected a file or a table, got 'ln-tabel1'. Did you mean ln-table1",
+        ),
         (("run", "sweep.toml"), "sweep.toml"),
         (("run", "sweep.toml", "--only", "mnist"), "Expected a table of `noiseproof bench table`"),
-        (("run", "ln-table1", "--only", "mnist", "--data-dir", "/nowhere"), "Expected the files of mnist"),
+        (
+            ("run", "ln-table1", "--only", "mnist", "--data-dir", "/nowhere"),
+            "Expected the files of mnist",
+        ),
     ],
 )
 def test_the_command_refuses(arguments: tuple[str, ...], message: str) -> None:

@@ -1,4 +1,6 @@
-"""The real tables, texts and pictures of benchmarks/tablesets.py: labels and columns, where the packages are."""
+"""The real tables, texts and pictures of benchmarks/tablesets.py: labels and columns, where the
+packages are.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import tablesets
 
-EXPECTED = {  # rows, columns beside the labels, classes: as the sources document them, less small classes
+# rows, columns beside the labels, classes: as the sources document them, less small classes
+EXPECTED = {
     "vehicle": (846, 18, 4),
     "pima": (768, 8, 2),
     "dna": (3186, 180, 3),
@@ -67,15 +70,25 @@ def test_a_set_has_the_rows_columns_and_classes_of_its_source(name: str) -> None
 
 def test_constants_are_chosen_on_other_sets_than_reported() -> None:
     assert not tablesets.DEV.keys() & tablesets.REPORT.keys()
-    kinds = [spec.text is None for name, spec in tablesets.REPORT.items() if name not in ("mnist", "cifar10n")]
+    kinds = [
+        spec.text is None
+        for name, spec in tablesets.REPORT.items()
+        if name not in ("mnist", "cifar10n")
+    ]
     assert sum(kinds) >= 12
     assert len(kinds) - sum(kinds) >= 3
 
 
-def test_a_packed_folder_gives_the_same_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_folder_gives_the_same_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixels = np.arange(2 * 3 * 4 * 4, dtype=np.uint8).reshape(2, 3, 4, 4)
-    frame = pd.DataFrame({"label": ["3", "8"], "aggregate": ["3", "3"], "random1": ["8", "8"], "worst": ["1", "8"]})
-    pictures = tablesets.LabelledSet("cifar10n", "label", None, ("aggregate", "random1", "worst"), frame, pixels)
+    frame = pd.DataFrame(
+        {"label": ["3", "8"], "aggregate": ["3", "3"], "random1": ["8", "8"], "worst": ["1", "8"]}
+    )
+    pictures = tablesets.LabelledSet(
+        "cifar10n", "label", None, ("aggregate", "random1", "worst"), frame, pixels
+    )
     spec = tablesets.DEV["penguins"]
     raw = pd.DataFrame(
         {
@@ -98,7 +111,9 @@ def test_a_packed_folder_gives_the_same_sets(tmp_path: Path, monkeypatch: pytest
     assert np.array_equal(tablesets.load("cifar10n").images, pixels)
 
 
-def test_what_is_not_here_names_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_here_names_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NOISEPROOF_SHARED", str(tmp_path))
     with pytest.raises(tablesets.Missing, match="NOISEPROOF_SHARED"):
         tablesets.load("phoneme")

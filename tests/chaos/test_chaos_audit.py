@@ -1,4 +1,6 @@
-"""Audits, decisions and corrections that are killed, find the disk full, meet another writer or read damaged files."""
+"""Audits, decisions and corrections that are killed, find the disk full, meet another writer or
+read damaged files.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ from noiseproof.audit.plan import corrections, read_decided
 
 ROWS = 24
 TRUE = ["cat", "dog"] * (ROWS // 2)
-GIVEN = ["dog" if i % 8 == 0 else label for i, label in enumerate(TRUE)]  # rows 0, 8 and 16 are wrong
-SWAPPED = [8, 2, 4, 3, 0, 5, 6, 7, 16, *range(9, 16), 1, *range(17, 24)]  # rows of one label change places
+# rows 0, 8 and 16 are wrong
+GIVEN = ["dog" if i % 8 == 0 else label for i, label in enumerate(TRUE)]
+# rows of one label change places
+SWAPPED = [8, 2, 4, 3, 0, 5, 6, 7, 16, *range(9, 16), 1, *range(17, 24)]
 
 
 def table(order: Any = range(ROWS)) -> pd.DataFrame:
@@ -43,7 +47,10 @@ def apply(folder: Path, out: Path) -> dict[str, Any]:
     decisions, answers = read_decided(folder / "audit", None)
     out.unlink(missing_ok=True)
     written = pd.read_csv(write_corrected(found, corrections(found, decisions, answers), out))
-    return {"wrong": int((written["y"] != written["true"]).sum()), "rows": sorted(written["x"].tolist())}
+    return {
+        "wrong": int((written["y"] != written["true"]).sum()),
+        "rows": sorted(written["x"].tolist()),
+    }
 
 
 def a_new_audit(folder: Path) -> dict[str, Any]:
@@ -54,12 +61,16 @@ def a_new_audit(folder: Path) -> dict[str, Any]:
 
 
 def a_replaced_audit(folder: Path) -> dict[str, Any]:
-    """Decisions on an audit, rows that change places, another audit with --force, and the corrected data."""
+    """Decisions on an audit, rows that change places, another audit with --force, and the corrected
+    data.
+    """
     log = folder / "audit" / "decisions.csv"
     if not (folder / "ready").exists():
         shutil.rmtree(folder / "audit", ignore_errors=True)
         save(folder, table())
-        log.write_bytes(to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)]))
+        log.write_bytes(
+            to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
+        )
         (folder / "ready").touch()
     save(folder, table(SWAPPED))
     kept = [read_decisions(file) for file in (folder / "audit").glob("decisions*.csv")]
@@ -73,12 +84,15 @@ def an_applied_table(folder: Path) -> dict[str, Any]:
     if not (folder / "audit" / "decisions.csv").exists():
         save(folder, table())
         with open(folder / "audit" / "decisions.csv", "xb") as file:
-            file.write(to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)]))
+            file.write(
+                to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
+            )
     found, out = read_audit(folder / "audit"), folder / "new.csv"
     if not out.exists():
         write_corrected(found, dict.fromkeys((0, 8, 16), "cat"), out)
     content = out.read_text()
-    if [*folder.glob(".*.part")]:  # another name of the whole file, which the next one of this name removes
+    # another name of the whole file, which the next one of this name removes
+    if [*folder.glob(".*.part")]:
         out.unlink()
         write_corrected(found, dict.fromkeys((0, 8, 16), "cat"), out)
     return {"content": content, "parts": [path.name for path in folder.glob(".*.part")]}
@@ -90,7 +104,9 @@ def applied_pictures(folder: Path) -> dict[str, Any]:
             path = folder / "photos" / ("cat" if i < 3 else "dog") / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("L", (8, 8), 40 * i).save(path)
-        audit(read_rows(folder / "photos", pred_probs=np.eye(2)[[0, 0, 1, 1, 1, 1]])).save(folder / "audit", force=True)
+        audit(read_rows(folder / "photos", pred_probs=np.eye(2)[[0, 0, 1, 1, 1, 1]])).save(
+            folder / "audit", force=True
+        )
     out = folder / "new"
     if not out.exists():
         write_corrected(read_audit(folder / "audit"), {2: "dog"}, out)
@@ -112,13 +128,16 @@ SCENARIOS = [a_new_audit, a_replaced_audit, an_applied_table, applied_pictures, 
 
 @pytest.mark.parametrize("how", ["kill", "full"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_is_stopped_at_any_write_ends_as_if_it_was_not(scenario: Any, how: Any, tmp_path: Path) -> None:
+def test_what_is_stopped_at_any_write_ends_as_if_it_was_not(
+    scenario: Any, how: Any, tmp_path: Path
+) -> None:
     whole = outcome_of(lambda: scenario(_made(tmp_path / "whole")))
     assert not whole.error, whole
     for case in interruptions(scenario, tmp_path / "cases", how):
         if how == "full":
             assert case.first.is_refusal or case.first == whole, f"{case.operation}: {case.first}"
-        if scenario is a_replaced_audit:  # decisions may be aside; those that are applied reach their rows
+        # decisions may be aside; those that are applied reach their rows
+        if scenario is a_replaced_audit:
             assert case.again.value and case.again.value["rows"] == [*range(ROWS)], case.again
             assert case.again.value["wrong"] in (0, 3), f"{case.operation}: {case.again}"
         else:
@@ -141,11 +160,15 @@ def test_of_two_writers_each_ends_as_alone_or_is_refused(scenario: Any, tmp_path
         assert outcome_of(lambda attempt=attempt: scenario(tmp_path / str(attempt))) == whole
 
 
-@pytest.mark.parametrize("name", ["issues.csv", "summary.json", "config.json", "rows.npy", "checksums.json"])
+@pytest.mark.parametrize(
+    "name", ["issues.csv", "summary.json", "config.json", "rows.npy", "checksums.json"]
+)
 def test_a_flipped_bit_in_an_audit_is_refused_or_changes_nothing(name: str, tmp_path: Path) -> None:
     save(tmp_path, table())
     log = tmp_path / "audit" / "decisions.csv"
-    log.write_bytes(to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)]))
+    log.write_bytes(
+        to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
+    )
     whole = Outcome(json.loads(json.dumps(apply(tmp_path, tmp_path / "new.csv"))))
     assert whole.value == {"wrong": 0, "rows": [*range(ROWS)]}
     for bit in bits(tmp_path / "audit" / name):
@@ -156,7 +179,9 @@ def test_a_flipped_bit_in_an_audit_is_refused_or_changes_nothing(name: str, tmp_
 
 def test_a_flipped_bit_in_the_data_is_refused(tmp_path: Path) -> None:
     save(tmp_path, table())
-    (tmp_path / "audit" / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
+    (tmp_path / "audit" / "decisions.csv").write_bytes(
+        to_bytes([Decision(0, "0", "dog", "accept", "cat")])
+    )
     before = (tmp_path / "t.csv").read_bytes()
     for bit in bits(tmp_path / "t.csv"):
         with flipped(tmp_path / "t.csv", bit):

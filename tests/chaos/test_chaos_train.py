@@ -1,4 +1,6 @@
-"""A training run that is killed, finds the disk full, meets another writer or reads damaged files."""
+"""A training run that is killed, finds the disk full, meets another writer or reads damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import THOROUGH, Outcome, bits, clock_set_back, exact, flipped, interruptions, outcome_of, writers
+from chaos import (
+    THOROUGH,
+    Outcome,
+    bits,
+    clock_set_back,
+    exact,
+    flipped,
+    interruptions,
+    outcome_of,
+    writers,
+)
 from lightning_fabric import Fabric
 
 from noiseproof.analysis import open_run
@@ -17,14 +29,24 @@ from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, prepare, train
 from noiseproof.train.checkpoint import checkpoints, load
 
-SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=40, optimizer="adam:lr=0.01", checkpoint_steps=2)
+SETTINGS = Settings(
+    model="mlp:hidden=[4]", epochs=2, batch_size=40, optimizer="adam:lr=0.01", checkpoint_steps=2
+)
 
 
 def short_run(folder: Path, max_steps: int | None = None) -> dict[str, Any]:
-    """A run of six steps, resumed where there is something to resume; what it says, and all that its folder says."""
+    """A run of six steps, resumed where there is something to resume; what it says, and all that
+    its folder says.
+    """
     task = prepare(get_dataset("two-moons:n=120,n_test=30"), "symmetric:rate=0.4", validation=0.2)
     fabric = Fabric(accelerator="cpu", devices=1)
-    options: Any = {"fabric": fabric, "out": folder, "resume": True, "samples": True, "max_steps": max_steps}
+    options: Any = {
+        "fabric": fabric,
+        "out": folder,
+        "resume": True,
+        "samples": True,
+        "max_steps": max_steps,
+    }
     result = train(task, "ce & momentum", SETTINGS, **options)
     return {"metrics": _timeless(result.metrics), "read": read_folder(folder)}
 
@@ -42,7 +64,10 @@ def read_folder(folder: Path) -> dict[str, Any]:
         "state": {**state, "seconds": 0},
         "best": [dict(model.state_dict()) for model in run.models("best")],
     }
-    return {name: hashlib.sha256(repr(exact(value)).encode()).hexdigest() for name, value in content.items()}
+    return {
+        name: hashlib.sha256(repr(exact(value)).encode()).hexdigest()
+        for name, value in content.items()
+    }
 
 
 def _timeless(rows: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -62,7 +87,9 @@ def whole(finished: Path) -> Any:
 
 
 @pytest.mark.parametrize("how", ["kill", "full"])
-def test_a_run_that_is_stopped_at_any_write_ends_like_one_that_was_not(how: Any, whole: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_at_any_write_ends_like_one_that_was_not(
+    how: Any, whole: Any, tmp_path: Path
+) -> None:
     cases = list(interruptions(short_run, tmp_path, how))
     assert cases
     for case in cases:
@@ -87,16 +114,27 @@ def test_a_flipped_bit_anywhere_in_the_folder_is_refused_or_changes_nothing(
 ) -> None:
     folder = shutil.copytree(finished, tmp_path / "run")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    assert {path.name for path in paths} >= {"run.json", "record.csv", "checksums.json", "labels.safetensors"}
+    assert {path.name for path in paths} >= {
+        "run.json",
+        "record.csv",
+        "checksums.json",
+        "labels.safetensors",
+    }
     for path in paths:
         for bit in bits(path):
             with flipped(path, bit):
                 outcome = outcome_of(lambda: read_folder(folder))
-                assert outcome == Outcome(whole["read"]) or outcome.is_refusal, f"bit {bit} of {path.name}: {outcome}"
+                assert outcome == Outcome(whole["read"]) or outcome.is_refusal, (
+                    f"bit {bit} of {path.name}: {outcome}"
+                )
 
 
-def test_a_run_resumed_after_a_flipped_bit_ends_like_one_without(finished: Path, whole: Any, tmp_path: Path) -> None:
-    names = sorted(str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file())
+def test_a_run_resumed_after_a_flipped_bit_ends_like_one_without(
+    finished: Path, whole: Any, tmp_path: Path
+) -> None:
+    names = sorted(
+        str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()
+    )
     for name in names:
         for bit in bits(finished / name, 1):
             folder = shutil.copytree(finished, tmp_path / f"{name.replace('/', '-')}-{bit}")
@@ -104,7 +142,9 @@ def test_a_run_resumed_after_a_flipped_bit_ends_like_one_without(finished: Path,
             damaged[bit // 8] ^= 1 << bit % 8
             (folder / name).write_bytes(damaged)
             outcome = outcome_of(lambda: short_run(folder))  # noqa: B023
-            assert outcome == Outcome(whole) or outcome.is_refusal, f"bit {bit} of {name}: {outcome}"
+            assert outcome == Outcome(whole) or outcome.is_refusal, (
+                f"bit {bit} of {name}: {outcome}"
+            )
 
 
 def test_a_clock_that_was_set_back_changes_nothing(whole: Any, tmp_path: Path) -> None:
@@ -118,4 +158,8 @@ def test_a_clock_that_was_set_back_changes_nothing(whole: Any, tmp_path: Path) -
 def test_a_folder_that_cannot_be_made_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = outcome_of(lambda: short_run(tmp_path / "file" / "run"))
-    assert outcome.is_refusal and str(tmp_path / "file") in outcome.message and "Free some space" not in outcome.message
+    assert (
+        outcome.is_refusal
+        and str(tmp_path / "file") in outcome.message
+        and "Free some space" not in outcome.message
+    )

@@ -44,7 +44,9 @@ def careless(folder: Path) -> str:
 
 
 def appending(folder: Path) -> int:
-    """Takes no lock, so that of two writers both read before one writes, also a file that is new and still empty."""
+    """Takes no lock, so that of two writers both read before one writes, also a file that is new
+    and still empty.
+    """
     path = folder / "value"
     count = int(path.read_text() or 0) if path.exists() else 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -61,8 +63,13 @@ def test_work_that_is_safe_passes(how: str, tmp_path: Path) -> None:
     if how == "kill":
         assert all(case.first.killed for case in cases)
         assert [
-            f"{what} value{end}" for what, end in (("create", ".part"), ("write", ".part"), ("replace", ".part"))
-        ] == [operation for operation in operations if operation.split()[0] in ("create", "write", "replace")]
+            f"{what} value{end}"
+            for what, end in (("create", ".part"), ("write", ".part"), ("replace", ".part"))
+        ] == [
+            operation
+            for operation in operations
+            if operation.split()[0] in ("create", "write", "replace")
+        ]
     else:
         assert all(case.first.error == "OSError" and case.first.is_refusal for case in cases[:-2])
 
@@ -71,7 +78,9 @@ def test_work_that_is_safe_passes(how: str, tmp_path: Path) -> None:
 def test_files_that_belong_together_are_never_of_two_times(how: str, tmp_path: Path) -> None:
     cases = list(interruptions(pair, tmp_path, how, count=40))
     found = {tuple(case.again.value[:2]) for case in cases}
-    assert found == {("", ""), ("old", "old"), ("new", "new")} if how == "kill" else len(found) > 1, found
+    assert (
+        found == {("", ""), ("old", "old"), ("new", "new")} if how == "kill" else len(found) > 1
+    ), found
     assert {first == second for first, second in found} == {True}
     assert {tuple(case.again.value[2:]) for case in cases} == {("new", "new")}
 
@@ -83,7 +92,9 @@ def test_half_a_write_is_found(tmp_path: Path) -> None:
 
 def test_writers_start_together_and_report_each(tmp_path: Path) -> None:
     outcomes = writers(appending, tmp_path / "shared", 3)
-    assert len(outcomes) == 3 and all(outcome.error == "" and not outcome.killed for outcome in outcomes)
+    assert len(outcomes) == 3 and all(
+        outcome.error == "" and not outcome.killed for outcome in outcomes
+    )
 
 
 def test_a_flipped_bit_is_put_back(tmp_path: Path) -> None:

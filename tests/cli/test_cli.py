@@ -1,4 +1,6 @@
-"""The command line as a user meets it: tables on a terminal, plain text in a pipe, JSON for programs."""
+"""The command line as a user meets it: tables on a terminal, plain text in a pipe, JSON for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_calibrate_gives_the_papers_numbers() -> None:
     assert found["logit_bias"] == pytest.approx(5.357589, abs=1e-5)  # bias paper, Eq. 4
     assert found["expected_margin"] == pytest.approx(-7.40590, abs=1e-5)
     assert get_loss(found["loss"]).hyperparameters == found["params"]
-    assert run_json("calibrate", "gce", "--classes", "100")["params"]["q"] == pytest.approx(0.7, abs=1e-9)
+    assert run_json("calibrate", "gce", "--classes", "100")["params"]["q"] == pytest.approx(
+        0.7, abs=1e-9
+    )
 
     plain = run("calibrate", "gce", "--classes", "1000").stdout
     assert plain.splitlines()[1].split()[:2] == ["q", "0.481581"]
@@ -83,12 +87,12 @@ def test_calibrate_gives_the_papers_numbers() -> None:
 
 
 def test_calibrate_options_reach_the_library() -> None:
-    assert run_json("calibrate", "gce", "--classes", "50", "--like", "50")["params"]["q"] == pytest.approx(
-        0.7, abs=1e-9
-    )
-    assert run_json("calibrate", "gce", "--classes", "1000", "--sigma", "0.5")["logit_bias"] != pytest.approx(
-        5.3576, abs=0.1
-    )
+    assert run_json("calibrate", "gce", "--classes", "50", "--like", "50")["params"][
+        "q"
+    ] == pytest.approx(0.7, abs=1e-9)
+    assert run_json("calibrate", "gce", "--classes", "1000", "--sigma", "0.5")[
+        "logit_bias"
+    ] != pytest.approx(5.3576, abs=0.1)
     agce = ("calibrate", "agce:a=0.1,q=0.1", "--classes", "200", "--like", "10", "--free")
     one = run_json(*agce, "a")
     assert set(one["params"]) == {"a"} and one["curve"] == [] and one["note"] == ""
@@ -100,21 +104,31 @@ def test_calibrate_options_reach_the_library() -> None:
 
 
 def test_calibrate_keeps_what_learns_else_gives_the_nearest_and_says_why() -> None:
-    result = run("calibrate", "gce", "--classes", "10")  # the solution would be 1.34, out of its range
+    # the solution would be 1.34, out of its range
+    result = run("calibrate", "gce", "--classes", "10")
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[1][:2] == ["q", "0.7"] and lines[2][:3] == ["average", "error", "-0.144571"]
     said = " ".join(result.stderr.split())
-    assert "No `q` of `gce:q=0.7` gives" in said and said.endswith("`gce:q=0.7` learns 10 classes as it is.")
+    assert "No `q` of `gce:q=0.7` gives" in said and said.endswith(
+        "`gce:q=0.7` learns 10 classes as it is."
+    )
     assert "same as" not in result.stdout
     found = run_json("calibrate", "gce:q=0.95", "--classes", "1000")
     assert found["note"].endswith("This is the nearest that learns.")
     own = noiseproof.average_error(found["loss"], 0.0, 1000)
-    assert found["average_error"] == pytest.approx(own) != noiseproof.average_error("gce:q=0.95", 0.0, 100)
+    assert (
+        found["average_error"]
+        == pytest.approx(own)
+        != noiseproof.average_error("gce:q=0.95", 0.0, 100)
+    )
 
 
 def test_calibrate_advises_no_bias_below_zero() -> None:
     assert run_json("calibrate", "gce", "--classes", "2")["logit_bias"] == 0
-    assert "none: the label's mean probability is above 0.15" in run("calibrate", "gce", "--classes", "2").stdout
+    assert (
+        "none: the label's mean probability is above 0.15"
+        in run("calibrate", "gce", "--classes", "2").stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,12 +137,21 @@ def test_calibrate_advises_no_bias_below_zero() -> None:
         ("train --lr 0.1", "No such option: --lr. Write --optimizer sgd:lr=0.1,momentum=0.9."),
         ("train --weight-decay 0", "Write --optimizer sgd:lr=0.1,weight_decay=5e-4."),
         ("train --loss gce", "No such option: --loss. Write --method gce."),
-        ("bench search gce --lr 0.1", "No such option: --lr (Possible options:"),  # it has no --optimizer
-        ("bench compare --data digits --seeds 0,1,2", "Expected a number of seeds, at least 1: 3 stands for the seeds"),
-        ("bench run ln-table1 --seeds 0", "'--seeds': Expected a number of seeds, at least 1: 3 stands"),
+        # it has no --optimizer
+        ("bench search gce --lr 0.1", "No such option: --lr (Possible options:"),
+        (
+            "bench compare --data digits --seeds 0,1,2",
+            "Expected a number of seeds, at least 1: 3 stands for the seeds",
+        ),
+        (
+            "bench run ln-table1 --seeds 0",
+            "'--seeds': Expected a number of seeds, at least 1: 3 stands",
+        ),
     ],
 )
-def test_names_of_other_libraries_and_lists_of_seeds_get_what_is_written_instead(line: str, message: str) -> None:
+def test_names_of_other_libraries_and_lists_of_seeds_get_what_is_written_instead(
+    line: str, message: str
+) -> None:
     answer = run(*line.split())
     assert answer.exit_code == 2 and message in re.sub(r"[│\s]+", " ", answer.stderr)
 
@@ -153,7 +176,9 @@ def test_names_of_other_libraries_and_lists_of_seeds_get_what_is_written_instead
         (("gce", "--classes", "10", "--sigma", "-1"), "--sigma"),
     ],
 )
-def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
+def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(
+    arguments: tuple[str, ...], message: str
+) -> None:
     result = run("calibrate", *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -162,24 +187,42 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(arguments: tuple[str, .
 
 def test_help_shows_an_example_of_every_command() -> None:
     for command in (
-        "losses", "calibrate", "noises", "models", "methods", "strategies", "train", "demo", "data list", "data fetch",
+        "losses",
+        "calibrate",
+        "noises",
+        "models",
+        "methods",
+        "strategies",
+        "train",
+        "demo",
+        "data list",
+        "data fetch",
         "data show",
-    ):  # fmt: skip
-        assert f"noiseproof {command}" in run(*command.split(), "--help").stdout.split("Examples")[1]
+    ):
+        assert (
+            f"noiseproof {command}" in run(*command.split(), "--help").stdout.split("Examples")[1]
+        )
     assert "--install-completion" in run("--help").stdout
 
 
 def test_noises_and_models_list_their_registries() -> None:
     noises = {noise["name"]: noise for noise in run_json("noises")}
     assert set(noises) == set(NOISES)
-    assert noises["xia"]["required"] == ["rate"] and noises["xia"]["parameters"] == {"scale": 1.0, "sd": 0.1}
+    assert noises["xia"]["required"] == ["rate"] and noises["xia"]["parameters"] == {
+        "scale": 1.0,
+        "sd": 0.1,
+    }
     assert all(noise["summary"].endswith(".") for noise in noises.values())
     assert "rate, scale=1.0, sd=0.1" in run("noises").stdout
 
     models = {model["name"]: model for model in run_json("models", "--classes", "1000")}
     assert set(models) == set(MODELS)
-    assert models["resnet50"]["weights"] == 25_557_032 and models["resnet50"]["features"] == 2048  # torchvision's
-    assert models["mlp"]["weights"] is None and models["mlp"]["required"] == ["in_features", "hidden"]
+    # torchvision's
+    assert models["resnet50"]["weights"] == 25_557_032 and models["resnet50"]["features"] == 2048
+    assert models["mlp"]["weights"] is None and models["mlp"]["required"] == [
+        "in_features",
+        "hidden",
+    ]
     line = next(line for line in run("models").stdout.splitlines() if line.startswith("wrn-28-2 "))
     assert line.split()[1:3] == ["1,467,610", "128"] and "init=keras-he" in line
 
@@ -224,7 +267,10 @@ def test_data_list_looks_where_the_readers_look(tmp_path: Path) -> None:
         if reads_files and not elsewhere:  # Debian's Fashion-MNIST may be installed
             with pytest.raises(FileNotFoundError, match=re.escape(places[0])):
                 get_dataset(name, tmp_path)
-    for human, name in ((CIFAR10N("worst", tmp_path), "cifar10n"), (CIFAR100N("noisy", tmp_path), "cifar100n")):
+    for human, name in (
+        (CIFAR10N("worst", tmp_path), "cifar10n"),
+        (CIFAR100N("noisy", tmp_path), "cifar100n"),
+    ):
         for place in FILES[name].places[1]:
             (tmp_path / place).parent.mkdir(exist_ok=True)
             (tmp_path / place).touch()
@@ -285,11 +331,16 @@ def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
             "`noiseproof train --noise chen:rate=0.4` computes them first",
         ),
         (("show", "digits", "--noise", "open-set:rate=0.4"), "Expected --foreign images"),
-        (("show", "digits", "--foreign", "digits"), "Expected --noise open-set:rate=… beside --foreign digits"),
+        (
+            ("show", "digits", "--foreign", "digits"),
+            "Expected --noise open-set:rate=… beside --foreign digits",
+        ),
         (("show", "table:table=none.csv,label=y"), "none.csv"),
     ],
 )
-def test_a_refusal_of_data_is_one_line_too(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_a_refusal_of_data_is_one_line_too(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     result = run("data", *arguments, "--data-dir", str(tmp_path))
     assert result.exit_code == 2 and result.stdout == ""
     assert message in result.stderr and result.stderr.count("\n") == 1
@@ -311,8 +362,10 @@ app(["data", "fetch", "cifar10", "--data-dir", {str(tmp_path)!r}])
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.returncode == 128 + signal.SIGINT
     part = tmp_path / "cifar-10-python.tar.gz.part"
-    assert result.stderr == (
-        f"noiseproof: interrupted. The data so far is in {part}. Run the same command again to continue.\n"
+    assert (
+        result.stderr
+        == f"noiseproof: interrupted. The data so far is in {part}. Run the same command again to"
+        " continue.\n"
     )
     assert part.read_bytes() == b"12345"
 
@@ -333,36 +386,73 @@ def test_data_show_without_noise(tmp_path: Path) -> None:
 
 
 def test_data_show_with_noise_tells_what_became_of_the_labels() -> None:
-    arguments = ("data", "show", "digits", "--noise", "symmetric-all:rate=0.5,count=total", "--seed", "3")
+    arguments = (
+        "data",
+        "show",
+        "digits",
+        "--noise",
+        "symmetric-all:rate=0.5,count=total",
+        "--seed",
+        "3",
+    )
     shown = run_json(*arguments)
     clean = get_dataset("digits").train.y
     expected = get_noise("symmetric-all:rate=0.5,count=total").corrupt(clean, generator=3)
     noise = shown["noise"]
     assert noise["rate"] == expected.rate < 0.5 == noise["nominal"] and noise["seed"] == 3
-    assert noise["flipped"] == sum(row["wrong"] for row in shown["classes"]) == int(expected.is_flipped.sum())
+    assert (
+        noise["flipped"]
+        == sum(row["wrong"] for row in shown["classes"])
+        == int(expected.is_flipped.sum())
+    )
     T = torch.tensor(noise["transition"], dtype=torch.float64)
     assert torch.equal(T, expected.transition())
     for k, row in enumerate(shown["classes"]):
-        assert row["rows"] == int((clean == k).sum()) and row["rate"] == pytest.approx(1 - float(T[k, k]))
-        assert T[k, int(row["mostly given as"])] == T[k].clone().index_fill(0, torch.tensor(k), 0).max()
+        assert row["rows"] == int((clean == k).sum()) and row["rate"] == pytest.approx(
+            1 - float(T[k, k])
+        )
+        assert (
+            T[k, int(row["mostly given as"])]
+            == T[k].clone().index_fill(0, torch.tensor(k), 0).max()
+        )
     plain = run(*arguments).stdout
-    assert str(expected) in plain and "transition:" in plain and f"{float(T[9, 9]):.3f}" in plain.splitlines()[-1]
+    assert (
+        str(expected) in plain
+        and "transition:" in plain
+        and f"{float(T[9, 9]):.3f}" in plain.splitlines()[-1]
+    )
     assert run_json(*arguments[:-1], "4")["noise"]["transition"] != noise["transition"]
 
 
 def test_training_refuses_foreign_images_that_nothing_puts_in(tmp_path: Path) -> None:
-    result = run("train", "--noise", "symmetric:rate=0.4", "--foreign", "digits:seed=1", "--out", str(tmp_path / "run"))
+    result = run(
+        "train",
+        "--noise",
+        "symmetric:rate=0.4",
+        "--foreign",
+        "digits:seed=1",
+        "--out",
+        str(tmp_path / "run"),
+    )
     assert result.exit_code == 2 and "beside --foreign digits:seed=1" in result.stderr
-    assert "got symmetric:rate=0.4. Leave --foreign out" in result.stderr and not (tmp_path / "run").exists()
+    assert (
+        "got symmetric:rate=0.4. Leave --foreign out" in result.stderr
+        and not (tmp_path / "run").exists()
+    )
 
 
 def test_data_show_puts_in_foreign_images() -> None:
-    shown = run_json("data", "show", "digits", "--noise", "open-set:rate=0.4", "--foreign", "digits:seed=1")
+    shown = run_json(
+        "data", "show", "digits", "--noise", "open-set:rate=0.4", "--foreign", "digits:seed=1"
+    )
     assert shown["noise"]["rate"] == pytest.approx(0.4, abs=1 / 1437)
     assert shown["classes"][-1] == {
-        "class": "(no class)", "rows": 574, "wrong": 574, "rate": 1.0,
+        "class": "(no class)",
+        "rows": 574,
+        "wrong": 574,
+        "rate": 1.0,
         "mostly given as": shown["classes"][-1]["mostly given as"],
-    }  # fmt: skip
+    }
     assert all(row["wrong"] == 0 for row in shown["classes"][:-1])
 
 
@@ -373,7 +463,9 @@ def test_version_has_one_source() -> None:
 def test_a_pipe_that_knows_no_minus_sign_gets_question_marks() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     command = [sys.executable, "-m", "noiseproof", "losses"]
-    output = subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode("latin-1")
+    output = subprocess.run(
+        command, env=environment, capture_output=True, check=True
+    ).stdout.decode("latin-1")
     assert "(1 ? p^q)/q" in output
 
 

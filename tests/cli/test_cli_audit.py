@@ -1,4 +1,6 @@
-"""``noiseproof audit`` as a user meets it: real files, every bad input, exit codes, exports, nothing overwritten."""
+"""``noiseproof audit`` as a user meets it: real files, every bad input, exit codes, exports,
+nothing overwritten.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["--fast", "--thorough"])
-def test_planted_noise_is_found_end_to_end(digits: tuple[Path, np.ndarray], here: Path, mode: str) -> None:
+def test_planted_noise_is_found_end_to_end(
+    digits: tuple[Path, np.ndarray], here: Path, mode: str
+) -> None:
     path, wrong = digits
     summary = run_json(
-        path, "--label", "digit", "--id", "name", mode, "--device", "cpu", "--folds", "2", "--epochs", "12"
+        path,
+        "--label",
+        "digit",
+        "--id",
+        "name",
+        mode,
+        "--device",
+        "cpu",
+        "--folds",
+        "2",
+        "--epochs",
+        "12",
     )
     table = pd.read_csv(here / "audit" / "issues.csv", keep_default_na=False)
     assert len(table) == 600 and sorted(table["row"]) == list(range(600))
@@ -80,12 +95,17 @@ def test_planted_noise_is_found_end_to_end(digits: tuple[Path, np.ndarray], here
     truth = load_digits().target
     issues = table[table["is_label_issue"]]
     right = [
-        truth[int(name.split("-")[1])] == int(label[2:]) for name, label in issues[["id", "suggested_label"]].values
+        truth[int(name.split("-")[1])] == int(label[2:])
+        for name, label in issues[["id", "suggested_label"]].values
     ]
     assert np.mean(right) > 0.7  # what it suggests is the truth
     assert (issues["suggested_label"] != issues["given_label"]).all()
     config = json.loads((here / "audit" / "config.json").read_text())
-    assert config["data"] == str(path) and config["label"] == "digit" and config["mode"] == mode.strip("-")
+    assert (
+        config["data"] == str(path)
+        and config["label"] == "digit"
+        and config["mode"] == mode.strip("-")
+    )
     assert config["classes"] == [f"a {k}" for k in range(10)]
 
 
@@ -96,20 +116,33 @@ def test_the_next_command_after_a_leaking_column_leaves_it_out(here: Path) -> No
     table["billing code"] = np.where(np.arange(300) == 5, 1 - y, y)
     table.to_csv("bills.csv", index=False)
     words = ["audit", "bills.csv", "--label", "y", "--fast", "--ignore", "b", "--out", "found"]
-    done = subprocess.run([sys.executable, "-m", "noiseproof", *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "noiseproof", *words], capture_output=True, text=True
+    )
     lines = done.stdout.splitlines()
     assert (
-        "classes. Not to be trusted: `billing code` alone predicts the label almost perfectly. Audit again" in lines[0]
+        "classes. Not to be trusted: `billing code` alone predicts the label almost perfectly."
+        " Audit again" in lines[0]
     ), done.stderr
-    command = "noiseproof audit bills.csv --label y --fast --ignore 'b,billing code' --out found --force"
-    assert lines[-1] == f"next: {command}"
-    result = CliRunner().invoke(app, ["apply", "found", "--accept-all", "--yes", "--out", "all.csv"])
-    assert result.exit_code == 0
-    assert " ".join(result.stderr.split()).endswith("Audit again without it: --ignore 'b,billing code'.")
-    again = subprocess.run(
-        [sys.executable, "-m", "noiseproof", *shlex.split(command)[1:]], capture_output=True, text=True
+    command = (
+        "noiseproof audit bills.csv --label y --fast --ignore 'b,billing code' --out found --force"
     )
-    assert again.returncode == 0 and again.stdout.splitlines()[-1] == "next: noiseproof review found"
+    assert lines[-1] == f"next: {command}"
+    result = CliRunner().invoke(
+        app, ["apply", "found", "--accept-all", "--yes", "--out", "all.csv"]
+    )
+    assert result.exit_code == 0
+    assert " ".join(result.stderr.split()).endswith(
+        "Audit again without it: --ignore 'b,billing code'."
+    )
+    again = subprocess.run(
+        [sys.executable, "-m", "noiseproof", *shlex.split(command)[1:]],
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        again.returncode == 0 and again.stdout.splitlines()[-1] == "next: noiseproof review found"
+    )
 
 
 def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path) -> None:
@@ -121,14 +154,28 @@ def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path
     worst = lines.index("worst labels")
     assert lines[worst + 1].split() == ["row", "quality", "given", "suggested", "why"]
     assert len([line for line in lines[worst + 2 : worst + 12] if line.startswith("digit-")]) == 10
-    assert lines[-2].startswith("files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json")
+    assert lines[-2].startswith(
+        "files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json"
+    )
     assert lines[-1] == "next: noiseproof review found"
     assert "noiseproof: fitting" in result.stderr and "\x1b" not in result.output
 
 
 def test_the_same_command_gives_the_same_files(digits: tuple[Path, np.ndarray], here: Path) -> None:
     for out in ("one", "two"):
-        run_json(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", out, "--seed", "3", *QUICK)
+        run_json(
+            digits[0],
+            "--label",
+            "digit",
+            "--id",
+            "name",
+            "--fast",
+            "--out",
+            out,
+            "--seed",
+            "3",
+            *QUICK,
+        )
     assert (here / "one" / "issues.csv").read_bytes() == (here / "two" / "issues.csv").read_bytes()
 
 
@@ -140,7 +187,11 @@ def test_an_earlier_audit_is_not_overwritten(digits: tuple[Path, np.ndarray], he
     before = (here / "audit" / "issues.csv").read_bytes()
     (here / "audit" / "decisions.csv").write_text("mine")
     refused = run(*arguments)
-    assert refused.exit_code == 2 and "which holds files" in refused.stderr and "--force" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "which holds files" in refused.stderr
+        and "--force" in refused.stderr
+    )
     assert run(*arguments, "--force").exit_code == 0
     assert (here / "audit" / "issues.csv").read_bytes() == before
     assert (here / "audit" / "decisions.csv").read_text() == "mine"
@@ -154,7 +205,9 @@ def test_an_open_review_is_not_written_over(here: Path) -> None:
     review = DecisionLog(here / "audit" / "decisions.csv")
     refused = run(*arguments)
     review.close()
-    assert refused.exit_code == 2 and "Stop it, or choose another folder with --out" in refused.stderr
+    assert (
+        refused.exit_code == 2 and "Stop it, or choose another folder with --out" in refused.stderr
+    )
     assert "--decisions" not in refused.stderr  # which is no option of an audit
     assert run(*arguments).exit_code == 0
 
@@ -185,16 +238,24 @@ def test_an_audit_is_not_thrown_away_where_its_folder_is_taken_meanwhile(
     for review in reviews:
         review.close()
     assert done.exit_code == 0, done.output
-    assert "audit was taken during the audit" in done.stderr and "the results are in audit-2" in done.stderr
+    assert (
+        "audit was taken during the audit" in done.stderr
+        and "the results are in audit-2" in done.stderr
+    )
     assert "next: noiseproof review audit-2" in done.stdout
-    assert len(read_audit(here / "audit-2").issues) == 40 and (here / "audit-2" / "label-studio.json").exists()
+    assert (
+        len(read_audit(here / "audit-2").issues) == 40
+        and (here / "audit-2" / "label-studio.json").exists()
+    )
     if taken == "by a review":
         assert {name: (here / "audit" / name).read_bytes() for name in before} == before
     else:
-        assert [(path.name, path.read_text()) for path in here.glob("audit/*")] == [("issues.csv", "another's")]
+        assert [(path.name, path.read_text()) for path in here.glob("audit/*")] == [
+            ("issues.csv", "another's")
+        ]
 
 
-# --- decisions on an audit that another one replaces ------------------------------------------------------------------
+# --- decisions on an audit that another one replaces ----------------------------------------------
 
 
 def decide(folder: Path, *rows: int) -> bytes:
@@ -209,9 +270,13 @@ def decide(folder: Path, *rows: int) -> bytes:
 
 
 def write_animals(names: list[int], labels: dict[int, str] | None = None) -> tuple[str, ...]:
-    """A table with the animals ``names``, every third of which is a cat, and the command that audits it."""
+    """A table with the animals ``names``, every third of which is a cat, and the command that
+    audits it.
+    """
     given = [(labels or {}).get(name, ("cat", "dog", "owl")[name % 3]) for name in names]
-    pd.DataFrame({"name": [f"n{name}" for name in names], "x": names, "y": given}).to_csv("t.csv", index=False)
+    pd.DataFrame({"name": [f"n{name}" for name in names], "x": names, "y": given}).to_csv(
+        "t.csv", index=False
+    )
     np.save("p.npy", np.eye(3)[[name % 3 for name in names]] * 0.85 + 0.05)
     return ("t.csv", "--label", "y", "--pred-probs", "p.npy", "--force")
 
@@ -235,10 +300,17 @@ def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
     assert decide(here / "audit", 9, 12, 15) == decided
     del rows[3:6]  # so that rows 9, 12 and 15 have their old labels and are other rows
     done = run(*write_animals(rows))
-    assert done.exit_code == 0 and "3 of 3 decisions on the earlier audit are carried over" in done.stderr
-    assert aside(here / "audit") == [decided] and {*read_decisions(here / "audit" / "decisions.csv")} == {6, 9, 12}
+    assert (
+        done.exit_code == 0
+        and "3 of 3 decisions on the earlier audit are carried over" in done.stderr
+    )
+    assert aside(here / "audit") == [decided] and {
+        *read_decisions(here / "audit" / "decisions.csv")
+    } == {6, 9, 12}
     assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
-    before, after = (pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv"))
+    before, after = (
+        pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv")
+    )
     assert set(before.index[before != after]) == {"n9", "n12", "n15"}
 
 
@@ -246,7 +318,10 @@ def test_decisions_on_rows_that_changed_stay_behind(here: Path) -> None:
     assert run(*write_animals([*range(60)])).exit_code == 0
     decided = decide(here / "audit", 9, 12, 15)
     done = run(*write_animals([*range(100, 160)]))
-    assert done.exit_code == 0 and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
+    assert (
+        done.exit_code == 0
+        and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
+    )
     assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1
     assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
     refused = CliRunner().invoke(app, ["apply", "audit"])
@@ -262,14 +337,23 @@ def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
     assert "2 of 4 decisions on the earlier audit are carried over" in done.stderr
     assert aside(here / "audit") == [decided]
     found = read_decisions(here / "audit" / "decisions.csv")
-    assert {(word.row, word.id, word.given_label) for word in found.values()} == {(9, "n9", "cat"), (14, "n15", "cat")}
+    assert {(word.row, word.id, word.given_label) for word in found.values()} == {
+        (9, "n9", "cat"),
+        (14, "n15", "cat"),
+    }
     assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
-    before, after = (pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv"))
+    before, after = (
+        pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv")
+    )
     assert set(before.index[before != after]) == {"n9", "n15"}
     assert run(*write_animals(rows[::-1]), "--id", "name").exit_code == 0
-    assert {word.id for word in read_decisions(here / "audit" / "decisions.csv").values()} == {"n9", "n15"}
+    assert {word.id for word in read_decisions(here / "audit" / "decisions.csv").values()} == {
+        "n9",
+        "n15",
+    }
     decided = (here / "audit" / "decisions.csv").read_bytes()
-    order = sorted(rows, key=lambda name: name % 3)  # rows by class: labels that are the same however a class is sorted
+    # rows by class: labels that are the same however a class is sorted
+    order = sorted(rows, key=lambda name: name % 3)
     assert run(*write_animals(order), "--id", "name").exit_code == 0
     assert run(*write_animals([*order[:20][::-1], *order[20:]]), "--id", "name").exit_code == 0
     found = read_decisions(here / "audit" / "decisions.csv")
@@ -322,7 +406,8 @@ def test_decisions_on_pictures_go_with_their_files(here: Path) -> None:
     found = read_decisions(here / "audit" / "decisions.csv")
     assert {row: word.id for row, word in found.items()} == {2: "cat/06.png", 29: "dog/21.png"}
     decided = (here / "audit" / "decisions.csv").read_bytes()
-    (here / "photos").rename(here / "others")  # the same names, and who knows whether the same pictures
+    # the same names, and who knows whether the same pictures
+    (here / "photos").rename(here / "others")
     assert run("others", "--pred-probs", "p.npy", "--force").exit_code == 0
     assert decided in aside(here / "audit") and not (here / "audit" / "decisions.csv").exists()
 
@@ -375,10 +460,12 @@ def test_the_report_says_what_it_assumes_and_how_to_measure_instead(here: Path) 
     assert (
         "The share of wrong labels is estimated as in other data with real mistakes. "
         "25 answers measure it and set the cut: noiseproof review 'my audit' --measure 25\n"
-    ) in result.stdout
+        in result.stdout
+    )
     np.save("y.npy", random.permutation(y))  # nothing is estimated, so nothing is assumed
     assert (
-        "estimated as in other data" not in run("--labels", "y.npy", "--pred-probs", "p.npy", "--out", "other").stdout
+        "estimated as in other data"
+        not in run("--labels", "y.npy", "--pred-probs", "p.npy", "--out", "other").stdout
     )
 
 
@@ -401,7 +488,9 @@ def test_pictures_with_exports(here: Path) -> None:
             Image.fromarray(pixels).save(here / "photos" / name / f"{i}.png")
     (here / "photos" / "light" / "broken.png").write_text("not a picture")
     summary = run_json("photos", "--export", "label-studio,fiftyone", *QUICK)
-    assert [s["reason"] for s in summary["skipped"]] == ["not a readable picture (UnidentifiedImageError)"]
+    assert [s["reason"] for s in summary["skipped"]] == [
+        "not a readable picture (UnidentifiedImageError)"
+    ]
     tasks = json.loads(Path("audit/label-studio.json").read_text())
     assert len(tasks) == summary["issues"]
     labels = json.loads(Path("audit/fiftyone/labels.json").read_text())["labels"]
@@ -423,7 +512,18 @@ def test_texts_groups_and_times(here: Path) -> None:
         said = " ".join(random.choice(words[mood], 5)) + f" word{random.integers(30)}"
         rows.append((said, mood if i else "good", i // 3, f"2021-01-{1 + i % 28:02d}"))
     pd.DataFrame(rows, columns=["said", "mood", "who", "when"]).to_csv("t.csv", index=False)
-    arguments = ("t.csv", "--label", "mood", "--text", "said", "--groups", "who", "--time", "when", *QUICK)
+    arguments = (
+        "t.csv",
+        "--label",
+        "mood",
+        "--text",
+        "said",
+        "--groups",
+        "who",
+        "--time",
+        "when",
+        *QUICK,
+    )
     summary = run_json(*arguments)
     table = pd.read_csv("audit/issues.csv")
     assert table["row"].iloc[0] == 0 and bool(table["is_label_issue"].iloc[0])
@@ -439,7 +539,10 @@ REFUSED = {
     "real label": (("ok.csv", "--label", "x"), "Bin them into classes"),
     "nothing": ((), "Expected data to audit"),
     "unknown export": (("ok.csv", "--label", "y", "--export", "paint"), "Expected --export of"),
-    "fiftyone of a table": (("ok.csv", "--label", "y", "--export", "fiftyone"), "Expected pictures to export"),
+    "fiftyone of a table": (
+        ("ok.csv", "--label", "y", "--export", "fiftyone"),
+        "Expected pictures to export",
+    ),
     "no such model": (("ok.csv", "--label", "y", "--model", "brain"), "brain"),
     "no such method": (("ok.csv", "--label", "y", "--method", "magic"), "magic"),
     "text of a folder": ((".", "--text", "t", "--out", "../elsewhere"), "Only tables have columns"),
@@ -451,13 +554,20 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_ends_in_one_line_and_leaves_nothing(here: Path, case: str) -> None:
     table = pd.DataFrame(
-        {"id": [f"i{k}" for k in range(30)], "x": np.arange(30) + 0.5, "y": ["a", "b"] * 15, "c": "same"}
+        {
+            "id": [f"i{k}" for k in range(30)],
+            "x": np.arange(30) + 0.5,
+            "y": ["a", "b"] * 15,
+            "c": "same",
+        }
     )
     table.to_csv("ok.csv", index=False)
     arguments, message = REFUSED[case]
     result = run(*arguments, "--device", "cpu")
     assert result.exit_code == 2, result.output
-    assert len(result.stderr.splitlines()[-1:]) == 1 and result.stderr.splitlines()[-1].startswith("noiseproof: ")
+    assert len(result.stderr.splitlines()[-1:]) == 1 and result.stderr.splitlines()[-1].startswith(
+        "noiseproof: "
+    )
     assert message in result.stderr and "Traceback" not in result.output
     assert sorted(path.name for path in here.iterdir()) == ["ok.csv"]
 
@@ -473,7 +583,10 @@ def test_skipped_rows_are_shown(here: Path) -> None:
     result = run("d.csv", "--label", "y", "--fast", *QUICK)
     assert result.exit_code == 0, result.output
     assert "skipped: 1 row (3): no label" in result.stdout
-    assert "skipped: 1 row (7): the only row of its class: there is nothing to compare it with" in result.stdout
+    assert (
+        "skipped: 1 row (7): the only row of its class: there is nothing to compare it with"
+        in result.stdout
+    )
     assert "note: 1 missing number in column 'x' was filled with its median" in result.stdout
 
 
@@ -488,7 +601,9 @@ def test_skipped_rows_are_shown_by_name(here: Path) -> None:
     result = run("photos", "--pred-probs", "p.npy")
     assert result.exit_code == 0, result.output
     assert "skipped: 2 rows (cat/a.png, dog/17.png): not a readable picture" in result.stdout
-    table = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "x": range(40), "y": ["a", "b"] * 20})
+    table = pd.DataFrame(
+        {"name": [f"n{i}" for i in range(40)], "x": range(40), "y": ["a", "b"] * 20}
+    )
     table.loc[5, "y"] = np.nan
     table.to_csv("t.csv", index=False)
     np.save("p.npy", np.eye(2)[[0, 1] * 20] * 0.8 + 0.1)
@@ -502,7 +617,9 @@ def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
         path = here / "photos" / ("cat", "dog")[i % 2] / f"{i:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
-    os.rename(here / "photos" / "cat" / "00.png", os.fsencode(here / "photos" / "cat") + b"/caf\xe9.png")
+    os.rename(
+        here / "photos" / "cat" / "00.png", os.fsencode(here / "photos" / "cat") + b"/caf\xe9.png"
+    )
     np.save("p.npy", np.eye(2)[[0] * 20 + [1] * 20] * 0.8 + 0.1)
     result = run("photos", "--pred-probs", "p.npy")
     assert result.exit_code == 0, result.output
@@ -514,7 +631,10 @@ def test_help_does_not_wait_for_torch() -> None:
     code = "import sys; from noiseproof.cli import app; print('torch' in sys.modules)"
     source = str(Path(__file__).parents[2] / "src")
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
     )
     assert done.stdout.strip() == "False", done.stderr[-500:]
 
@@ -534,28 +654,67 @@ finally:
     ("arguments", "error"),
     [
         (["t.csv"], "Expected --label, the name of the column with the given labels, got none."),
-        (["t.csv", "--label", "kind", "--engine", "cluster"], "Expected an engine of local, ray, got 'cluster'."),
-        (["t.csv", "--label", "kind", "--address", "auto"], "Expected the engine ray beside --address, got local"),
-        (["t.csv", "--label", "kinds"], "Expected a column 'kinds' in {}/t.csv, found none. Did you mean 'kind'?"),
-        (["t.csv", "--label", "kind", "--text", "words"], "Expected a column 'words' in {}/t.csv, found none. There"),
+        (
+            ["t.csv", "--label", "kind", "--engine", "cluster"],
+            "Expected an engine of local, ray, got 'cluster'.",
+        ),
+        (
+            ["t.csv", "--label", "kind", "--address", "auto"],
+            "Expected the engine ray beside --address, got local",
+        ),
+        (
+            ["t.csv", "--label", "kinds"],
+            "Expected a column 'kinds' in {}/t.csv, found none. Did you mean 'kind'?",
+        ),
+        (
+            ["t.csv", "--label", "kind", "--text", "words"],
+            "Expected a column 'words' in {}/t.csv, found none. There",
+        ),
         (
             ["t.csv", "--label", "kind", "--id", "name"],
             "Expected the columns 'name' in the table, there are 'x', 'kind'",
         ),
-        (["t.csv", "--label", "kind", "--groups", "kind"], "Expected each column in one role, got 'kind' in two."),
+        (
+            ["t.csv", "--label", "kind", "--groups", "kind"],
+            "Expected each column in one role, got 'kind' in two.",
+        ),
         (
             ["t.csv", "--label", "2", "--no-header"],
             "Expected a column '2' in {}/t.csv, found none. There are '0', '1'.",
         ),
-        (["u.csv", "--label", "kind"], "Expected a column 'kind' in {}/u.csv, found none. There are 'x', 'y'."),
-        (["t.csv", "--label", "kind", "--labels", "y.npy"], "Expected labels at y.npy, found no such file."),
-        (["t.csv", "--label", "kind", "--pred-probs", "p.npy"], "Expected pred_probs at p.npy, found no such file."),
-        (["gone.csv", "--label", "kind"], "Expected a file or a folder to audit at {}/gone.csv, found none."),
-        (["x.npy", "--label", "kind"], "Expected no columns for {}/x.npy, got 'label'. Only tables have columns."),
-        ([], "Expected data to audit, or both --labels and --pred-probs (or --embeddings), got none."),
+        (
+            ["u.csv", "--label", "kind"],
+            "Expected a column 'kind' in {}/u.csv, found none. There are 'x', 'y'.",
+        ),
+        (
+            ["t.csv", "--label", "kind", "--labels", "y.npy"],
+            "Expected labels at y.npy, found no such file.",
+        ),
+        (
+            ["t.csv", "--label", "kind", "--pred-probs", "p.npy"],
+            "Expected pred_probs at p.npy, found no such file.",
+        ),
+        (
+            ["gone.csv", "--label", "kind"],
+            "Expected a file or a folder to audit at {}/gone.csv, found none.",
+        ),
+        (
+            ["x.npy", "--label", "kind"],
+            "Expected no columns for {}/x.npy, got 'label'. Only tables have columns.",
+        ),
+        (
+            [],
+            (
+                "Expected data to audit, or both --labels and --pred-probs (or --embeddings), got"
+                " none."
+            ),
+        ),
         (
             ["t.csv", "--label", "kind", "--export", "paper"],
-            "Expected --export of label-studio, argilla, cvat, fiftyone, coco, imagefolder, got paper.",
+            (
+                "Expected --export of label-studio, argilla, cvat, fiftyone, coco, imagefolder, got"
+                " paper."
+            ),
         ),
     ],
 )
@@ -566,21 +725,35 @@ def test_options_are_refused_before_anything_heavy_is_imported(
     (tmp_path / "u.csv").write_bytes("x;y\n1;a\n2;b\n".encode("utf-16"))
     (tmp_path / "x.npy").write_bytes(b"")
     done = subprocess.run(
-        [sys.executable, "-c", EARLY, "audit", *arguments], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", EARLY, "audit", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 2 and done.stdout == "imported: []\n"
     assert done.stderr.startswith(f"noiseproof: {error.format(tmp_path)}")
 
 
 OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(("label", "text", "id", "group", "time", "trusted", "labels", "pred_probs", "embeddings")),
-    "annotators": [], "annotations": None, "consensus": "majority", "ignore": [], "header": True,
-}  # fmt: skip
+    **dict.fromkeys(
+        ("label", "text", "id", "group", "time", "trusted", "labels", "pred_probs", "embeddings")
+    ),
+    "annotators": [],
+    "annotations": None,
+    "consensus": "majority",
+    "ignore": [],
+    "header": True,
+}
 
 
 def test_early_refusals_have_the_words_of_the_library(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
-    for options in ({}, {"label": "kinds"}, {"label": "kind", "text": "words"}, {"label": "kind", "ignore": ["q"]}):
+    for options in (
+        {},
+        {"label": "kinds"},
+        {"label": "kind", "text": "words"},
+        {"label": "kind", "ignore": ["q"]},
+    ):
         with pytest.raises(ValueError, match="Expected") as late:
             read_rows(tmp_path / "t.csv", **options)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="Expected") as early:
@@ -588,10 +761,14 @@ def test_early_refusals_have_the_words_of_the_library(tmp_path: Path) -> None:
         assert str(early.value) == str(late.value)
 
 
-def test_an_unknown_method_is_refused_before_the_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_method_is_refused_before_the_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
     monkeypatch.setattr("noiseproof.audit.read_rows", None)
-    result = run(tmp_path / "t.csv", "--label", "kind", "--method", "gcee", "--out", tmp_path / "audit")
+    result = run(
+        tmp_path / "t.csv", "--label", "kind", "--method", "gcee", "--out", tmp_path / "audit"
+    )
     assert result.exit_code == 2 and "Unknown method 'gcee'. Did you mean 'gce'" in result.output
 
 
@@ -603,7 +780,9 @@ def test_an_unknown_method_is_refused_before_the_data_is_read(tmp_path: Path, mo
         (("--estimator", "sklearn.naive_bayes:GaussianNB"), {"estimator", "neighbours"}),
     ],
 )
-def test_models_are_chosen_and_named(options: tuple[str, ...], models: set[str], here: Path) -> None:
+def test_models_are_chosen_and_named(
+    options: tuple[str, ...], models: set[str], here: Path
+) -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(80, 2))
     rows = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in x]
@@ -621,22 +800,35 @@ def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], he
     run_json(digits[0], "--label", "digit", "--id", "name", "--model", "network", *QUICK)
     before = read_audit("audit")
     log, truth = DecisionLog("audit/decisions.csv"), load_digits().target
-    for row, id, given, suggested in before.issues[["row", "id", "given_label", "suggested_label"]].values[:60]:
+    for row, id, given, suggested in before.issues[
+        ["row", "id", "given_label", "suggested_label"]
+    ].values[:60]:
         true = f"a {truth[int(id.removeprefix('digit-'))]}"
         choice = "keep" if true == given else "accept" if true == suggested else "other"
         log.add(Decision(row, id, given, choice, true))
     log.close()
-    result = run("audit", "--again", "--device", "cpu", "--threads", "1", "--export", "label-studio")
+    result = run(
+        "audit", "--again", "--device", "cpu", "--threads", "1", "--export", "label-studio"
+    )
     assert result.exit_code == 0, result.output
     after = read_audit("audit")
     assert after.config["again"] == 1 and after.config["command"] == before.config["command"]
-    assert "note: Audited again with 60 decisions" in result.stdout and "next: noiseproof review audit" in result.stdout
+    assert (
+        "note: Audited again with 60 decisions" in result.stdout
+        and "next: noiseproof review audit" in result.stdout
+    )
     assert Path("audit/label-studio.json").exists()
-    old, new = (audit.issues.set_index("row")["label_quality"].sort_index() for audit in (before, after))
+    old, new = (
+        audit.issues.set_index("row")["label_quality"].sort_index() for audit in (before, after)
+    )
     assert (old != new).mean() > 0.9
     decided = {id for _, id, *_ in read_decisions("audit/decisions.csv").values()}
-    assert not decided & {line.split()[0] for line in result.stdout.splitlines() if line.startswith("digit-")}
-    left = after.issues["is_label_issue"] & ~after.issues["row"].isin(list(read_decisions("audit/decisions.csv")))
+    assert not decided & {
+        line.split()[0] for line in result.stdout.splitlines() if line.startswith("digit-")
+    }
+    left = after.issues["is_label_issue"] & ~after.issues["row"].isin(
+        list(read_decisions("audit/decisions.csv"))
+    )
     assert f"undecided: {left.sum()} of {after.summary['issues']} issues" in result.stdout
     assert run_json("audit", "--again", "--device", "cpu")["rows"] == 600
 
@@ -644,13 +836,18 @@ def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], he
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("audit", "--label", "y", "--seed", "0"), "Expected no --label, --seed beside --again: all options are those"),
+        (
+            ("audit", "--label", "y", "--seed", "0"),
+            "Expected no --label, --seed beside --again: all options are those",
+        ),
         (("audit", "--out", "other"), "Expected no --out beside --again"),
         ((), "Expected the folder of an audit beside --again, got none"),
         (("nowhere",), "Expected an audit in nowhere, found no issues.csv"),
     ],
 )
-def test_options_that_an_audit_again_has_already_are_refused(options: tuple[str, ...], message: str) -> None:
+def test_options_that_an_audit_again_has_already_are_refused(
+    options: tuple[str, ...], message: str
+) -> None:
     result = run(*options, "--again")
     assert result.exit_code == 2 and message in " ".join(result.stderr.split())
 
@@ -658,21 +855,45 @@ def test_options_that_an_audit_again_has_already_are_refused(options: tuple[str,
 def test_other_issues_are_shown_by_need_for_action_and_fixed_in_a_copy(here: Path) -> None:
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 240)
-    table = pd.DataFrame({"a": random.normal(size=240) + 2 * y, "b": random.random(240), "one": 7, "kind": y + 10})
+    table = pd.DataFrame(
+        {"a": random.normal(size=240) + 2 * y, "b": random.random(240), "one": 7, "kind": y + 10}
+    )
     table["late"] = y * 3
     table.iloc[:200].to_csv("train.csv", index=False)
     table.iloc[190:].to_csv("test.csv", index=False)
-    arguments = ("train.csv", "--label", "kind", "--test", "test.csv", "--fast", "--model", "trees", "--device", "cpu")
+    arguments = (
+        "train.csv",
+        "--label",
+        "kind",
+        "--test",
+        "test.csv",
+        "--fast",
+        "--model",
+        "trees",
+        "--device",
+        "cpu",
+    )
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("columns: Column 'one' is 7 in all of 200 rows."))
+    first = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("columns: Column 'one' is 7 in all of 200 rows.")
+    )
     assert lines[first].endswith("[apply --fix columns]")
     overlap = next(line for line in lines if line.startswith("test-overlap: "))
-    assert "10 of 50 rows of the test set (20.0%)" in overlap and overlap.endswith("[apply --fix test-overlap]")
-    assert any(line.startswith("leakage: Column 'late' alone predicts 100.0% of the labels") for line in lines)
+    assert "10 of 50 rows of the test set (20.0%)" in overlap and overlap.endswith(
+        "[apply --fix test-overlap]"
+    )
+    assert any(
+        line.startswith("leakage: Column 'late' alone predicts 100.0% of the labels")
+        for line in lines
+    )
     absent = next(line for line in lines if line.startswith("not found: "))
-    assert {"order", "drift", "mixed", "spelling"} <= {*absent.removeprefix("not found: ").split(", ")}
+    assert {"order", "drift", "mixed", "spelling"} <= {
+        *absent.removeprefix("not found: ").split(", ")
+    }
 
     def apply(*more: str) -> Result:
         return CliRunner().invoke(app, ["apply", "audit", *more])
@@ -680,15 +901,29 @@ def test_other_issues_are_shown_by_need_for_action_and_fixed_in_a_copy(here: Pat
     result = apply("--fix", "columns, leakage,test-overlap", "--out", "fixed.csv")
     assert result.exit_code == 0, result.output
     assert "expected:" not in result.stdout  # nothing was decided
-    assert "fixed columns: column 'one' left out\nfixed leakage: column 'late' left out" in result.stdout
-    pd.testing.assert_frame_equal(pd.read_csv("fixed.csv"), pd.read_csv("train.csv")[["a", "b", "kind"]].iloc[:190])
+    assert (
+        "fixed columns: column 'one' left out\nfixed leakage: column 'late' left out"
+        in result.stdout
+    )
+    pd.testing.assert_frame_equal(
+        pd.read_csv("fixed.csv"), pd.read_csv("train.csv")[["a", "b", "kind"]].iloc[:190]
+    )
     listed = pd.read_csv("fixed-review.csv")
-    assert listed["row"].tolist() == [*range(190, 200)] and {*listed["note"]} == {"left out by --fix test-overlap"}
+    assert listed["row"].tolist() == [*range(190, 200)] and {*listed["note"]} == {
+        "left out by --fix test-overlap"
+    }
     for wrong, words in (
-        (("--fix", "columns", "--retrain"), "Expected --fix or --retrain"), (("--fix", "slice"), "by a command."),
+        (("--fix", "columns", "--retrain"), "Expected --fix or --retrain"),
+        (("--fix", "slice"), "by a command."),
         ((), "Expected decisions in"),
-    ):  # fmt: skip
+    ):
         result = apply(*wrong, "--out", "other.csv")
-        assert result.exit_code == 2 and words in " ".join(result.output.split()) and not Path("other.csv").exists()
+        assert (
+            result.exit_code == 2
+            and words in " ".join(result.output.split())
+            and not Path("other.csv").exists()
+        )
     assert run("train.csv", "--label", "kind", "--issues", "leak", "--out", "b").exit_code == 2
-    assert "leakage" in run_json(*arguments[:3], "--fast", "--model", "trees", "--issues", "leakage", "--out", "c")
+    assert "leakage" in run_json(
+        *arguments[:3], "--fast", "--model", "trees", "--issues", "leakage", "--out", "c"
+    )

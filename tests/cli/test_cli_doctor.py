@@ -14,7 +14,9 @@ from noiseproof.cli import app, doctor
 from noiseproof.cli.main import WELCOME
 from noiseproof.core.messages import install_command, torchvision_command
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))[
+    "project"
+]
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -25,7 +27,10 @@ def run(*arguments: str, code: int = 0) -> str:
 
 def test_the_command_alone_shows_what_people_come_for() -> None:
     assert run() == WELCOME
-    assert all(f"noiseproof {command}" in WELCOME for command in ("audit", "review", "apply", "demo", "doctor"))
+    assert all(
+        f"noiseproof {command}" in WELCOME
+        for command in ("audit", "review", "apply", "demo", "doctor")
+    )
 
 
 def test_it_shows_what_the_project_requires_and_what_is_installed(tmp_path: Path) -> None:
@@ -35,7 +40,10 @@ def test_it_shows_what_the_project_requires_and_what_is_installed(tmp_path: Path
     assert versions["torch"] == metadata.version("torch")
     extras = {extra["name"]: extra for extra in found["extras"]}
     assert extras.keys() == PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
-    assert extras["review"]["installed"] == ["fastapi", "uvicorn"] and extras["review"]["missing"] == []
+    assert (
+        extras["review"]["installed"] == ["fastapi", "uvicorn"]
+        and extras["review"]["missing"] == []
+    )
     assert found["devices"][0]["name"] == "cpu" and found["data"]["folder"] == str(tmp_path)
 
 
@@ -50,8 +58,12 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(
     version: str | None, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: version if name == "scikit-learn" else right(name))
-    assert f"problem: scikit-learn: {problem}; pip install 'scikit-learn>=1." in run("doctor", code=1)
+    monkeypatch.setattr(
+        doctor, "_version", lambda name: version if name == "scikit-learn" else right(name)
+    )
+    assert f"problem: scikit-learn: {problem}; pip install 'scikit-learn>=1." in run(
+        "doctor", code=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,10 @@ def test_a_package_that_is_missing_or_too_old_is_a_problem(
     [  # as PEP 610 has them
         ({"url": "{folder}", "dir_info": {"editable": True}}, "pip install -e '{path}[review]'"),
         ({"url": "{folder}", "dir_info": {}}, "pip install 'noiseproof[review] @ {folder}'"),
-        ({"url": "{folder}/np-1.whl", "archive_info": {}}, "pip install 'noiseproof[review] @ {folder}/np-1.whl'"),
+        (
+            {"url": "{folder}/np-1.whl", "archive_info": {}},
+            "pip install 'noiseproof[review] @ {folder}/np-1.whl'",
+        ),
         (
             {"url": "https://np.org/1.whl", "archive_info": {}},
             "pip install 'noiseproof[review] @ https://np.org/1.whl'",
@@ -83,7 +98,9 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(
     monkeypatch.undo()
 
     right = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name))
+    monkeypatch.setattr(
+        doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name)
+    )
     monkeypatch.setattr(doctor, "install_command", lambda extra: f"get {extra}")
     shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
     assert {"review without uvicorn get review", "neighbours no get neighbours"} <= shown
@@ -92,8 +109,20 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(
 @pytest.mark.parametrize(
     "version, command",
     [
-        ("2.13.0+cpu", "pip install torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu"),
-        ("2.13.0+cu130", "pip install torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cu130"),
+        (
+            "2.13.0+cpu",
+            (
+                "pip install torch==2.13.0 torchvision --index-url"
+                " https://download.pytorch.org/whl/cpu"
+            ),
+        ),
+        (
+            "2.13.0+cu130",
+            (
+                "pip install torch==2.13.0 torchvision --index-url"
+                " https://download.pytorch.org/whl/cu130"
+            ),
+        ),
         ("2.13.0", "pip install torch==2.13.0 torchvision"),
         (None, "pip install torch torchvision"),
     ],
@@ -101,7 +130,9 @@ def test_an_extra_that_is_not_installed_says_how_to_get_it(
 def test_timm_comes_after_the_torchvision_that_fits(
     version: str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest torchvision, which pip would take, replaces torch, on a machine without a GPU by gigabytes of CUDA."""
+    """The newest torchvision, which pip would take, replaces torch, on a machine without a GPU by
+    gigabytes of CUDA.
+    """
 
     def find(name: str) -> str:
         if version is None or name != "torch":
@@ -110,4 +141,7 @@ def test_timm_comes_after_the_torchvision_that_fits(
 
     monkeypatch.setattr(metadata, "version", find)
     assert torchvision_command() == command
-    assert install_command("timm") == f"{command} && {install_command('review').replace('review', 'timm')}"
+    assert (
+        install_command("timm")
+        == f"{command} && {install_command('review').replace('review', 'timm')}"
+    )

@@ -1,4 +1,6 @@
-"""The help: every option says what it is for, every command shows examples that parse, and nothing waits for torch."""
+"""The help: every option says what it is for, every command shows examples that parse, and nothing
+waits for torch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ def examples_of(command: Any) -> list[str]:
 
 
 def test_the_tree_is_the_whole_command_line() -> None:
-    assert set(COMMANDS) >= {"audit", "review", "apply", "train", "demo", "analyze page", "bench run", "data show"}
+    assert set(COMMANDS) >= {
+        "audit",
+        "review",
+        "apply",
+        "train",
+        "demo",
+        "analyze page",
+        "bench run",
+        "data show",
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -47,13 +58,20 @@ def test_every_option_is_in_an_example(name: str) -> None:
     shown = {word for example in examples_of(COMMANDS[name]) for word in words(example)}
     for parameter in COMMANDS[name].params:
         spellings = {*parameter.opts, *parameter.secondary_opts}
-        is_option = parameter.param_type_name == "option" and parameter.name not in ("help", "version")
-        assert not is_option or spellings & shown, f"No example of noiseproof {name} shows {' or '.join(spellings)}."
+        is_option = parameter.param_type_name == "option" and parameter.name not in (
+            "help",
+            "version",
+        )
+        assert not is_option or spellings & shown, (
+            f"No example of noiseproof {name} shows {' or '.join(spellings)}."
+        )
 
 
 def test_the_help_names_every_protocol() -> None:
     text = next(option.help for option in COMMANDS["train"].params if option.name == "protocol")
-    assert {paper for paper, _ in protocols()} == {*re.split(", ", text.partition(": ")[2].rstrip("."))}
+    assert {paper for paper, _ in protocols()} == {
+        *re.split(", ", text.partition(": ")[2].rstrip("."))
+    }
 
 
 def test_every_group_says_what_is_in_it() -> None:
@@ -62,7 +80,13 @@ def test_every_group_says_what_is_in_it() -> None:
 
 
 def test_a_wrong_line_does_not_parse() -> None:
-    for line in ("train --no-such-option", "data", "nothing", "audit a.csv --folds one", "bench table a b c d e"):
+    for line in (
+        "train --no-such-option",
+        "data",
+        "nothing",
+        "audit a.csv --folds one",
+        "bench table a b c d e",
+    ):
         with pytest.raises(BadLine):
             parse(words(f"noiseproof {line}"))
 
@@ -79,8 +103,20 @@ def test_every_command_of_the_pages_parses(page: Path) -> None:
 
 
 def test_the_help_does_not_wait_for_torch() -> None:
-    code = "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
-    heavy = {"torch", "numpy", "pandas", "sklearn", "lightning_fabric", "matplotlib", "jinja2", "fastapi"}
+    code = (
+        "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nexcept SystemExit:"
+        " pass\n"
+    )
+    heavy = {
+        "torch",
+        "numpy",
+        "pandas",
+        "sklearn",
+        "lightning_fabric",
+        "matplotlib",
+        "jinja2",
+        "fastapi",
+    }
     code += f"print('loaded:', *sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,13 @@ N = 40
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = np.arange(N) % 2
-    frame = pd.DataFrame({"a": np.arange(N) * 7 % 11 + 0.5, "b": np.arange(N) % 5, "y": np.array(["no", "yes"])[given]})
+    frame = pd.DataFrame(
+        {
+            "a": np.arange(N) * 7 % 11 + 0.5,
+            "b": np.arange(N) % 5,
+            "y": np.array(["no", "yes"])[given],
+        }
+    )
     frame.to_csv("t.csv", index=False)
     frame[["y"]].to_csv("alone.csv", index=False)
     frame.assign(y="no").to_csv("one.csv", index=False)
@@ -34,7 +40,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame.drop(columns="b").to_csv("fewer.csv", index=False)
     frame.to_csv("data.csv", index=False, header=False)
     p = np.eye(2)[given] * 0.8 + 0.1
-    for name, array in {"y": given, "p": p, "x": p, "wide": np.c_[p, p], "logits": 5 * p, "short": p[:9]}.items():
+    for name, array in {
+        "y": given,
+        "p": p,
+        "x": p,
+        "wide": np.c_[p, p],
+        "logits": 5 * p,
+        "short": p[:9],
+    }.items():
         np.save(f"{name}.npy", array)
     np.save("cube.npy", np.zeros((N, 2, 2, 2, 2)))
     np.save("many.npy", np.arange(N + 5))
@@ -99,22 +112,39 @@ def test_bad_input_is_refused_in_words_of_the_command(line: str) -> None:
     message = result.stderr.strip().splitlines()[-1]
     assert result.exit_code == 2, result.output
     assert REFUSED[line] in message, message
-    assert not re.search(r"\b[a-z_]+=(?!\d)", message.replace("precision=", "").replace("recall=", "")), message
-    assert not [name for name in (*ARGUMENTS, *option_names(audit)) if f"`{name}`" in message], message
+    assert not re.search(
+        r"\b[a-z_]+=(?!\d)", message.replace("precision=", "").replace("recall=", "")
+    ), message
+    assert not [name for name in (*ARGUMENTS, *option_names(audit)) if f"`{name}`" in message], (
+        message
+    )
 
 
 def test_every_argument_stands_for_an_option_of_the_command() -> None:
     from noiseproof.cli.main import app as commands
 
-    text = CliRunner().invoke(commands, ["audit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    options = {option for words in ARGUMENTS.values() for option in words.split() if option.startswith("--")}
+    text = (
+        CliRunner()
+        .invoke(commands, ["audit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+        .output
+    )
+    options = {
+        option
+        for words in ARGUMENTS.values()
+        for option in words.split()
+        if option.startswith("--")
+    }
     options |= {*option_names(audit).values()}
-    assert {"--pred-probs", "--csv-safe", "--json"} <= options and not [name for name in options if name not in text]
+    assert {"--pred-probs", "--csv-safe", "--json"} <= options and not [
+        name for name in options if name not in text
+    ]
 
 
 IMPUTE = "`missing=impute` in the dataset, as in table:table=FILE,label=COLUMN,missing=impute"
 OTHERS = {
-    "train --dataset table:table=gaps.csv,label=y": f"Drop those rows or columns, or fill in medians with {IMPUTE}.",
+    "train --dataset table:table=gaps.csv,label=y": (
+        f"Drop those rows or columns, or fill in medians with {IMPUTE}."
+    ),
     "train --dataset table:table=words.csv,label=y": f"or count words as gaps with {IMPUTE}.",
     "data show table:table=gaps.csv,label=y": IMPUTE,
     "bench run sweep.toml --dry-run": IMPUTE,
@@ -122,31 +152,61 @@ OTHERS = {
     "bench compare --data tt.csv --label y": "tt.csv, found no such file. Did you mean 't.csv'?",
     "bench compare --data gaps.csv --label y": "or fill in medians with --missing impute.",
     "bench compare --data words.csv --label y": "or count words as gaps with --missing impute.",
-    "bench compare --data t.csv --label y --missing no": "Expected --missing to be refuse or impute, got 'no'.",
+    "bench compare --data t.csv --label y --missing no": (
+        "Expected --missing to be refuse or impute, got 'no'."
+    ),
     "bench compare --data two-moons:n=10,n_test=0": "Expected",
-    "bench compare --data table:table=t.csv,label=y": "Add one, or split a table with --label COLUMN.",
-    "bench run bad.toml": "bad.toml:3: Expected `workers` to be an integer of at least 0, got -1.",  # a key, no option
+    "bench compare --data table:table=t.csv,label=y": (
+        "Add one, or split a table with --label COLUMN."
+    ),
+    # a key, no option
+    "bench run bad.toml": "bad.toml:3: Expected `workers` to be an integer of at least 0, got -1.",
     "bench search gce:q=[0.3,0.7] --validation 0": "Expected --validation above 0",
     "train --validation 1.5": "Expected --validation in (0, 1), got 1.5.",
     "train --batch-size x": "Expected --batch-size to be an integer of at least 1, got 'x'.",
     "train --clip -1": "Expected --clip in [0, inf)",
-    "train --method backward:clip=-1": "Expected `clip` in [0, 0.5)",  # parameters of a spec are not options
+    # parameters of a spec are not options
+    "train --method backward:clip=-1": "Expected `clip` in [0, 0.5)",
     "train --method het:samples=0": "Expected `samples`",
     "train --dataset two-moons:seed=-1": "Expected `seed`",
     "train --noise open-set:rate=0.2": "Expected --foreign images",
-    "train --dataset cifar10 --data-dir nowhere": "or set --data-dir or NOISEPROOF_DATA to where they are.",
-    "train --dataset table:table=t.csv,label=y --noise symmetric:rate=0.9,count=equal": "Use `count=per-class`",
-    "train --dataset digits --method co-teaching --noise symmetric": "Write symmetric:rate=0.2 for 20 % wrong labels.",
-    "train --dataset digits --out t.csv": "Expected a folder, got the file t.csv. Choose another one.",
-    "train --dataset digits --out t.csv/run": "Expected a folder, got the file t.csv. Choose another one.",
-    "train --dataset cifar10 --data-dir t.csv": "Expected --data-dir or NOISEPROOF_DATA to be the folder with",
-    "bench table ln-table1 --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
-    "bench status ln-table1 --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
-    "bench run digits.toml --results t.csv": "Expected a folder, got the file t.csv. Choose another one.",
-    "bench run measured.toml": "sample-weights (alpha, snr) or annotators (annotator_nll), got 'snr'.",
+    "train --dataset cifar10 --data-dir nowhere": (
+        "or set --data-dir or NOISEPROOF_DATA to where they are."
+    ),
+    "train --dataset table:table=t.csv,label=y --noise symmetric:rate=0.9,count=equal": (
+        "Use `count=per-class`"
+    ),
+    "train --dataset digits --method co-teaching --noise symmetric": (
+        "Write symmetric:rate=0.2 for 20 % wrong labels."
+    ),
+    "train --dataset digits --out t.csv": (
+        "Expected a folder, got the file t.csv. Choose another one."
+    ),
+    "train --dataset digits --out t.csv/run": (
+        "Expected a folder, got the file t.csv. Choose another one."
+    ),
+    "train --dataset cifar10 --data-dir t.csv": (
+        "Expected --data-dir or NOISEPROOF_DATA to be the folder with"
+    ),
+    "bench table ln-table1 --results t.csv": (
+        "Expected a folder, got the file t.csv. Choose another one."
+    ),
+    "bench status ln-table1 --results t.csv": (
+        "Expected a folder, got the file t.csv. Choose another one."
+    ),
+    "bench run digits.toml --results t.csv": (
+        "Expected a folder, got the file t.csv. Choose another one."
+    ),
+    "bench run measured.toml": (
+        "sample-weights (alpha, snr) or annotators (annotator_nll), got 'snr'."
+    ),
     "calibrate gce --classes 1": "Expected --classes to be an integer of at least 2, got 1.",
-    "calibrate gce --classes 10 --free q,q": "got 'q', 'q'. Give one name or a pair of different names.",
-    "analyze fit --loss sop --classes 10": "Give a loss such as ce or gce; what this one does shows only in training.",
+    "calibrate gce --classes 10 --free q,q": (
+        "got 'q', 'q'. Give one name or a pair of different names."
+    ),
+    "analyze fit --loss sop --classes 10": (
+        "Give a loss such as ce or gce; what this one does shows only in training."
+    ),
 }
 
 
@@ -157,7 +217,9 @@ def test_other_commands_name_their_options_too(line: str) -> None:
     frame.to_csv("t.csv", index=False)
     frame.assign(a=frame["a"].where(frame.index > 1)).to_csv("gaps.csv", index=False)
     numbers = frame["a"] + np.arange(N) / 100
-    frame.assign(a=numbers.astype(str).where(frame.index > 1, "unknown")).to_csv("words.csv", index=False)
+    frame.assign(a=numbers.astype(str).where(frame.index > 1, "unknown")).to_csv(
+        "words.csv", index=False
+    )
     Path("sweep.toml").write_text('[[experiment]]\ndataset = "table:table=gaps.csv,label=y"\n')
     Path("digits.toml").write_text('[[experiment]]\ndataset = "digits"\n')
     Path("measured.toml").write_text('[[experiment]]\ndataset = "digits"\nmeasures = "snr"\n')
@@ -166,20 +228,39 @@ def test_other_commands_name_their_options_too(line: str) -> None:
     assert result.exit_code == 2 and OTHERS[line] in result.stderr, result.output
 
 
-HOSTILE = ["dog\x1b]0;owned\x07", "cat\x9b2J", "owl\r\u202e"]  # a title, an empty screen, text from right to left
+# a title, an empty screen, text from right to left
+HOSTILE = ["dog\x1b]0;owned\x07", "cat\x9b2J", "owl\r\u202e"]
 
 
-def test_control_characters_of_labels_never_reach_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_of_labels_never_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     count = 60
     given = [HOSTILE[i % 3] for i in range(count)]
     given[0] = HOSTILE[1]
-    frame = pd.DataFrame({"x": range(count), "name": [f"n{i}\x1b[31m" for i in range(count)], "y": given})
+    frame = pd.DataFrame(
+        {"x": range(count), "name": [f"n{i}\x1b[31m" for i in range(count)], "y": given}
+    )
     frame.to_csv("t.csv", index=False, quoting=csv.QUOTE_ALL)
-    np.save("p.npy", np.eye(3)[[sorted(HOSTILE).index(HOSTILE[i % 3]) for i in range(count)]] * 0.85 + 0.05)
+    np.save(
+        "p.npy",
+        np.eye(3)[[sorted(HOSTILE).index(HOSTILE[i % 3]) for i in range(count)]] * 0.85 + 0.05,
+    )
     commands = [
         ("audit", "t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy"),
-        ("audit", "t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--force", "--json"),
+        (
+            "audit",
+            "t.csv",
+            "--label",
+            "y",
+            "--id",
+            "name",
+            "--pred-probs",
+            "p.npy",
+            "--force",
+            "--json",
+        ),
         ("apply", "audit", "--accept-all", "--yes"),
         ("audit", "t.csv", "--label", "\x1b[2J"),
         ("review", "audit", "--html", "a\x1b[2J.html"),
@@ -188,11 +269,14 @@ def test_control_characters_of_labels_never_reach_the_terminal(tmp_path: Path, m
     for command in commands:
         done = CliRunner().invoke(app, [*command])
         assert "Traceback" not in done.output
-        assert not [c for c in done.output if c != "\n" and unicodedata.category(c) in ("Cc", "Cs")], command
+        assert not [
+            c for c in done.output if c != "\n" and unicodedata.category(c) in ("Cc", "Cs")
+        ], command
         assert "\u202e" not in done.output
     assert "dog\\x1b]0;owned\\x07" in CliRunner().invoke(app, [*commands[0], "--force"]).output
     written = pd.read_csv("corrected.csv", lineterminator="\n")
-    assert {*written["y"]} == {*HOSTILE} and written["name"].tolist() == frame["name"].tolist()  # as the user has it
+    # as the user has it
+    assert {*written["y"]} == {*HOSTILE} and written["name"].tolist() == frame["name"].tolist()
 
 
 def test_only_one_function_prints() -> None:

@@ -1,4 +1,6 @@
-"""``noiseproof train`` as a user meets it: exit codes, pipes, JSON, folders, Ctrl-C, several processes, own data."""
+"""``noiseproof train`` as a user meets it: exit codes, pipes, JSON, folders, Ctrl-C, several
+processes, own data.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +58,28 @@ def run_json(*arguments: str) -> Any:
 
 def start(*arguments: str, cwd: Path, slow: bool = False, **options: Any) -> subprocess.Popen[str]:
     """The command in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HELPERS.parents[1] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     program = [str(HELPERS / "slow_run.py")] if slow else ["-m", "noiseproof"]
     return subprocess.Popen(
-        [sys.executable, *program, "train", *arguments], cwd=cwd, env=environment, **{**pipes, **options}
+        [sys.executable, *program, "train", *arguments],
+        cwd=cwd,
+        env=environment,
+        **{**pipes, **options},
     )
 
 
 def record(folder: Path) -> list[dict[str, str]]:
     """All rows but the times in them."""
     with open(folder / "record.csv", newline="") as file:
-        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
+        return [
+            {name: value for name, value in row.items() if name != "seconds"}
+            for row in csv.DictReader(file)
+        ]
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -83,7 +95,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +113,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
 
 
 def test_of_five_classes_or_fewer_no_top_5_is_shown() -> None:
-    moons = ("--dataset", "two-moons:n=40,n_test=10", "--epochs", "1", "--out", "none", "--accelerator", "cpu")
+    moons = (
+        "--dataset",
+        "two-moons:n=40,n_test=10",
+        "--epochs",
+        "1",
+        "--out",
+        "none",
+        "--accelerator",
+        "cpu",
+    )
     shown = run(*moons).stdout
     assert "test accuracy" in shown and "top5" not in shown
 
@@ -110,16 +133,28 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
     assert "\x1b" not in out + err and "\r" not in out + err
     lines = err.splitlines()
     number = r"\d\.\d{3}"
-    said = [re.fullmatch(rf"epoch (\d)/3: loss {number}, noisy validation {number}, test {number}, \d+ s left", line)
-            for line in lines]  # fmt: skip
+    said = [
+        re.fullmatch(
+            rf"epoch (\d)/3: loss {number}, noisy validation {number}, test {number}, \d+ s left",
+            line,
+        )
+        for line in lines
+    ]
     assert all(said) and [said[0][1], said[-1][1]] == ["1", "3"]  # type: ignore[index]
     header, last, best, best_true, oracle, where = out.splitlines()
     assert re.split("  +", header.strip()) == [
-        "epoch", "test accuracy", "test top5", "validation accuracy", "train accuracy", "train accuracy clean",
+        "epoch",
+        "test accuracy",
+        "test top5",
+        "validation accuracy",
+        "train accuracy",
+        "train accuracy clean",
         "false label accuracy",
-    ]  # fmt: skip
+    ]
     rows = record(folder / DEFAULT)
-    shown = [*(float(rows[2][name]) for name in ("test_accuracy", "test_top5", "validation_accuracy"))]
+    shown = [
+        *(float(rows[2][name]) for name in ("test_accuracy", "test_top5", "validation_accuracy"))
+    ]
     assert last.split() == ["last", "3", *(f"{value:.4f}" for value in shown), *last.split()[5:]]
     assert last.split()[-1] == f"{float(rows[2]['false_label_accuracy']):.4f}"
     metrics = ("validation_accuracy", "validation_accuracy_clean", "test_accuracy")
@@ -128,23 +163,36 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
         "best by true labels of held-out rows  "
     )
     assert best_true.split()[7] == by["validation_accuracy_clean"]["epoch"]
-    assert best.split()[4] == by["validation_accuracy"]["epoch"] and oracle.split()[1] == by["test_accuracy"]["epoch"]
+    assert (
+        best.split()[4] == by["validation_accuracy"]["epoch"]
+        and oracle.split()[1] == by["test_accuracy"]["epoch"]
+    )
     assert where == f"record: {DEFAULT}"
 
 
-def test_the_folder_says_what_was_run_and_holds_the_librarys_run(finished: tuple[Path, int, str, str]) -> None:
+def test_the_folder_says_what_was_run_and_holds_the_librarys_run(
+    finished: tuple[Path, int, str, str],
+) -> None:
     folder = finished[0] / DEFAULT
     assert {p.name for p in folder.iterdir()} == {
-        "best.safetensors", "checkpoints", "checksums.json", "labels.safetensors", "record.csv", "run.json",
+        "best.safetensors",
+        "checkpoints",
+        "checksums.json",
+        "labels.safetensors",
+        "record.csv",
+        "run.json",
         "tensorboard",
-    }  # fmt: skip
+    }
     said = config(folder)
     assert (said["method"], said["noise"], said["seed"]) == ("gce:q=0.7", "symmetric:rate=0.4", 0)
     assert (said["model"], said["epochs"], said["rows"]) == ("mlp:hidden=[8]", 3, 1293)
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
     settings = Settings(model="mlp:hidden=[8]", epochs=3)
     result = train(task, "gce:q=0.7", settings, fabric=Fabric(accelerator="cpu", devices=1))
-    expected = [{name: str(value) for name, value in row.items() if name != "seconds"} for row in result.metrics]
+    expected = [
+        {name: str(value) for name, value in row.items() if name != "seconds"}
+        for row in result.metrics
+    ]
     assert record(folder) == expected
     for name, value in result.run.models[0].plain.state_dict().items():
         assert torch.equal(value, weights(folder)[name])
@@ -157,21 +205,35 @@ def test_a_finished_run_is_not_trained_again(
     before = files(finished[0])
     again = run(*NOISY, "--method", "gce:q=0.7")
     assert (again.exit_code, again.stdout) == (0, finished[2])
-    assert again.stderr == (
-        f"noiseproof: finished earlier: nothing was trained, this is the record in {DEFAULT}. "
+    assert (
+        again.stderr
+        == f"noiseproof: finished earlier: nothing was trained, this is the record in {DEFAULT}. "
         "Choose another --out to train.\n"
     )
     shown = run_json(*NOISY, "--method", "gce:q=0.7")
     assert files(finished[0]) == before
     last = {name: float(value) for name, value in record(DEFAULT)[-1].items()}
     assert {name: value for name, value in shown["last"].items() if name != "seconds"} == last
-    assert {name: shown[name] for name in ("dataset", "noise", "method", "seed", "folder", "stopped")} == {
-        "dataset": "digits", "noise": "symmetric:rate=0.4", "method": "gce:q=0.7", "seed": 0,
-        "folder": str(DEFAULT), "stopped": None,
-    }  # fmt: skip
-    assert shown["rate"] == prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1).train.rate
+    assert {
+        name: shown[name] for name in ("dataset", "noise", "method", "seed", "folder", "stopped")
+    } == {
+        "dataset": "digits",
+        "noise": "symmetric:rate=0.4",
+        "method": "gce:q=0.7",
+        "seed": 0,
+        "folder": str(DEFAULT),
+        "stopped": None,
+    }
+    assert (
+        shown["rate"]
+        == prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1).train.rate
+    )
     rows = [{name: float(value) for name, value in row.items()} for row in record(DEFAULT)]
-    chosen = {"best": "validation_accuracy", "best_true": "validation_accuracy_clean", "oracle": "test_accuracy"}
+    chosen = {
+        "best": "validation_accuracy",
+        "best_true": "validation_accuracy_clean",
+        "oracle": "test_accuracy",
+    }
     for name, metric in chosen.items():
         assert shown[name]["epoch"] == max(rows, key=lambda row: row[metric])["epoch"]
 
@@ -206,7 +268,17 @@ def test_another_run_is_refused_in_the_same_folder(
 
 def test_what_does_not_change_the_result_may_differ(finished: tuple[Path, int, str, str]) -> None:
     folder = str(finished[0] / DEFAULT)
-    answer = run(*NOISY, "--method", "gce:q=0.7", "--out", folder, "--workers", "1", "--checkpoint-steps", "2")
+    answer = run(
+        *NOISY,
+        "--method",
+        "gce:q=0.7",
+        "--out",
+        folder,
+        "--workers",
+        "1",
+        "--checkpoint-steps",
+        "2",
+    )
     assert answer.exit_code == 0
 
 
@@ -217,9 +289,16 @@ def test_what_does_not_change_the_result_may_differ(finished: tuple[Path, int, s
     "arguments, code, message",
     [
         pytest.param(
-            ("--dataset", "digitz"), 2, "Unknown dataset 'digitz'. Did you mean 'digits'?", marks=pytest.mark.slow
+            ("--dataset", "digitz"),
+            2,
+            "Unknown dataset 'digitz'. Did you mean 'digits'?",
+            marks=pytest.mark.slow,
         ),
-        (("--optimizer", "sgd:lr=1e30"), 3, "Likely: a learning rate too large (1e+30). Lower it, or clip gradients."),
+        (
+            ("--optimizer", "sgd:lr=1e30"),
+            3,
+            "Likely: a learning rate too large (1e+30). Lower it, or clip gradients.",
+        ),
     ],
 )
 def test_a_real_process_ends_with_the_right_code(
@@ -233,18 +312,29 @@ def test_a_real_process_ends_with_the_right_code(
 
 def test_a_diverged_run_names_the_last_good_checkpoint(tmp_path: Path) -> None:
     """Every step multiplies the weights by 1 − 10⁴."""
-    growing = ("--method", "ce", "--optimizer", "sgd:lr=1,momentum=0,weight_decay=10000", "--schedule", "constant")
+    growing = (
+        "--method",
+        "ce",
+        "--optimizer",
+        "sgd:lr=1,momentum=0,weight_decay=10000",
+        "--schedule",
+        "constant",
+    )
     answer = run(*NOISY, *growing, "--checkpoint-steps", "1", "--out", str(tmp_path / "run"))
     path = latest(tmp_path / "run" / "checkpoints")
     assert answer.exit_code == 3 and path is not None
-    assert f"The last good checkpoint is {path}." in answer.stderr and answer.stderr.count("\n") == 1
+    assert (
+        f"The last good checkpoint is {path}." in answer.stderr and answer.stderr.count("\n") == 1
+    )
     state = load(path)
     assert all(bool(torch.isfinite(value).all()) for value in state["models"][0].values())
     assert state["step"] >= 2 and f"not finite at step {state['step'] + 1} " in answer.stderr
 
 
 def interrupt(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[str, str]:
-    """Wait for the first epoch, then press Ctrl-C, which every process of the group is told; what they said."""
+    """Wait for the first epoch, then press Ctrl-C, which every process of the group is told; what
+    they said.
+    """
     assert process.stderr is not None
     before = ""
     while "epoch 1/" not in before:
@@ -257,7 +347,9 @@ def interrupt(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tu
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_c_stops_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     command = (*NOISY, "--method", "sln-mo", "--epochs", "20", "--threads", "1")
     process = start(*command, cwd=tmp_path, slow=True, start_new_session=True)
@@ -272,7 +364,11 @@ def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatc
     )
     assert stopped and "Traceback" not in err
     path = latest(folder / "checkpoints")
-    assert path is not None and path.name == f"step-{int(stopped[1]):09d}.safetensors" and 11 < int(stopped[1]) < 220
+    assert (
+        path is not None
+        and path.name == f"step-{int(stopped[1]):09d}.safetensors"
+        and 11 < int(stopped[1]) < 220
+    )
     assert len(record(folder)) <= int(stopped[2]) < 20
 
     assert run(*command).exit_code == 0
@@ -282,7 +378,9 @@ def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatc
         assert torch.equal(value, weights(folder)[name])
 
 
-def test_without_a_folder_control_c_says_that_nothing_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_control_c_says_that_nothing_was_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from noiseproof.strategies.perturb import StochasticLabelNoise
 
     def send(self: object, run: Run) -> None:
@@ -299,7 +397,9 @@ def test_without_a_folder_control_c_says_that_nothing_was_saved(monkeypatch: pyt
 
 
 def test_two_processes_speak_as_one(tmp_path: Path) -> None:
-    process = start(*NOISY, "--devices", "2", "--method", "sln", "--precision", "64", "--json", cwd=tmp_path)
+    process = start(
+        *NOISY, "--devices", "2", "--method", "sln", "--precision", "64", "--json", cwd=tmp_path
+    )
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     shown = strictly(out)  # once, or it were no JSON
@@ -308,14 +408,28 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
     assert run(*NOISY, "--method", "sln", "--precision", "64", "--out", str(alone)).exit_code == 0
     together = record(tmp_path / shown["folder"])
     for one, two in zip(record(alone), together, strict=True):
-        assert {k: float(v) for k, v in two.items()} == pytest.approx({k: float(v) for k, v in one.items()}, rel=1e-6)
+        assert {k: float(v) for k, v in two.items()} == pytest.approx(
+            {k: float(v) for k, v in one.items()}, rel=1e-6
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_two_processes_are_interrupted_together_and_one_goes_on(tmp_path: Path) -> None:
-    """What a step draws does not depend on the number of processes, so that this may change on the way."""
-    command = (*NOISY, "--method", "sln", "--epochs", "20", "--precision", "64", "--out", str(tmp_path / "run"))
+    """What a step draws does not depend on the number of processes, so that this may change on the
+    way.
+    """
+    command = (
+        *NOISY,
+        "--method",
+        "sln",
+        "--epochs",
+        "20",
+        "--precision",
+        "64",
+        "--out",
+        str(tmp_path / "run"),
+    )
     process = start(*command, "--devices", "2", cwd=tmp_path, slow=True, start_new_session=True)
     out, err = interrupt(process)
     assert process.returncode == 130 and out == "" and "Traceback" not in err, err
@@ -325,14 +439,19 @@ def test_two_processes_are_interrupted_together_and_one_goes_on(tmp_path: Path) 
     assert run(*command).exit_code == 0
     assert run(*command[:-1], str(tmp_path / "whole")).exit_code == 0
     last, expected = (record(tmp_path / name)[-1] for name in ("run", "whole"))
-    assert {k: float(v) for k, v in last.items()} == pytest.approx({k: float(v) for k, v in expected.items()}, rel=1e-5)
+    assert {k: float(v) for k, v in last.items()} == pytest.approx(
+        {k: float(v) for k, v in expected.items()}, rel=1e-5
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments, code", [(("--method", "nope"), 2), (("--optimizer", "sgd:lr=1e30"), 3), (("--dry-run", "--json"), 0)]
+    "arguments, code",
+    [(("--method", "nope"), 2), (("--optimizer", "sgd:lr=1e30"), 3), (("--dry-run", "--json"), 0)],
 )
-def test_two_processes_refuse_and_estimate_as_one(arguments: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_two_processes_refuse_and_estimate_as_one(
+    arguments: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
     process = start(*NOISY, "--devices", "2", *arguments, cwd=tmp_path)
     out, err = process.communicate(timeout=200)
     assert process.returncode == code
@@ -356,7 +475,12 @@ def test_a_terminal_gets_a_bar_with_the_time_that_is_left(tmp_path: Path) -> Non
     os.close(ours)
     out, _ = process.communicate(timeout=120)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
-    assert process.returncode == 0 and "epoch 3/3" in text and "━" in text and re.search(r"\d:\d\d:\d\d", text)
+    assert (
+        process.returncode == 0
+        and "epoch 3/3" in text
+        and "━" in text
+        and re.search(r"\d:\d\d:\d\d", text)
+    )
     assert re.search(r"loss \d\.\d{3}, noisy validation \d\.\d{3}", text)
     assert out.startswith(" ") and "\x1b" not in out  # stdout is a pipe still
 
@@ -374,7 +498,10 @@ def _read(terminal: int) -> bytes:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--log", "paper"), "Expected one of csv, tensorboard, mlflow, wandb to log to, got 'paper'."),
+        (
+            ("--log", "paper"),
+            "Expected one of csv, tensorboard, mlflow, wandb to log to, got 'paper'.",
+        ),
         (("--method", "gcee"), "Did you mean"),
         (("--method", "gce:q=3"), "Expected `q` in (0, 1], got 3."),
         (("--method", "ce & nope"), "Unknown strategy 'nope'"),
@@ -410,7 +537,9 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option, value", [("--epochs", "0"), ("--seed", "-1"), ("--threads", "0"), ("--devices", "x")])
+@pytest.mark.parametrize(
+    "option, value", [("--epochs", "0"), ("--seed", "-1"), ("--threads", "0"), ("--devices", "x")]
+)
 def test_numbers_out_of_range_are_refused_by_name(option: str, value: str) -> None:
     answer = run(*SMALL, option, value)
     assert answer.exit_code == 2 and option in answer.stderr and answer.stdout == ""
@@ -422,24 +551,52 @@ def test_numbers_out_of_range_are_refused_by_name(option: str, value: str) -> No
 def test_what_is_not_known_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = run_json(*SMALL, "--epochs", "1", "--out", "none", "--validation", "0")
-    assert shown["last"]["false_label_accuracy"] is None and shown["last"]["train_loss_flipped"] is None
+    assert (
+        shown["last"]["false_label_accuracy"] is None
+        and shown["last"]["train_loss_flipped"] is None
+    )
     assert shown["best"] is None and shown["folder"] is None and shown["oracle"] == shown["last"]
     assert list(tmp_path.iterdir()) == []  # none: no files
     plain = run(*SMALL, "--epochs", "1", "--out", "none", "--validation", "0").stdout
-    assert "nan" not in plain and "false" not in plain and "validation" not in plain and "record" not in plain
+    assert (
+        "nan" not in plain
+        and "false" not in plain
+        and "validation" not in plain
+        and "record" not in plain
+    )
 
 
 def test_options_reach_the_run(tmp_path: Path) -> None:
     options = (
-        "--batch-size", "full", "--optimizer", "adam:lr=0.01", "--schedule", "step:at=[1]", "--clip", "0.5",
-        "--precision", "64", "--seed", "7", "--samples", "--checkpoint-steps", "1", "--validation", "0.25",
-    )  # fmt: skip
+        "--batch-size",
+        "full",
+        "--optimizer",
+        "adam:lr=0.01",
+        "--schedule",
+        "step:at=[1]",
+        "--clip",
+        "0.5",
+        "--precision",
+        "64",
+        "--seed",
+        "7",
+        "--samples",
+        "--checkpoint-steps",
+        "1",
+        "--validation",
+        "0.25",
+    )
     run_json(*SMALL, "--epochs", "2", "--out", str(tmp_path / "a" / "b"), *options)
     said = config(tmp_path / "a" / "b")
     expected = {
-        "batch_size": "full", "optimizer": "adam:lr=0.01", "schedule": "step:at=[1]", "clip": 0.5,
-        "precision": "64-true", "seed": 7, "rows": 1437 - round(1437 * 0.25),
-    }  # fmt: skip
+        "batch_size": "full",
+        "optimizer": "adam:lr=0.01",
+        "schedule": "step:at=[1]",
+        "clip": 0.5,
+        "precision": "64-true",
+        "seed": 7,
+        "rows": 1437 - round(1437 * 0.25),
+    }
     assert {name: said[name] for name in expected} == expected
     rows = record(tmp_path / "a" / "b")
     assert [float(row["lr"]) for row in rows] == pytest.approx([0.01, 0.001])
@@ -448,33 +605,44 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
     assert next(iter(weights(tmp_path / "a" / "b").values())).dtype is torch.float64
 
 
-def test_folders_of_different_runs_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_different_runs_do_not_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ("--accelerator", "cpu", "--dataset", "two-moons:n=40,n_test=10", "--epochs")
     for options in [
-        ("1",), ("2",), ("1", "--seed", "1"), ("1", "--method", "2*ce + mae"),
+        ("1",),
+        ("2",),
+        ("1", "--seed", "1"),
+        ("1", "--method", "2*ce + mae"),
         ("1", "--method", "gce:q=0.3 & momentum"),
-        ("1", "--model", "mlp:hidden=[8]"), ("1", "--optimizer", "adam:lr=0.1"), ("1", "--validation", "0.2"),
-        ("1", "--precision", "64"), ("1", "--batch-size", "full"), ("1", "--schedule", "constant"),
+        ("1", "--model", "mlp:hidden=[8]"),
+        ("1", "--optimizer", "adam:lr=0.1"),
+        ("1", "--validation", "0.2"),
+        ("1", "--precision", "64"),
+        ("1", "--batch-size", "full"),
+        ("1", "--schedule", "constant"),
         ("1", "--clip", "1"),
-    ]:  # fmt: skip
+    ]:
         answer = run(*quick, *options)
         assert answer.exit_code == 0 and "finished earlier" not in answer.stderr
     begin = "two-moons-n=40-n_test=10_none_"
-    assert sorted(path.name for path in Path("runs").iterdir()) == sorted([
-        f"{begin}ce_seed0_epochs=1",
-        f"{begin}ce_seed1_epochs=1",
-        f"{begin}2*ce-+-mae_seed0_epochs=1",
-        f"{begin}gce-q=0.3-momentum_seed0_epochs=1",
-        f"{begin}ce_seed0_epochs=2",
-        f"{begin}ce_seed0_model=mlp-hidden=-8-_epochs=1",
-        f"{begin}ce_seed0_epochs=1_optimizer=adam-lr=0.1",
-        f"{begin}ce_seed0_epochs=1_validation=0.2",
-        f"{begin}ce_seed0_epochs=1_precision=64",
-        f"{begin}ce_seed0_epochs=1_batch_size=full",
-        f"{begin}ce_seed0_epochs=1_schedule=constant",
-        f"{begin}ce_seed0_epochs=1_clip=1.0",
-    ])  # fmt: skip
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(
+        [
+            f"{begin}ce_seed0_epochs=1",
+            f"{begin}ce_seed1_epochs=1",
+            f"{begin}2*ce-+-mae_seed0_epochs=1",
+            f"{begin}gce-q=0.3-momentum_seed0_epochs=1",
+            f"{begin}ce_seed0_epochs=2",
+            f"{begin}ce_seed0_model=mlp-hidden=-8-_epochs=1",
+            f"{begin}ce_seed0_epochs=1_optimizer=adam-lr=0.1",
+            f"{begin}ce_seed0_epochs=1_validation=0.2",
+            f"{begin}ce_seed0_epochs=1_precision=64",
+            f"{begin}ce_seed0_epochs=1_batch_size=full",
+            f"{begin}ce_seed0_epochs=1_schedule=constant",
+            f"{begin}ce_seed0_epochs=1_clip=1.0",
+        ]
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -494,7 +662,8 @@ def test_a_folder_in_which_another_process_trains_is_refused_by_name(tmp_path: P
     assert {path.name for path in (tmp_path / "mine").rglob("*")} == before
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    assert run(*command[:-1], str(tmp_path / "mine")).exit_code == 0  # a killed process holds nothing
+    # a killed process holds nothing
+    assert run(*command[:-1], str(tmp_path / "mine")).exit_code == 0
 
 
 def test_a_protocol_is_the_papers_and_options_win(tmp_path: Path) -> None:
@@ -502,22 +671,37 @@ def test_a_protocol_is_the_papers_and_options_win(tmp_path: Path) -> None:
     moons = ("--dataset", "two-moons:n=40,n_test=10", "--protocol", "ln")
     run_json(*moons, *small, "--out", str(tmp_path))
     said = config(tmp_path)
-    assert (said["batch_size"], said["schedule"]) == ("full", "constant") and "lr=0.0001" in said["optimizer"]
+    assert (said["batch_size"], said["schedule"]) == ("full", "constant") and "lr=0.0001" in said[
+        "optimizer"
+    ]
     assert (said["model"], said["epochs"]) == ("mlp:hidden=[4]", 2)
 
 
 def test_a_run_that_stops_early_says_so(tmp_path: Path) -> None:
-    options = (*SMALL, "--epochs", "50", "--method", "ce & early-stopping:patience=1", "--optimizer", "sgd:lr=1e-9")
+    options = (
+        *SMALL,
+        "--epochs",
+        "50",
+        "--method",
+        "ce & early-stopping:patience=1",
+        "--optimizer",
+        "sgd:lr=1e-9",
+    )
     answer = run(*options, "--out", str(tmp_path))
     assert answer.exit_code == 0
     assert any(line.startswith("stopped early: ") for line in answer.stdout.splitlines())
-    assert run_json(*options, "--out", str(tmp_path))["stopped"] in answer.stdout and len(record(tmp_path)) < 50
+    assert (
+        run_json(*options, "--out", str(tmp_path))["stopped"] in answer.stdout
+        and len(record(tmp_path)) < 50
+    )
 
 
 # Own data, and noise that needs more than labels
 
 
-def test_a_users_table_trains_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_table_trains_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     g = torch.Generator().manual_seed(0)
     kinds = torch.randint(3, (300,), generator=g).tolist()
@@ -526,24 +710,59 @@ def test_a_users_table_trains_from_end_to_end(tmp_path: Path, monkeypatch: pytes
         writer = csv.writer(file)
         writer.writerow(["nr", "length", "weight", "colour", "kind"])
         for nr, (kind, (a, b)) in enumerate(zip(kinds, noise, strict=True)):
-            writer.writerow([nr, 10 + 3 * kind + a, 100 - 50 * kind + 5 * b, ["red", "blue"][kind == 1], "abc"[kind]])
+            writer.writerow(
+                [
+                    nr,
+                    10 + 3 * kind + a,
+                    100 - 50 * kind + 5 * b,
+                    ["red", "blue"][kind == 1],
+                    "abc"[kind],
+                ]
+            )
     command = (
-        "--dataset", "table:table=mine.csv,label=kind", "--accelerator", "cpu", "--epochs", "20", "--method", "gce",
-        "--validation", "0.2",
-    )  # fmt: skip
+        "--dataset",
+        "table:table=mine.csv,label=kind",
+        "--accelerator",
+        "cpu",
+        "--epochs",
+        "20",
+        "--method",
+        "gce",
+        "--validation",
+        "0.2",
+    )
     shown = run_json(*command)
     assert shown["last"]["validation_accuracy"] > 0.95 and shown["oracle"] is None
     assert shown["rate"] is None and "test_accuracy" not in shown["last"]
-    assert config(Path(shown["folder"]))["rows"] == 240 and config(Path(shown["folder"]))["model"] == "auto"
+    assert (
+        config(Path(shown["folder"]))["rows"] == 240
+        and config(Path(shown["folder"]))["model"] == "auto"
+    )
     noisy = run_json(*command, "--noise", "symmetric:rate=0.4", "--out", "none")
     assert 0.3 < noisy["rate"] < 0.5 and noisy["last"]["validation_accuracy_clean"] > 0.9
     answer = run(*command)
-    assert "Column 'nr' numbers the rows and was left out" in answer.stderr and "Column" not in answer.stdout
+    assert (
+        "Column 'nr' numbers the rows and was left out" in answer.stderr
+        and "Column" not in answer.stdout
+    )
     text = answer.stdout
-    assert "oracle" not in text and "test" not in text and "validation accuracy" in text and "clean" not in text
-    with_validation = (*command[:1], "table:table=mine.csv,label=kind,validation=mine.csv", *command[2:])
+    assert (
+        "oracle" not in text
+        and "test" not in text
+        and "validation accuracy" in text
+        and "clean" not in text
+    )
+    with_validation = (
+        *command[:1],
+        "table:table=mine.csv,label=kind,validation=mine.csv",
+        *command[2:],
+    )
     shown = run_json(*with_validation, "--noise", "symmetric:rate=0.4", "--out", "none")
-    assert shown["best_clean"]["clean_validation_accuracy"] >= shown["last"]["clean_validation_accuracy"] > 0.9
+    assert (
+        shown["best_clean"]["clean_validation_accuracy"]
+        >= shown["last"]["clean_validation_accuracy"]
+        > 0.9
+    )
     text = run(*with_validation, "--out", "none").stdout
     assert "best by clean validation" in text and "clean validation accuracy" in text
 
@@ -555,7 +774,11 @@ def test_chens_noise_comes_from_a_model_trained_on_clean_labels(tmp_path: Path) 
     answer = run(*CHEN, "--out", str(tmp_path), "--log", "csv")
     assert answer.exit_code == 0
     said = answer.stderr.splitlines()
-    assert said[0] == "noiseproof: training on clean labels first, for the predictions that chen:rate=0.2 needs"
+    assert (
+        said[0]
+        == "noiseproof: training on clean labels first, for the predictions that chen:rate=0.2"
+        " needs"
+    )
     assert sum(line.startswith("epoch 2/2") for line in said) == 2  # of both trainings
     data = get_dataset("digits")
     settings = Settings(model="mlp:hidden=[8]", epochs=2)
@@ -565,7 +788,8 @@ def test_chens_noise_comes_from_a_model_trained_on_clean_labels(tmp_path: Path) 
     assert corrupt(data, "chen:rate=0.2", features=S).rate == int(0.2 * 1437) / 1437
     with open(tmp_path / "csv" / "version_0" / "metrics.csv", newline="") as file:
         logged = list(csv.DictReader(file))
-    assert [row["test_loss"] for row in logged] == [row["test_loss"] for row in record(tmp_path)]  # of the run alone
+    # of the run alone
+    assert [row["test_loss"] for row in logged] == [row["test_loss"] for row in record(tmp_path)]
 
 
 def test_what_is_refused_costs_no_training_before_chens_noise() -> None:
@@ -574,7 +798,9 @@ def test_what_is_refused_costs_no_training_before_chens_noise() -> None:
     assert "training on clean labels" not in answer.stderr
 
 
-def test_the_training_before_chens_noise_is_resumed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_before_chens_noise_is_resumed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     average = instance._Average.end_epoch
     sent: list[int] = []
 
@@ -587,7 +813,10 @@ def test_the_training_before_chens_noise_is_resumed_too(tmp_path: Path, monkeypa
     monkeypatch.setattr(instance._Average, "end_epoch", send)
     stopped = run(*CHEN, "--out", str(tmp_path / "run"))
     assert stopped.exit_code == 130 and "Stopped after step 13 in epoch 2 of 2" in stopped.stderr
-    assert f"The same command resumes from {tmp_path / 'run'}." in stopped.stderr and stopped.stdout == ""
+    assert (
+        f"The same command resumes from {tmp_path / 'run'}." in stopped.stderr
+        and stopped.stdout == ""
+    )
     assert run(*CHEN, "--out", str(tmp_path / "run")).exit_code == 0
     assert sent == [0]
     assert run(*CHEN, "--out", str(tmp_path / "whole")).exit_code == 0
@@ -597,11 +826,21 @@ def test_the_training_before_chens_noise_is_resumed_too(tmp_path: Path, monkeypa
 
 
 def test_open_set_noise_puts_in_images_of_another_dataset(tmp_path: Path) -> None:
-    options = ("--noise", "open-set:rate=0.3", "--foreign", "digits:seed=1", *SMALL, "--epochs", "2")
+    options = (
+        "--noise",
+        "open-set:rate=0.3",
+        "--foreign",
+        "digits:seed=1",
+        *SMALL,
+        "--epochs",
+        "2",
+    )
     shown = run_json(*options, "--out", str(tmp_path))
     foreign = get_dataset("digits:seed=1").train.x
     assert isinstance(foreign, torch.Tensor)
-    task = prepare(get_dataset("digits"), get_noise("open-set:rate=0.3"), validation=0.1, foreign=foreign)
+    task = prepare(
+        get_dataset("digits"), get_noise("open-set:rate=0.3"), validation=0.1, foreign=foreign
+    )
     assert task.train.clean is not None
     assert shown["rate"] == task.train.rate == float((task.train.clean < 0).double().mean())
     assert shown["rate"] == pytest.approx(0.3, abs=0.02)
@@ -612,20 +851,30 @@ def test_open_set_noise_puts_in_images_of_another_dataset(tmp_path: Path) -> Non
 # The dry run, and logs
 
 
-def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_estimates_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     wandb = Service("wandb")
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     options = (*NOISY, "--dry-run", "--log", "csv", "--log", "tensorboard", "--log", "wandb")
     found = run_json(*options)
-    assert found["weights"] == 64 * 8 + 8 + 8 * 10 + 10 and found["steps"] == 33 and found["seconds"] > 0
+    assert (
+        found["weights"] == 64 * 8 + 8 + 8 * 10 + 10
+        and found["steps"] == 33
+        and found["seconds"] > 0
+    )
     assert found["memory"]["weights"] == 4 * found["weights"]
     assert found["total_memory"] == sum(found["memory"].values())
     lines = [re.split("  +", line) for line in run(*options).stdout.splitlines()]
     assert lines[0] == ["estimate", "from a few steps"]
     shown = dict(lines[1:])  # type: ignore[arg-type]
-    assert shown["weights"] == "610" and shown["steps"].startswith("33 of ") and shown["time"] == "0 s"
-    assert shown["memory, data"] == "0.1 MB" and {f"memory, {name}" for name in found["memory"]} <= set(shown)
+    assert (
+        shown["weights"] == "610" and shown["steps"].startswith("33 of ") and shown["time"] == "0 s"
+    )
+    assert shown["memory, data"] == "0.1 MB" and {
+        f"memory, {name}" for name in found["memory"]
+    } <= set(shown)
     assert list(tmp_path.iterdir()) == [] and wandb.started == wandb.metrics == []
 
 
@@ -646,22 +895,31 @@ def test_logs_lie_in_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         logged = list(csv.DictReader(file))
     assert [{name: row[name] for name in rows[0]} for row in logged] == rows
     assert [step for step, _ in mlflow.metrics] == [1, 2, 3]
-    assert [str(metrics["test_loss"]) for _, metrics in mlflow.metrics] == [row["test_loss"] for row in rows]
+    assert [str(metrics["test_loss"]) for _, metrics in mlflow.metrics] == [
+        row["test_loss"] for row in rows
+    ]
     (params,) = mlflow.params
     assert {name: params[name] for name in ("method", "noise", "epochs", "model")} == {
-        "method": "gce", "noise": "symmetric:rate=0.4", "epochs": "3", "model": "mlp:hidden=[8]",
-    }  # fmt: skip
+        "method": "gce",
+        "noise": "symmetric:rate=0.4",
+        "epochs": "3",
+        "model": "mlp:hidden=[8]",
+    }
     (file_,) = (tmp_path / "tensorboard" / "version_0").iterdir()
     assert file_.name.startswith("events.out.tfevents.")
 
 
-def test_tensorboards_file_is_whole_when_the_process_ends(finished: tuple[Path, int, str, str]) -> None:
+def test_tensorboards_file_is_whole_when_the_process_ends(
+    finished: tuple[Path, int, str, str],
+) -> None:
     scalars = events(finished[0] / DEFAULT / "tensorboard" / "version_0")
     rows = record(finished[0] / DEFAULT)
     assert set(scalars) == {*rows[0], "seconds"}
     for name in rows[0]:
         assert list(scalars[name]) == [1, 2, 3]
-        assert list(scalars[name].values()) == pytest.approx([float(row[name]) for row in rows], rel=1e-6)
+        assert list(scalars[name].values()) == pytest.approx(
+            [float(row[name]) for row in rows], rel=1e-6
+        )
 
 
 # Lists
@@ -683,11 +941,14 @@ def test_a_long_line_gets_a_folder_of_its_own_that_a_disk_takes(
     monkeypatch.chdir(tmp_path)
     line = " + ".join(["ce"] * 80)
     folders = [
-        Path(run_json(*SMALL, "--epochs", "1", "--method", f"{line}{more}")["folder"]) for more in ("", " + mae")
+        Path(run_json(*SMALL, "--epochs", "1", "--method", f"{line}{more}")["folder"])
+        for more in ("", " + mae")
     ]
     first, second = folders
     assert first != second and first.name[:150] == second.name[:150]
-    assert all(len(folder.name.encode()) <= 200 and (folder / "record.csv").exists() for folder in folders)
+    assert all(
+        len(folder.name.encode()) <= 200 and (folder / "record.csv").exists() for folder in folders
+    )
     again = run_json(*SMALL, "--epochs", "1", "--method", line)
     assert Path(again["folder"]) == first and len(list(first.parent.iterdir())) == 2
 
@@ -695,4 +956,7 @@ def test_a_long_line_gets_a_folder_of_its_own_that_a_disk_takes(
 @pytest.mark.parametrize("option", [["--samples"], ["--checkpoint-steps", "5"]])
 def test_what_is_written_nowhere_is_refused(option: list[str]) -> None:
     found = CliRunner().invoke(app, ["train", "--epochs", "1", "--out", "none", *option])
-    assert found.exit_code == 2 and f"Expected a folder beside {option[0]}, got --out none" in found.stderr
+    assert (
+        found.exit_code == 2
+        and f"Expected a folder beside {option[0]}, got --out none" in found.stderr
+    )

@@ -46,11 +46,16 @@ def complete(line: str, shell: str = "bash", **environment: str) -> list[str]:
         "COMP_CWORD": str(len(line.split()) - (not line.endswith(" "))),
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    code = "import sys; sys.argv[0] = 'noiseproof'; from noiseproof.cli import app; app(prog_name='noiseproof')"
+    code = (
+        "import sys; sys.argv[0] = 'noiseproof'; from noiseproof.cli import app;"
+        " app(prog_name='noiseproof')"
+    )
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], env=os.environ | asked | environment, capture_output=True,
+        [sys.executable, "-X", "importtime", "-c", code],
+        env=os.environ | asked | environment,
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     if not environment:  # plug-ins that changed
         assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE), "completion imports torch"
     return done.stdout.split()
@@ -90,25 +95,40 @@ def test_columns_are_those_of_the_table(home: Path) -> None:
 
 
 def type_in_bash(home: Path, line: str) -> list[str]:
-    """The arguments of the command after typing ``line`` and the tabulator key, in an interactive bash."""
+    """The arguments of the command after typing ``line`` and the tabulator key, in an interactive
+    bash.
+    """
     command, script = home / "bin" / "noiseproof", home / "completion.sh"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(f"#!{sys.executable}\nfrom noiseproof.cli import app\napp(prog_name='noiseproof')\n")
+    command.write_text(
+        f"#!{sys.executable}\nfrom noiseproof.cli import app\napp(prog_name='noiseproof')\n"
+    )
     command.chmod(0o755)
-    environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "ready>"}
+    environment = {
+        "PATH": f"{command.parent}:{os.environ['PATH']}",
+        "TERM": "dumb",
+        "PS1": "ready>",
+    }
     asked = {"_NOISEPROOF_COMPLETE": "source_bash"}
-    script.write_text(subprocess.check_output([command], env=os.environ | environment | asked, text=True))
+    script.write_text(
+        subprocess.check_output([command], env=os.environ | environment | asked, text=True)
+    )
     controller, terminal = pty.openpty()
     bash = subprocess.Popen(
         ["bash", "--norc", "--noprofile", "-i"],
-        env=os.environ | environment, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
-    )  # fmt: skip
+        env=os.environ | environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
     os.close(terminal)
     try:
         shown = _read_until(controller, b"ready>")
         os.write(controller, f"source '{script}'; bind 'set enable-bracketed-paste off'\r".encode())
         _read_until(controller, b"ready>")
-        os.write(controller, f"{line}\t\x01printf '<%s>' \r".encode())  # \x01: to the start of the line
+        # \x01: to the start of the line
+        os.write(controller, f"{line}\t\x01printf '<%s>' \r".encode())
         shown = _read_until(controller, b"<noiseproof>", b"ready>")
     finally:
         os.close(controller)
@@ -136,15 +156,20 @@ def _read_until(terminal: int, *ends: bytes) -> str:
         ("train --method=sce@cu", ["train", "--method=sce@curriculum"]),
         ("train --method=sln-d", ["train", "--method=sln-dividemix"]),
         ("bench compare --methods ce,sce@", ["bench", "compare", "--methods", "ce,sce@curriculum"]),
-        ("train --noise=xia:rate=0.4 --method sce@", ["train", "--noise=xia:rate=0.4", "--method", "sce@curriculum"]),
+        (
+            "train --noise=xia:rate=0.4 --method sce@",
+            ["train", "--noise=xia:rate=0.4", "--method", "sce@curriculum"],
+        ),
         ("train --method sln-d", ["train", "--method", "sln-dividemix"]),
     ],
-)  # fmt: skip
+)
 def test_words_that_bash_breaks(home: Path, typed: str, completed: list[str]) -> None:
     assert type_in_bash(home, f"noiseproof {typed}") == ["noiseproof", *completed]
 
 
-def test_the_file_of_names_is_used_until_something_is_installed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_names_is_used_until_something_is_installed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = home / "site-packages"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -163,7 +188,9 @@ def test_other_shells(shell: str, line: str) -> None:
 
 def test_names_of_plug_ins_are_completed_and_broken_ones_do_no_harm(home: Path) -> None:
     plugin = home / "mine.py"
-    plugin.write_text("from noiseproof.data import DATASETS\nDATASETS.register('my-pets')(lambda: None)\n")
+    plugin.write_text(
+        "from noiseproof.data import DATASETS\nDATASETS.register('my-pets')(lambda: None)\n"
+    )
     assert complete("noiseproof train --dataset my", NOISEPROOF_PLUGINS=str(plugin)) == ["my-pets"]
     plugin.write_text("1 / 0\n")
     assert complete("noiseproof train --dataset my", NOISEPROOF_PLUGINS=str(plugin)) == []

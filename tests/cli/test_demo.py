@@ -48,18 +48,36 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
     for step in demo(folder, ["ce", "gce"], ["ce"], epochs=2, seed=2):
         steps.append(step)
         if isinstance(step, Audited):
-            shutil.copytree(step.folder, folder.parent / "audited")  # before decisions recalibrate it
+            # before decisions recalibrate it
+            shutil.copytree(step.folder, folder.parent / "audited")
     assert torch.equal(torch.get_rng_state(), before)
     return folder, steps
 
 
 def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
-    assert [type(step) for step in steps] == [Trained, Trained, Audited, Measured, Written, Corrected, Mended, Doubted]
+    assert [type(step) for step in steps] == [
+        Trained,
+        Trained,
+        Audited,
+        Measured,
+        Written,
+        Corrected,
+        Mended,
+        Doubted,
+    ]
     assert {path.name for path in folder.iterdir()} == {
-        ".noiseproof", "analysis.html", "audit", "corrected.csv", "digits.csv", "originals", "originals.csv",
-        "originals.html", "review.html", "runs",
-    }  # fmt: skip
+        ".noiseproof",
+        "analysis.html",
+        "audit",
+        "corrected.csv",
+        "digits.csv",
+        "originals",
+        "originals.csv",
+        "originals.html",
+        "review.html",
+        "runs",
+    }
 
 
 def test_what_was_trained_is_the_last_epoch_of_a_run(story: tuple[Path, list[Step]]) -> None:
@@ -81,7 +99,10 @@ def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> 
     assert (audited.rows, audited.wrong) == (len(true), wrong.sum())
     assert (audited.issues, audited.found) == (len(issues), wrong[issues["row"]].sum())
     assert 0 <= audited.interval[0] <= audited.noise_rate <= audited.interval[1] <= 1
-    assert (corrected.wrong_before, corrected.wrong_after) == (wrong.sum(), (after["digit"].to_numpy() != true).sum())
+    assert (corrected.wrong_before, corrected.wrong_after) == (
+        wrong.sum(),
+        (after["digit"].to_numpy() != true).sum(),
+    )
     assert corrected.changed == (before["digit"] != after["digit"]).sum()
     assert before.drop(columns="digit").equals(after.drop(columns="digit"))
 
@@ -93,11 +114,19 @@ def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[Step]])
     audit, true = read_audit(folder / "audit"), get_dataset("digits", seed=2).train.y.tolist()
     answers = read_answers(folder / "audit/decisions.csv")
     assert len(answers) == measured.decisions == DECISIONS
-    assert all(answer.asked == "measure" and answer.label == str(true[answer.row]) for answer in answers)
+    assert all(
+        answer.asked == "measure" and answer.label == str(true[answer.row]) for answer in answers
+    )
     found = measure(audit, answers)
-    assert found is not None and (measured.rate, measured.wrong_left) == (found.rate, found.wrong_left)
+    assert found is not None and (measured.rate, measured.wrong_left) == (
+        found.rate,
+        found.wrong_left,
+    )
     issues = audit.issues.query("is_label_issue")
-    wrong = [given != str(true[row]) for row, given in zip(issues["row"], issues["given_label"], strict=True)]
+    wrong = [
+        given != str(true[row])
+        for row, given in zip(issues["row"], issues["given_label"], strict=True)
+    ]
     assert (measured.issues, measured.found) == (len(issues), sum(wrong))
     decided = read_decisions(folder / "audit/decisions.csv")
     plan = plan_corrections(audit, decided, answers, accept_all=True)
@@ -114,14 +143,18 @@ def test_the_pages_hold_what_they_should(story: tuple[Path, list[Step]]) -> None
     assert all(f'id="{name}"' in page for name in FIGURES)
 
 
-def test_the_last_audit_is_of_the_labels_that_the_digits_have(story: tuple[Path, list[Step]]) -> None:
+def test_the_last_audit_is_of_the_labels_that_the_digits_have(
+    story: tuple[Path, list[Step]],
+) -> None:
     folder, steps = story
     doubted, true = steps[7], get_dataset("digits", seed=2).train.y.tolist()
     assert isinstance(doubted, Doubted) and doubted.rows == len(true)
     assert pd.read_csv(folder / "originals.csv")["digit"].tolist() == true
     issues = read_audit(doubted.folder).issues
     assert doubted.issues == issues["is_label_issue"].sum() < 0.02 * len(true)
-    assert [(row, given) for row, given, _ in doubted.worst] == [(row, str(true[row])) for row in issues["row"][:3]]
+    assert [(row, given) for row, given, _ in doubted.worst] == [
+        (row, str(true[row])) for row in issues["row"][:3]
+    ]
 
 
 def test_the_corrected_labels_are_what_is_trained_on(story: tuple[Path, list[Step]]) -> None:
@@ -147,13 +180,20 @@ def test_it_depends_on_its_seed_alone(tmp_path: Path) -> None:
     assert outcome(0, "b") == first != outcome(1, "c")
 
 
-def test_the_command_tells_each_step_and_never_writes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_tells_each_step_and_never_writes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("noiseproof.demo.demo.__defaults__", (("ce",), ("ce",)))  # one method is enough here
-    told, as_json = (CliRunner().invoke(app, ["demo", "--epochs", "2", *more]) for more in ([], ["--json"]))
+    # one method is enough here
+    monkeypatch.setattr("noiseproof.demo.demo.__defaults__", (("ce",), ("ce",)))
+    told, as_json = (
+        CliRunner().invoke(app, ["demo", "--epochs", "2", *more]) for more in ([], ["--json"])
+    )
     assert (told.exit_code, as_json.exit_code) == (0, 0), told.output + as_json.output
     assert sorted(path.name for path in Path("runs").iterdir()) == ["demo", "demo-2"]
-    titles = [line.partition(":")[0] for line in told.stdout.splitlines() if not line.startswith(" ")]
+    titles = [
+        line.partition(":")[0] for line in told.stdout.splitlines() if not line.startswith(" ")
+    ]
     assert titles == [
         "train",
         "audit",
@@ -166,7 +206,15 @@ def test_the_command_tells_each_step_and_never_writes_over(tmp_path: Path, monke
     ]
     assert "\x1b" not in told.stdout
     found = json.loads(as_json.stdout)
-    assert list(found) == ["trained", "audited", "measured", "written", "corrected", "mended", "doubted"]
+    assert list(found) == [
+        "trained",
+        "audited",
+        "measured",
+        "written",
+        "corrected",
+        "mended",
+        "doubted",
+    ]
     trained, mended = found["trained"][0], found["mended"][0]
     assert f"{trained['accuracy']:.3f}, repeats" in told.stdout
     assert f"{mended['before']:.3f} → {mended['after']:.3f}" in told.stdout

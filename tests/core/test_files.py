@@ -35,7 +35,9 @@ def test_a_file_appears_when_it_is_complete(overwrite: bool, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("overwrite", [True, False])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_failure_leaves_nothing(overwrite: bool, error: type[BaseException], tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing(
+    overwrite: bool, error: type[BaseException], tmp_path: Path
+) -> None:
     with pytest.raises(error), replacing(tmp_path / "a.txt", overwrite=overwrite) as part:
         part.write_text("half")
         raise error
@@ -69,9 +71,16 @@ def test_several_files_appear_together_with_their_checksums(tmp_path: Path) -> N
     with replacing_all(tmp_path / "folder") as part:
         part("a.txt").write_text("one")
         part("b.txt").write_text("two")
-    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["a.txt", "b.txt", CHECKSUMS]
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == [
+        "a.txt",
+        "b.txt",
+        CHECKSUMS,
+    ]
     sums = json.loads((tmp_path / "folder" / CHECKSUMS).read_text())
-    assert sums == {name: xxhash.xxh3_128_hexdigest(text) for name, text in (("a.txt", b"one"), ("b.txt", b"two"))}
+    assert sums == {
+        name: xxhash.xxh3_128_hexdigest(text)
+        for name, text in (("a.txt", b"one"), ("b.txt", b"two"))
+    }
     check_files(tmp_path / "folder", "a.txt", "b.txt", "of another time.txt")
 
 
@@ -85,7 +94,9 @@ def test_a_failure_leaves_all_of_several_files_as_they_were(tmp_path: Path) -> N
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_a_killed_process_has_not_renamed_is_renamed_by_the_next_reader(tmp_path: Path) -> None:
+def test_what_a_killed_process_has_not_renamed_is_renamed_by_the_next_reader(
+    tmp_path: Path,
+) -> None:
     write_checked(tmp_path / "a.txt", "old")
     (tmp_path / "a.txt.part").write_text("half of anoth")  # killed before it was whole
     check_files(tmp_path, "a.txt")
@@ -133,7 +144,10 @@ def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
     header = {"note": '"digest":"00000000000000000000000000000000"', "other": "…"}
     write_tensors(path, tensors, header)
     back, about = read_tensors(path)
-    assert all(torch.equal(back[name], value) for name, value in tensors.items()) and len(about.pop("digest")) == 32
+    assert (
+        all(torch.equal(back[name], value) for name, value in tensors.items())
+        and len(about.pop("digest")) == 32
+    )
     assert about == header and torch.equal(load_file(path)["x"], tensors["x"])
     data = path.read_bytes()
     for bit in range(8 * len(data)):

@@ -1,7 +1,8 @@
-"""Every reader of files, on damaged ones: it reads them, or refuses them in words that name what was expected.
+"""Every reader of files, on damaged ones: it reads them, or refuses them in words that name what
+was expected.
 
-Hypothesis cuts, flips, repeats and mixes bytes of whole files. Files that once did harm are kept in ``tests/corpus``,
-in a folder for each reader, and read on every run.
+Hypothesis cuts, flips, repeats and mixes bytes of whole files. Files that once did harm are kept in
+``tests/corpus``, in a folder for each reader, and read on every run.
 """
 
 from __future__ import annotations
@@ -35,9 +36,14 @@ from noiseproof.data.shards import read_shard_labels
 from noiseproof.noise.human import read_columns
 
 CORPUS = Path(__file__).parents[1] / "corpus"
-FRAME = pd.DataFrame({
-    "x": np.arange(12) / 7, "w": ["é", "b,c", 'q"t', ""] * 3, "y": ["cat", "dog"] * 6, "when": ["2020-01-31"] * 12,
-})  # fmt: skip
+FRAME = pd.DataFrame(
+    {
+        "x": np.arange(12) / 7,
+        "w": ["é", "b,c", 'q"t', ""] * 3,
+        "y": ["cat", "dog"] * 6,
+        "when": ["2020-01-31"] * 12,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,9 @@ def an_archive() -> bytes:
 def a_sparse_matrix() -> bytes:
     from scipy import sparse
 
-    return bytes_of(lambda file: sparse.save_npz(file, sparse.random(12, 6, 0.5, "csr", random_state=0)))
+    return bytes_of(
+        lambda file: sparse.save_npz(file, sparse.random(12, 6, 0.5, "csr", random_state=0))
+    )
 
 
 def part_of_audit(name: str) -> Callable[[Path], Any]:
@@ -117,18 +125,30 @@ def file_of_audit(name: str) -> Callable[[], bytes]:
     return whole
 
 
-LINES = [Decision(1, "1", "cat", "accept", "dog"), Decision(2, "é", "cat", "note", "", note='a "b"\n')]
+LINES = [
+    Decision(1, "1", "cat", "accept", "dog"),
+    Decision(2, "é", "cat", "note", "", note='a "b"\n'),
+]
 LABELS = np.arange(12) % 2
 IDX = bytes([0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + bytes(12)
 READERS = {
     "csv": Reader("t.csv", lambda: FRAME.to_csv(index=False).encode(), a_table),
-    "csv.gz": Reader("t.csv.gz", lambda: gzip.compress(FRAME.to_csv(index=False).encode(), mtime=0), a_table),
+    "csv.gz": Reader(
+        "t.csv.gz", lambda: gzip.compress(FRAME.to_csv(index=False).encode(), mtime=0), a_table
+    ),
     "utf-16": Reader("t.csv", lambda: FRAME.to_csv(index=False).encode("utf-16"), a_table),
-    "jsonl": Reader("t.jsonl", lambda: FRAME.to_json(orient="records", lines=True).encode(), a_table),
-    "xlsx": Reader("t.xlsx", lambda: bytes_of(lambda file: FRAME.to_excel(file, index=False)), a_table),
+    "jsonl": Reader(
+        "t.jsonl", lambda: FRAME.to_json(orient="records", lines=True).encode(), a_table
+    ),
+    "xlsx": Reader(
+        "t.xlsx", lambda: bytes_of(lambda file: FRAME.to_excel(file, index=False)), a_table
+    ),
     "parquet": Reader("t.parquet", lambda: bytes_of(lambda file: FRAME.to_parquet(file)), a_table),
-    "npy": Reader("x.npy", lambda: bytes_of(lambda file: np.save(file, np.eye(12))),
-                  lambda path: read_rows(path, labels=LABELS)),
+    "npy": Reader(
+        "x.npy",
+        lambda: bytes_of(lambda file: np.save(file, np.eye(12))),
+        lambda path: read_rows(path, labels=LABELS),
+    ),
     "npz": Reader("d.npz", an_archive, lambda path: read_rows(path)),
     "sparse": Reader("s.npz", a_sparse_matrix, lambda path: read_rows(path, labels=LABELS)),
     "png": Reader("a.png", lambda: picture("PNG"), lambda path: decode(path, 8)),
@@ -138,18 +158,39 @@ READERS = {
     "webp": Reader("a.webp", lambda: picture("WEBP"), lambda path: decode(path, 8)),
     "ppm": Reader("a.ppm", lambda: picture("PPM"), lambda path: decode(path, 8)),
     "idx": Reader("a.idx", lambda: IDX, lambda path: read_idx(path, (3, 4))),
-    "idx.gz": Reader("a.gz", lambda: gzip.compress(IDX, mtime=0), lambda path: read_idx(path, (3, 4))),
-    "batch": Reader("data_batch_1", a_batch, lambda path: read_pickle(path.read_bytes(), path, 2, ["labels"])),
+    "idx.gz": Reader(
+        "a.gz", lambda: gzip.compress(IDX, mtime=0), lambda path: read_idx(path, (3, 4))
+    ),
+    "batch": Reader(
+        "data_batch_1", a_batch, lambda path: read_pickle(path.read_bytes(), path, 2, ["labels"])
+    ),
     "shard": Reader("a.tar", a_shard, read_shard_labels),
     "labels.csv": Reader("a.csv", lambda: b"one,two\n1,2\n0,\n", read_columns),
-    "labels.npy": Reader("a.npy", lambda: bytes_of(lambda file: np.save(file, LABELS)), read_columns),
-    "labels.pt": Reader("a.pt", lambda: bytes_of(lambda file: torch.save(torch.arange(3), file)), read_columns),
+    "labels.npy": Reader(
+        "a.npy", lambda: bytes_of(lambda file: np.save(file, LABELS)), read_columns
+    ),
+    "labels.pt": Reader(
+        "a.pt", lambda: bytes_of(lambda file: torch.save(torch.arange(3), file)), read_columns
+    ),
     "decisions": Reader("decisions.csv", lambda: to_bytes(LINES), read_log),
     "issues": Reader("issues.csv", file_of_audit("issues.csv"), part_of_audit("issues.csv")),
     "summary": Reader("summary.json", file_of_audit("summary.json"), part_of_audit("summary.json")),
     "config": Reader("config.json", file_of_audit("config.json"), part_of_audit("config.json")),
-}  # fmt: skip
-SMALL = [b"", b"\x00", b"\xff" * 4, b"[" * 5000, b"{}", b"9" * 400, b"-1", b'"', b"\n\n", b"\r", b"NaN", b"1e999"]
+}
+SMALL = [
+    b"",
+    b"\x00",
+    b"\xff" * 4,
+    b"[" * 5000,
+    b"{}",
+    b"9" * 400,
+    b"-1",
+    b'"',
+    b"\n\n",
+    b"\r",
+    b"NaN",
+    b"1e999",
+]
 _WHOLE: dict[str, bytes] = {}
 
 
@@ -164,7 +205,10 @@ def check(reader: Reader, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(name: str, data: st.DataObject, tmp_path: Path) -> None:
     reader = READERS[name]
@@ -201,7 +245,9 @@ def test_a_whole_file_and_no_file_at_all(name: str, tmp_path: Path) -> None:
         check(reader, path)
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_what_once_did_harm(path: Path, tmp_path: Path) -> None:
     reader = READERS[path.parent.name]
     copy = tmp_path / reader.name

@@ -1,4 +1,6 @@
-"""Small files that ask for much memory are refused, by the name of the limit, before they get it."""
+"""Small files that ask for much memory are refused, by the name of the limit, before they get
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ import pytest
 from PIL import Image
 
 from noiseproof.audit.inputs import read_rows
-from noiseproof.core.limits import LIMITS, LimitExceeded, check_limit, check_unpacked, limit, variable_of
+from noiseproof.core.limits import (
+    LIMITS,
+    LimitExceeded,
+    check_limit,
+    check_unpacked,
+    limit,
+    variable_of,
+)
 from noiseproof.data.images import decode
 
 MB, SIDE = 2**20, 8_300
@@ -50,10 +59,17 @@ def png(path: Path) -> None:
     """A PNG of one colour, written line by line, so that this process does not hold it, either."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     packer = zlib.compressobj(1)
-    content = b"".join([*(packer.compress(bytes(1 + 4 * SIDE)) for _ in range(SIDE)), packer.flush()])
+    content = b"".join(
+        [*(packer.compress(bytes(1 + 4 * SIDE)) for _ in range(SIDE)), packer.flush()]
+    )
     header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 6, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", content), chunk(b"IEND", b"")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
@@ -62,7 +78,10 @@ def png(path: Path) -> None:
 def npz(path: Path, name: str) -> None:
     """A .npz file to which the array ``name`` is added, of 400 MB."""
     header = {"descr": "<f8", "fortran_order": False, "shape": (50_000, 1000)}
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as file:
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open(f"{name}.npy", "w") as file,
+    ):
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
         for _ in range(50):
             file.write(bytes(8_000_000))
@@ -77,7 +96,10 @@ def gz(path: Path) -> None:
 
 def xlsx(path: Path) -> None:
     pd.DataFrame({"x": [1, 2], "y": ["a", "b"]}).to_excel(path, index=False)
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as book, book.open("xl/more.xml", "w") as file:
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as book,
+        book.open("xl/more.xml", "w") as file,
+    ):
         for _ in range(300):
             file.write(bytes(MB))
 
@@ -86,7 +108,10 @@ def parquet(path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    zeros, schema = pa.array(np.zeros(1_000_000)), pa.schema([("x", pa.float64()), ("y", pa.float64())])
+    zeros, schema = (
+        pa.array(np.zeros(1_000_000)),
+        pa.schema([("x", pa.float64()), ("y", pa.float64())]),
+    )
     with pq.ParquetWriter(path, schema) as file:
         for _ in range(50):
             file.write_table(pa.table([zeros, zeros], schema=schema))
@@ -101,7 +126,9 @@ def pictures(path: Path) -> None:
 
 
 def unused(path: Path) -> None:
-    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
+    np.savez_compressed(
+        path, x=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2
+    )
     npz(path, "other")
 
 
@@ -136,12 +163,21 @@ def estimator(path: Path) -> None:
 
 
 UNPACKED = "Expected at most 200 unpacked bytes for each packed one in {path}, got "
-TOO_MANY = f"Expected at most {2**26} pixels in {{path}}, got {SIDE**2}. If you trust it, set NOISEPROOF_MAX_PIXELS="
+TOO_MANY = (
+    f"Expected at most {2**26} pixels in {{path}}, got {SIDE**2}. If you trust it, set"
+    " NOISEPROOF_MAX_PIXELS="
+)
 SKIPPED = f"(8, 'a picture of more than {2**26} pixels (NOISEPROOF_MAX_PIXELS raises that)', None)"
 READ = "(lambda rows: (len(rows), rows.skipped[0].reason, rows.source.picture(8, 'dog/9.png', 64)))"
 TENSORS = "Expected {path} to hold tensors, arrays or lists of integers and nothing else. "
-LISTS = "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are no list of integers')"
-MODELS = "Expected an estimator that `save` wrote in {path}, got: weights of another model, 1 of 1000000 networks"
+LISTS = (
+    "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are no list"
+    " of integers')"
+)
+MODELS = (
+    "Expected an estimator that `save` wrote in {path}, got: weights of another model, 1 of 1000000"
+    " networks"
+)
 # file, how it is made, how it is read, what is said
 BOMBS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a.png": (png, "decode(PATH, 32)", TOO_MANY),
@@ -169,20 +205,26 @@ def outcomes(folder: Path) -> dict[str, tuple[str, int]]:
     for name, (write, code, _) in BOMBS.items():
         write(folder / name)
         codes[name] = code.replace("PATH", f"__import__('pathlib').Path({str(folder / name)!r})")
-    done = subprocess.run([sys.executable, "-c", MEASURE], input=json.dumps(codes), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], input=json.dumps(codes), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_small_file_does_not_take_much_memory(name: str, folder: Path, outcomes: dict[str, tuple[str, int]]) -> None:
+def test_a_small_file_does_not_take_much_memory(
+    name: str, folder: Path, outcomes: dict[str, tuple[str, int]]
+) -> None:
     path, (said, grown) = folder / name, outcomes[name]
     assert said.startswith(BOMBS[name][2].replace("{path}", str(path))), said
     assert grown < 150
     assert path.is_dir() or path.stat().st_size < 4 * MB
 
 
-def test_a_picture_is_read_once_the_limit_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_is_read_once_the_limit_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.png"
     Image.new("L", (100, 100)).save(path)
     monkeypatch.setenv("NOISEPROOF_MAX_PIXELS", "9999")
@@ -191,7 +233,10 @@ def test_a_picture_is_read_once_the_limit_is_raised(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("NOISEPROOF_MAX_PIXELS", "10000")
     assert decode(path, 8).shape == (3, 8, 8)
     monkeypatch.setenv("NOISEPROOF_MAX_PIXELS", "many")
-    with pytest.raises(ValueError, match="Expected a whole number of at least 1 .* NOISEPROOF_MAX_PIXELS, got 'many'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a whole number of at least 1 .* NOISEPROOF_MAX_PIXELS, got 'many'",
+    ):
         decode(path, 8)
 
 
@@ -205,10 +250,15 @@ def test_indices_outside_of_a_sparse_matrix_are_refused(tmp_path: Path) -> None:
         read_rows(tmp_path / "x.npz", labels=np.arange(40) % 2)
 
 
-def test_every_limit_is_named_in_its_refusal_and_raised_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_limit_is_named_in_its_refusal_and_raised_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, most in LIMITS.items():
         check_limit(name, most, "things", "a file")
-        with pytest.raises(LimitExceeded, match=f"at most {most} things in a file, .*{variable_of(name)}={most + 1}"):
+        with pytest.raises(
+            LimitExceeded,
+            match=f"at most {most} things in a file, .*{variable_of(name)}={most + 1}",
+        ):
             check_limit(name, most + 1, "things", "a file")
         monkeypatch.setenv(variable_of(name), str(most + 1))
         check_limit(name, most + 1, "things", "a file")

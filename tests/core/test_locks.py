@@ -12,8 +12,10 @@ from chaos import writers
 
 from noiseproof.core.files import Lock, describe_holder, holder, last_holder
 
-HOLD = "import sys; from pathlib import Path; from noiseproof.core.files import Lock; l = Lock(Path(sys.argv[1])); " \
-       "print(l.held, flush=True); sys.stdin.read()"  # fmt: skip
+HOLD = (
+    "import sys; from pathlib import Path; from noiseproof.core.files import Lock; l ="
+    " Lock(Path(sys.argv[1])); print(l.held, flush=True); sys.stdin.read()"
+)
 
 
 def test_one_holds_it_and_others_learn_who(tmp_path: Path) -> None:
@@ -34,7 +36,9 @@ def test_one_holds_it_and_others_learn_who(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_it_free(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    other = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=-1, stdout=-1, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=-1, stdout=-1, text=True
+    )
     assert other.stdout is not None and other.stdout.readline() == "True\n"
     assert not Lock(path).held and (holder(path) or {})["pid"] == other.pid
     other.send_signal(signal.SIGKILL)

@@ -31,14 +31,18 @@ def cases() -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     found = [rng.normal(size=(4, K)) * scale for K in (2, 3, 10, 100) for scale in (0.1, 5, 100)]
     found += [rng.uniform(-500, 500, size=(3, 10)), 480 + rng.normal(size=(3, 10))]
-    found += [np.array([[sure, 0.0, 0.25, -1.0] for sure in (-80.0, 0.0, 10.0, 20.0, 50.0, 80.0, 400.0)])]
+    found += [
+        np.array([[sure, 0.0, 0.25, -1.0] for sure in (-80.0, 0.0, 10.0, 20.0, 50.0, 80.0, 400.0)])
+    ]
     found += [np.zeros((1, 2)), np.zeros((1, 7)), np.array([[3.0, 3.0, -1.0]])]  # ties
     return [z.astype(np.float32).astype(np.float64) for z in found]
 
 
 @pytest.mark.parametrize("dtype", RELATIVE, ids=str)
 def test_margins_are_exact(dtype: torch.dtype) -> None:
-    """Δ of the label and of every class, relative to the larger of |Δ| and one: also where p_y → 1."""
+    """Δ of the label and of every class, relative to the larger of |Δ| and one: also where p_y →
+    1.
+    """
     rtol = RELATIVE[dtype]
     for z in cases():
         want, slopes = truth(z)
@@ -46,19 +50,27 @@ def test_margins_are_exact(dtype: torch.dtype) -> None:
             logits = torch.tensor(z, dtype=dtype, requires_grad=True)
             got = margin(logits, torch.full((len(z),), k))
             (grad,) = torch.autograd.grad(got.sum(), logits)
-            np.testing.assert_allclose(got.detach().double().numpy(), want[:, k], rtol=rtol, atol=rtol)
-            np.testing.assert_allclose(grad.double().numpy(), slopes[:, k], rtol=10 * rtol, atol=10 * rtol)
+            np.testing.assert_allclose(
+                got.detach().double().numpy(), want[:, k], rtol=rtol, atol=rtol
+            )
+            np.testing.assert_allclose(
+                grad.double().numpy(), slopes[:, k], rtol=10 * rtol, atol=10 * rtol
+            )
         logits = torch.tensor(z, dtype=dtype, requires_grad=True)
         every = margins(logits)
         cotangent = torch.linspace(-1, 1, z.shape[1], dtype=dtype).expand_as(logits)
         (grad,) = torch.autograd.grad(every, logits, cotangent)
         np.testing.assert_allclose(every.detach().double().numpy(), want, rtol=rtol, atol=rtol)
         together = np.einsum("bk,bkj->bj", cotangent.double().numpy(), slopes)
-        np.testing.assert_allclose(grad.double().numpy(), together, rtol=1e3 * rtol, atol=20 * rtol * z.shape[1])
+        np.testing.assert_allclose(
+            grad.double().numpy(), together, rtol=1e3 * rtol, atol=20 * rtol * z.shape[1]
+        )
 
 
 def test_margin_is_differentiable_twice() -> None:
-    logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(
+        3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True
+    )
     y = torch.tensor([0, 3, 4])
     assert torch.autograd.gradcheck(lambda z: margin(z, y), logits)
     assert torch.autograd.gradgradcheck(lambda z: margin(z, y), logits)
@@ -68,7 +80,9 @@ def test_margin_is_differentiable_twice() -> None:
 
 def test_binary_margin_is_the_difference_of_logits() -> None:
     z = torch.tensor([[3.25, -1.5], [400.0, 400.5]])
-    torch.testing.assert_close(margins(z), torch.stack([z[:, 0] - z[:, 1], z[:, 1] - z[:, 0]], 1), rtol=0, atol=0)
+    torch.testing.assert_close(
+        margins(z), torch.stack([z[:, 0] - z[:, 1], z[:, 1] - z[:, 0]], 1), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("offset", [0.0, -64.0, 256.0])
@@ -97,7 +111,9 @@ def test_label_probability_from_margin(dtype: torch.dtype) -> None:
     at = [-80.0, -20.0, -1.5, 0.0, 0.5, 10.0, 20.0, 80.0]
     y = LabelProb.from_margin(torch.tensor(at, dtype=dtype))
     rtol = 2e-5 if dtype is torch.float32 else 1e-12
-    for have, want in zip((y.p, y.miss, y.nll), zip(*(sigmoid(mpf(d)) for d in at), strict=True), strict=True):
+    for have, want in zip(
+        (y.p, y.miss, y.nll), zip(*(sigmoid(mpf(d)) for d in at), strict=True), strict=True
+    ):
         np.testing.assert_allclose(have.double().numpy(), [float(w) for w in want], rtol=rtol)
 
 
@@ -115,7 +131,9 @@ def test_compiled_and_mapped() -> None:
         return margin(logits[None], label[None])[0]
 
     torch.testing.assert_close(torch.func.vmap(one)(z, y), margin(z, y))
-    compiled = torch.compile(lambda a, b: (margin(a, b), margins(a)), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda a, b: (margin(a, b), margins(a)), fullgraph=True, backend="aot_eager"
+    )
     for have, want in zip(compiled(z, y), (margin(z, y), margins(z)), strict=True):
         torch.testing.assert_close(have, want)
     torch.testing.assert_close(-F.logsigmoid(margin(z, y)), F.cross_entropy(z, y, reduction="none"))

@@ -175,18 +175,29 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 def noiseproof(*words: str, plugins: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "noiseproof", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, PLUGINS: plugins})
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, PLUGINS: plugins}
+    )
 
 
 def test_a_file_adds_names_to_the_command_line_and_its_workers(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LOSS.format(name="taylor2"))
     (tmp_path / "sweep.toml").write_text(
-        '[[experiment]]\ndataset = "digits"\nmethod = "0.5*taylor2 + mae"\nepochs = 1\nmodel = "mlp:hidden=[8]"\n'
+        '[[experiment]]\ndataset = "digits"\nmethod = "0.5*taylor2 + mae"\nepochs = 1\nmodel ='
+        ' "mlp:hidden=[8]"\n'
     )
     listed = noiseproof("losses", plugins="mine.py", cwd=tmp_path)
     assert listed.returncode == 0 and "taylor2" in listed.stdout
     ran = noiseproof(
-        "bench", "run", "sweep.toml", "--engine", "processes", "--workers", "1", plugins="mine.py", cwd=tmp_path
+        "bench",
+        "run",
+        "sweep.toml",
+        "--engine",
+        "processes",
+        "--workers",
+        "1",
+        plugins="mine.py",
+        cwd=tmp_path,
     )
     assert ran.returncode == 0 and "1 run done, 0 failed" in ran.stdout
 
@@ -205,7 +216,9 @@ def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
     (tmp_path / "own_loss.py").write_text(LOSS.format(name="taylor3"))
     import_module("own_loss", str(tmp_path / "own_loss.py"))
     assert plugins.MODULES["taylor3"] == {"loss": "own_loss"}
-    mine = Experiment("digits", method="0.5*taylor3 + mae", settings=Settings("mlp:hidden=[8]", epochs=1))
+    mine = Experiment(
+        "digits", method="0.5*taylor3 + mae", settings=Settings("mlp:hidden=[8]", epochs=1)
+    )
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
 
@@ -218,11 +231,18 @@ def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
         ("my*", {"method": METHOD.format(name="my*", loss="ce")}, "method"),
         (  # a loss that the method takes
             "mymeth",
-            {"loss": LOSS.format(name="polyx"), "method": METHOD.format(name="mymeth", loss="polyx")},
+            {
+                "loss": LOSS.format(name="polyx"),
+                "method": METHOD.format(name="mymeth", loss="polyx"),
+            },
             "loss",
         ),
         *(  # one name of two things
-            ("foo", {"loss": LOSS.format(name="foo"), "strategy": STRATEGY.format(name="foo")}, changed)
+            (
+                "foo",
+                {"loss": LOSS.format(name="foo"), "strategy": STRATEGY.format(name="foo")},
+                changed,
+            )
             for changed in ("loss", "strategy")
         ),
     ],
@@ -245,14 +265,20 @@ def test_code_of_ones_own_is_in_the_key(
 def test_a_sweep_without_its_plugin_is_refused_and_results_of_earlier_code_are_named(
     begin: Callable[..., None], tmp_path: Path
 ) -> None:
-    sweep, folder, code = tmp_path / "sweep.toml", str(tmp_path / "results"), LOSS.format(name="taylor8")
+    sweep, folder, code = (
+        tmp_path / "sweep.toml",
+        str(tmp_path / "results"),
+        LOSS.format(name="taylor8"),
+    )
     sweep.write_text(
         '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
         'method = ["ce", "mae", "taylor8 & momentum"]\nseed = [0, 1]\n'
     )
 
     def bench(command: str, *options: str) -> Result:
-        return CliRunner().invoke(app, ["bench", command, str(sweep), "--results", folder, *options])
+        return CliRunner().invoke(
+            app, ["bench", command, str(sweep), "--results", folder, *options]
+        )
 
     begin(loss=code)
     assert bench("run").exit_code == 0
@@ -263,17 +289,22 @@ def test_a_sweep_without_its_plugin_is_refused_and_results_of_earlier_code_are_n
         shown = bench(command)
         assert shown.exit_code == 0
         assert shown.stderr == "noiseproof: 2 results of an earlier own_loss.py are not counted.\n"
-        assert ("Not compared, since not run yet: taylor8 & momentum.\n" in shown.stdout) == (command == "table")
+        assert ("Not compared, since not run yet: taylor8 & momentum.\n" in shown.stdout) == (
+            command == "table"
+        )
         assert json.loads(bench(command, "--json").stdout)
         begin()
         refused = bench(command)
         assert (refused.exit_code, refused.stdout, refused.stderr) == (2, "", bench("run").stderr)
         assert refused.stderr.startswith(f"noiseproof: {sweep}:5: Unknown method 'taylor8'. ")
     begin(loss=code + "# mended\n")
-    assert bench("run").exit_code == 0 and bench("table").stderr == ""  # made again: nothing is missing
+    # made again: nothing is missing
+    assert bench("run").exit_code == 0 and bench("table").stderr == ""
 
 
-def test_the_code_that_counts_is_what_was_imported(begin: Callable[..., None], tmp_path: Path) -> None:
+def test_the_code_that_counts_is_what_was_imported(
+    begin: Callable[..., None], tmp_path: Path
+) -> None:
     begin(loss=LOSS.format(name="taylor7"))
     mine = Experiment("digits", method="taylor7")
     before = mine.key
@@ -285,7 +316,8 @@ def test_what_a_name_of_ones_own_is_like_is_none(begin: Callable[..., None]) -> 
     own = Experiment("digits", method="nfl+mae & momentum:alpha=0.9")
     begin()
     without = own.key
-    for name in ("clip", "alpha", "ma", "nfl+m", "mae*", "digit"):  # settings, parameters, parts of names
+    # settings, parameters, parts of names
+    for name in ("clip", "alpha", "ma", "nfl+m", "mae*", "digit"):
         begin(loss=LOSS.format(name=name))
         assert own.key == without, name
 
@@ -296,7 +328,11 @@ def test_files_of_ones_own_dataset_are_in_the_key(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     begin(data=DATASET.format(name="mynpy"))
-    specs = {"d.npz": "mynpy:file=d.npz,n=4", "default.npz": "mynpy", "e.npz": 'mynpy:files=["d.npz","e.npz"]'}
+    specs = {
+        "d.npz": "mynpy:file=d.npz,n=4",
+        "default.npz": "mynpy",
+        "e.npz": 'mynpy:files=["d.npz","e.npz"]',
+    }
     for name, spec in specs.items():
         mine = replace(Experiment("digits"), **{field: spec})
         keys = {mine.key}
@@ -311,24 +347,31 @@ def test_files_of_ones_own_dataset_are_in_the_key(
     assert own.key == before
 
 
-def test_workers_get_every_module_with_names_of_its_own(begin: Callable[..., None], tmp_path: Path) -> None:
+def test_workers_get_every_module_with_names_of_its_own(
+    begin: Callable[..., None], tmp_path: Path
+) -> None:
     begin(loss=LOSS.format(name="polyy"), method=METHOD.format(name="mymeth2", loss="polyy"))
     files = {f"own_{name}": str(tmp_path / f"own_{name}.py") for name in ("loss", "method")}
     assert _modules([Experiment("digits", method="mymeth2")]) == files
     assert _modules([Experiment("digits", method="gce")]) == {}
     begin(loss=LOSS.format(name="both"), strategy=STRATEGY.format(name="both"))
     assert plugins.MODULES["both"] == {"loss": "own_loss", "strategy": "own_strategy"}
-    assert _modules([Experiment("digits", method="both & both")]).keys() == {"own_loss", "own_strategy"}
+    assert _modules([Experiment("digits", method="both & both")]).keys() == {
+        "own_loss",
+        "own_strategy",
+    }
 
 
-def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_packages_and_partials_reach_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "own_package"
     package.mkdir()
     (package / "__init__.py").write_text("from .losses import NAME")
     (package / "names.py").write_text("NAME = 'taylor6'")
     (package / "losses.py").write_text(
-        "from functools import partial\nfrom noiseproof.losses import LOSSES, get_loss\nfrom .names import NAME\n"
-        "LOSSES.register(NAME, module=__name__)(partial(get_loss, 'gce', q=0.5))\n"
+        "from functools import partial\nfrom noiseproof.losses import LOSSES, get_loss\nfrom .names"
+        " import NAME\nLOSSES.register(NAME, module=__name__)(partial(get_loss, 'gce', q=0.5))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_package")
@@ -355,12 +398,11 @@ def cached():
 def test_a_plugin_may_register_what_knows_no_module(tmp_path: Path) -> None:
     (tmp_path / "second_names.py").write_text(SECOND_NAMES)
     code = (
-        "from noiseproof.core import plugins\n"
-        "from noiseproof.losses import LOSSES, get_loss\n"
-        "assert get_loss('partly').q == 0.33 and get_loss('alias').q == 0.7\n"
-        "assert type(get_loss('cached')).__name__ == 'MAE'\n"
-        "modules = {name: plugins.MODULES[name] for name in ('alias', 'partly', 'cached')}\n"
-        "assert modules == dict.fromkeys(modules, {'loss': 'second_names'}) and 'second_names' in plugins.DIGESTS\n"
+        "from noiseproof.core import plugins\nfrom noiseproof.losses import LOSSES,"
+        " get_loss\nassert get_loss('partly').q == 0.33 and get_loss('alias').q == 0.7\nassert"
+        " type(get_loss('cached')).__name__ == 'MAE'\nmodules = {name: plugins.MODULES[name] for"
+        " name in ('alias', 'partly', 'cached')}\nassert modules == dict.fromkeys(modules, {'loss':"
+        " 'second_names'}) and 'second_names' in plugins.DIGESTS\n"
     )
     environment = {
         **os.environ,
@@ -371,9 +413,14 @@ def test_a_plugin_may_register_what_knows_no_module(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_plugin_a_second_name_needs_its_module() -> None:
-    with pytest.raises(TypeError, match=r"got one that has a name already. Write a function, or use register\('again'"):
+    with pytest.raises(
+        TypeError,
+        match=r"got one that has a name already. Write a function, or use register\('again'",
+    ):
         LOSSES.register("again")(LOSSES["gce"])
-    with pytest.raises(TypeError, match="Expected a new class or function as the loss 'again', got partial"):
+    with pytest.raises(
+        TypeError, match="Expected a new class or function as the loss 'again', got partial"
+    ):
         LOSSES.register("again")(partial(LOSSES["gce"], q=0.5))
 
 
@@ -385,10 +432,16 @@ def test_an_error_in_a_plugin_listed_by_its_module_has_file_and_line(tmp_path: P
         "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "noiseproof", "losses"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "noiseproof", "losses"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
-    assert f"got 'broken_plugin': boom. (in {tmp_path}/broken_plugin.py, line 2)" in " ".join(done.stderr.split())
+    assert f"got 'broken_plugin': boom. (in {tmp_path}/broken_plugin.py, line 2)" in " ".join(
+        done.stderr.split()
+    )
 
 
 def test_no_name_of_noiseproof_counts_as_anothers() -> None:
@@ -411,36 +464,69 @@ def test_a_broken_package_is_named_and_stops_nothing(
     "method, said",
     [
         ("nothing", "Expected the method 'nothing' to give a Method, got NoneType."),
-        ("with-tensor", "the head 'tensor' to return Output(logits) of a row with logits of shape (1, 2), since its "
-         "`num_outputs` are 2, got Tensor."),
+        (
+            "with-tensor",
+            (
+                "the head 'tensor' to return Output(logits) of a row with logits of shape (1, 2),"
+                " since its `num_outputs` are 2, got Tensor."
+            ),
+        ),
         ("with-wide", "since its `num_outputs` are 2, got logits of shape (1, 4)."),
-        ("ce & rows0", "`rows` of the strategy 'rows0' to return the numbers of the rows to train on, one at least, "
-         "got torch.int64 of shape (0,)."),
+        (
+            "ce & rows0",
+            (
+                "`rows` of the strategy 'rows0' to return the numbers of the rows to train on, one"
+                " at least, got torch.int64 of shape (0,)."
+            ),
+        ),
         ("ce & mask", "one at least, got torch.bool of shape (100,)."),
-        ("ce & targets0", "`targets` of the strategy 'targets0' to return a Batch, the given one where it changes "
-         "nothing, got NoneType."),
+        (
+            "ce & targets0",
+            (
+                "`targets` of the strategy 'targets0' to return a Batch, the given one where it"
+                " changes nothing, got NoneType."
+            ),
+        ),
         ("ce & outputs0", "`outputs` of the strategy 'outputs0' to return a list of Output, "),
         ("ce & revise0", "`revise` of the strategy 'revise0' to return a Batch, "),
-        ("ce & weights7", "`weights` of the strategy 'weights7' to return a factor for each of the `losses` in their "
-         "shape (1, 25), or None, got torch.float32 of shape (7,)."),
+        (
+            "ce & weights7",
+            (
+                "`weights` of the strategy 'weights7' to return a factor for each of the `losses`"
+                " in their shape (1, 25), or None, got torch.float32 of shape (7,)."
+            ),
+        ),
         ("ce & step0", "`step` of the strategy 'step0' to return a Step or None, got int."),
-        ("ce & forgets", "Expected Forgets to keep each of its parameters (a, b) under its own name, got none of `b`."),
+        (
+            "ce & forgets",
+            (
+                "Expected Forgets to keep each of its parameters (a, b) under its own name, got"
+                " none of `b`."
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_part_of_a_method_is_said_with_its_name(
     method: str, said: str, begin: Callable[..., None]
 ) -> None:
     begin(mistakes=MISTAKES)
     with pytest.raises(TypeError, match=re.escape(said)):
-        train(prepare(get_dataset("two-moons:n=100")), method, Settings("mlp:hidden=[4]", epochs=1, batch_size=25))
+        train(
+            prepare(get_dataset("two-moons:n=100")),
+            method,
+            Settings("mlp:hidden=[4]", epochs=1, batch_size=25),
+        )
 
 
-def test_a_state_that_no_file_can_hold_is_refused_after_a_step(begin: Callable[..., None], tmp_path: Path) -> None:
+def test_a_state_that_no_file_can_hold_is_refused_after_a_step(
+    begin: Callable[..., None], tmp_path: Path
+) -> None:
     begin(mistakes=MISTAKES)
     seen: list[int] = []
     settings = Settings("mlp:hidden=[4]", epochs=2, batch_size=25)
     with pytest.raises(
-        TypeError, match="tensors and plain values in `state_dict` of the strategy `state0`, got: .*obj"
+        TypeError,
+        match="tensors and plain values in `state_dict` of the strategy `state0`, got: .*obj",
     ):
         train(
             prepare(get_dataset("two-moons:n=100")),
@@ -454,11 +540,18 @@ def test_a_state_that_no_file_can_hold_is_refused_after_a_step(begin: Callable[.
 
 def test_data_and_models_of_ones_own_are_what_they_have_to_be(begin: Callable[..., None]) -> None:
     begin(mistakes=MISTAKES)
-    with pytest.raises(TypeError, match="Expected the dataset 'nothing' to give a Dataset, got NoneType"):
+    with pytest.raises(
+        TypeError, match="Expected the dataset 'nothing' to give a Dataset, got NoneType"
+    ):
         get_dataset("nothing")
-    with pytest.raises(TypeError, match="Expected the model 'narrow' to have an integer `num_features`, .* got none"):
+    with pytest.raises(
+        TypeError,
+        match="Expected the model 'narrow' to have an integer `num_features`, .* got none",
+    ):
         train(prepare(get_dataset("two-moons:n=100")), "ce", Settings("narrow", epochs=1))
-    with pytest.raises(ValueError, match="'plain' to be a dataclass of its parameters, .* @register and Plain.$"):
+    with pytest.raises(
+        ValueError, match="'plain' to be a dataclass of its parameters, .* @register and Plain.$"
+    ):
         begin(noise=NOISE)
 
 
@@ -473,13 +566,19 @@ def test_a_refusal_says_where_in_ones_own_file(
     begin(mistakes=MISTAKES)
     at = MISTAKES.splitlines().index('    return float("no number")') + 1
     place = f"(in {tmp_path / 'own_mistakes.py'}, line {at})"
-    assert line(lambda: get_dataset("raises")).endswith(f"could not convert string to float: 'no number' {place}\n")
+    assert line(lambda: get_dataset("raises")).endswith(
+        f"could not convert string to float: 'no number' {place}\n"
+    )
     assert line(lambda: get_loss("gce:q=7")).endswith("Use ce for q → 0.\n")
     twice = LOSS.format(name="gce")
     at = twice.splitlines().index('@register("gce")') + 1
     place = f"(in {tmp_path / 'own_twice.py'}, line {at})"
-    assert line(lambda: begin(twice=twice)).endswith(f": The loss 'gce' is already registered. {place}\n")
-    assert line(lambda: begin(early="1\nint('one')")).endswith(f"(in {tmp_path / 'own_early.py'}, line 2)\n")
+    assert line(lambda: begin(twice=twice)).endswith(
+        f": The loss 'gce' is already registered. {place}\n"
+    )
+    assert line(lambda: begin(early="1\nint('one')")).endswith(
+        f"(in {tmp_path / 'own_early.py'}, line 2)\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["gce", "nce+agce"])
@@ -491,10 +590,15 @@ def test_names_of_a_script_are_refused_before_any_worker_starts(
     mine = Experiment("digits", method=name, settings=Settings("mlp:hidden=[8]", epochs=1))
     with pytest.raises(ValueError) as refused:
         run_all([mine], tmp_path, engine="processes")
-    assert f"Expected names that workers can import, got names of the script itself ({name!r})." in str(refused.value)
+    assert (
+        f"Expected names that workers can import, got names of the script itself ({name!r})."
+        in str(refused.value)
+    )
 
 
-def test_plugins_are_loaded_once_and_before_a_name_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_are_loaded_once_and_before_a_name_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "late_loss.py").write_text(LOSS.format(name="taylor4"))
     monkeypatch.setenv(PLUGINS, str(tmp_path / "late_loss.py"))
     load_plugins.cache_clear()
@@ -504,14 +608,20 @@ def test_plugins_are_loaded_once_and_before_a_name_is_unknown(tmp_path: Path, mo
         get_loss("taylor5")
 
 
-@pytest.mark.parametrize("method", ["taylor8", "own-method", "taylor8 & idle8", "0.5*taylor8 + mae"])
+@pytest.mark.parametrize(
+    "method", ["taylor8", "own-method", "taylor8 & idle8", "0.5*taylor8 + mae"]
+)
 def test_a_method_is_unknown_only_once_plugins_are_loaded(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
-        LOSS.format(name="taylor8") + METHOD.format(name="own-method", loss="taylor8") + STRATEGY.format(name="idle8")
+        LOSS.format(name="taylor8")
+        + METHOD.format(name="own-method", loss="taylor8")
+        + STRATEGY.format(name="idle8")
     )
     (tmp_path / "late_method.py").write_text(text)
     monkeypatch.setenv(PLUGINS, str(tmp_path / "late_method.py"))
     load_plugins.cache_clear()
-    assert "taylor8" in str(get_method(method, prepare(get_dataset("two-moons:n=20")), Settings(epochs=1)))
+    assert "taylor8" in str(
+        get_method(method, prepare(get_dataset("two-moons:n=20")), Settings(epochs=1))
+    )

@@ -24,7 +24,11 @@ def test_probabilities_come_back_unchanged() -> None:
         ([[1.0]], None, r"got \(1, 1\)\. For one probability p per row"),
         (torch.zeros(0, 2), None, r"got \(0, 2\)"),
         ([[0.5, 0.5]], 3, r"shape \(N, 3\), got \(1, 2\)"),
-        ([[0.5, 0.5], [1.5, -0.5]], None, r"row 1 is not \(1 of 2 rows\)\. Apply softmax to logits"),
+        (
+            [[0.5, 0.5], [1.5, -0.5]],
+            None,
+            r"row 1 is not \(1 of 2 rows\)\. Apply softmax to logits",
+        ),
         ([[0.5, 0.502], [torch.nan, 0.5]], None, r"row 0 is not \(2 of 2 rows\)"),
     ],
 )
@@ -43,4 +47,8 @@ def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in (module.BLOCK, 6):
         monkeypatch.setattr(module, "BLOCK", block)
         assert confident_counts(labels, p, means).tolist() == [[2, 0, 0], [1, 1, 0], [0, 0, 0]]
-        assert confident_counts(labels, p, means, relative=True).tolist() == [[2, 1, 0], [1, 1, 0], [0, 0, 0]]
+        assert confident_counts(labels, p, means, relative=True).tolist() == [
+            [2, 1, 0],
+            [1, 1, 0],
+            [0, 0, 0],
+        ]

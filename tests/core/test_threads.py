@@ -24,7 +24,14 @@ def three_threads() -> object:
 
 @pytest.mark.parametrize(
     ("work", "limit", "expected"),
-    [(0, 8, 1), (WORK - 1, 8, 1), (2 * WORK - 1, 8, 1), (2 * WORK, 8, 2), (100 * WORK, 8, 8), (100 * WORK, 1, 1)],
+    [
+        (0, 8, 1),
+        (WORK - 1, 8, 1),
+        (2 * WORK - 1, 8, 1),
+        (2 * WORK, 8, 2),
+        (100 * WORK, 8, 8),
+        (100 * WORK, 1, 1),
+    ],
 )
 def test_choice_is_a_function_of_work_and_limit(work: float, limit: int, expected: int) -> None:
     assert choose_threads(work, limit) == expected
@@ -109,7 +116,8 @@ def test_a_run_trains_on_as_many_threads_as_its_steps_occupy() -> None:
     assert seen == {2}
     with fixed_threads(1):
         assert all(map(torch.equal, by_size, weights(small)))
-    weights(Settings("mlp:hidden=[1024,1024]", epochs=1, batch_size=64))  # more than 2·WORK/64 weights
+    # more than 2·WORK/64 weights
+    weights(Settings("mlp:hidden=[1024,1024]", epochs=1, batch_size=64))
     assert seen == {2} and torch.get_num_threads() == 3
 
 

@@ -1,4 +1,6 @@
-"""Batched augmentation against slow references: one image at a time, in NumPy, PIL, SciPy and colorsys."""
+"""Batched augmentation against slow references: one image at a time, in NumPy, PIL, SciPy and
+colorsys.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,15 @@ TRANSFORMS: list[Transform] = [
     AutoAugment(),
     Cutout(5),
     Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
-    Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
+    Compose(
+        [
+            PadCrop(4),
+            Flip(),
+            Rotate(15),
+            ColorJitter(0.1, 0.2, 0.3, 0.4),
+            Normalise((0.5,) * 3, (0.2,) * 3),
+        ]
+    ),
     Compose([]),
 ]
 EVERY = pytest.mark.parametrize("transform", TRANSFORMS, ids=repr)
@@ -67,8 +77,12 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def batch(n: int = 6, height: int = 12, width: int = 10, channels: int = 3, seed: int = 1) -> Tensor:
-    return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=seeded(seed))
+def batch(
+    n: int = 6, height: int = 12, width: int = 10, channels: int = 3, seed: int = 1
+) -> Tensor:
+    return torch.randint(
+        0, 256, (n, channels, height, width), dtype=torch.uint8, generator=seeded(seed)
+    )
 
 
 def to_pil(image: Tensor) -> Image.Image:
@@ -79,7 +93,8 @@ def from_pil(image: Image.Image) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
-# The papers' pipelines in PIL, one image at a time. benchmarks/data.py imports them as its baseline.
+# The papers' pipelines in PIL, one image at a time. benchmarks/data.py imports them as its
+# baseline.
 
 
 def pil_crop_flip(image: Image.Image, padding: int, top: int, left: int, flip: bool) -> Image.Image:
@@ -88,7 +103,9 @@ def pil_crop_flip(image: Image.Image, padding: int, top: int, left: int, flip: b
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
-def pil_jitter(image: Image.Image, order: Sequence[int], factors: Sequence[float], turn: float) -> Image.Image:
+def pil_jitter(
+    image: Image.Image, order: Sequence[int], factors: Sequence[float], turn: float
+) -> Image.Image:
     enhancers = ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color
     for kind in order:
         if kind < 3:
@@ -118,7 +135,11 @@ def test_pad_crop_equals_numpy_for_every_offset(fill, size):
     images = batch(len(offsets), height, width)
     params = torch.tensor([((i + 0.5) / rows, (j + 0.5) / cols) for i, j in offsets])
     result = PadCrop(p, mode=fill, size=size).apply(images, params)
-    padded = np.pad(images.numpy(), ((0, 0), (0, 0), (p, p), (p, p)), mode="constant" if fill == "zero" else "reflect")
+    padded = np.pad(
+        images.numpy(),
+        ((0, 0), (0, 0), (p, p), (p, p)),
+        mode="constant" if fill == "zero" else "reflect",
+    )
     for k, (i, j) in enumerate(offsets):
         np.testing.assert_array_equal(result[k].numpy(), padded[k, :, i : i + h, j : j + w])
 
@@ -141,7 +162,9 @@ def test_shift_equals_scipy():
     params = torch.tensor([((3 - dy + 0.5) / 7, (2 - dx + 0.5) / 5) for dy, dx in moves])
     result = Shift(0.25).apply(images, params).numpy()
     for k, (dy, dx) in enumerate(moves):
-        expected = [scipy.ndimage.shift(plane, (dy, dx), order=0, cval=0) for plane in images[k].numpy()]
+        expected = [
+            scipy.ndimage.shift(plane, (dy, dx), order=0, cval=0) for plane in images[k].numpy()
+        ]
         np.testing.assert_array_equal(result[k], expected)
 
 
@@ -168,10 +191,14 @@ def test_flip_happens_below_p():
     assert torch.equal(Flip(1)(images, seeded()), images.flip(-1))
 
 
-@pytest.mark.parametrize(("length", "size", "start"), [(256, 224, 16), (256, 227, 14), (5, 2, 2), (5, 5, 0)])
+@pytest.mark.parametrize(
+    ("length", "size", "start"), [(256, 224, 16), (256, 227, 14), (5, 2, 2), (5, 5, 0)]
+)
 def test_center_crop_starts_where_torchvision_does(length, size, start):
     images = torch.rand(2, 1, length, length, generator=seeded())
-    assert torch.equal(CenterCrop(size)(images), images[..., start : start + size, start : start + size])
+    assert torch.equal(
+        CenterCrop(size)(images), images[..., start : start + size, start : start + size]
+    )
 
 
 # Distribution.
@@ -214,7 +241,9 @@ def test_the_largest_draw_stays_inside():
 # Resampling and colour: within rounding.
 
 
-@pytest.mark.parametrize(("shape", "size"), [((40, 60), 32), ((40, 60), 50), ((33, 20), (11, 47)), ((16, 16), 16)])
+@pytest.mark.parametrize(
+    ("shape", "size"), [((40, 60), 32), ((40, 60), 50), ((33, 20), (11, 47)), ((16, 16), 16)]
+)
 def test_resize_is_pils(shape, size):
     images = batch(2, *shape)
     result = Resize(size)(images)
@@ -224,7 +253,9 @@ def test_resize_is_pils(shape, size):
         assert np.abs(got.numpy().astype(int) - expected).max() <= 1
 
 
-def torchvision_box(u: list[float], height: int, width: int, scale, ratio) -> tuple[int, int, int, int]:
+def torchvision_box(
+    u: list[float], height: int, width: int, scale, ratio
+) -> tuple[int, int, int, int]:
     for area, shape in zip(u[:10], u[10:20], strict=True):
         target = height * width * (scale[0] + (scale[1] - scale[0]) * area)
         aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * shape)
@@ -241,7 +272,8 @@ def torchvision_box(u: list[float], height: int, width: int, scale, ratio) -> tu
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "scale"), [(40, 50, (0.08, 1.0)), (20, 90, (0.5, 1.0)), (90, 21, (0.9, 1.0))]
+    ("height", "width", "scale"),
+    [(40, 50, (0.08, 1.0)), (20, 90, (0.5, 1.0)), (90, 21, (0.9, 1.0))],
 )
 def test_random_resized_crop_is_crop_and_resize_in_pil(height, width, scale):
     n, size = 60, (24, 18)
@@ -251,10 +283,16 @@ def test_random_resized_crop_is_crop_and_resize_in_pil(height, width, scale):
     result = crop.apply(images, params)
     central = 0
     for k in range(n):
-        box = top, left, h, w = torchvision_box(params[k].tolist(), height, width, scale, crop.ratio)
+        box = top, left, h, w = torchvision_box(
+            params[k].tolist(), height, width, scale, crop.ratio
+        )
         assert tuple(boxes[k]) == box
         central += h in (height, round(width * 4 / 3)) and w in (width, round(height * 4 / 3))
-        view = to_pil(images[k]).crop((left, top, left + w, top + h)).resize(size[::-1], Image.Resampling.BILINEAR)
+        view = (
+            to_pil(images[k])
+            .crop((left, top, left + w, top + h))
+            .resize(size[::-1], Image.Resampling.BILINEAR)
+        )
         assert np.abs(result[k].numpy().astype(int) - from_pil(view)).max() <= 1
     assert scale == (0.08, 1.0) or central > n // 4  # long images do reach the fallback
 
@@ -265,7 +303,8 @@ def test_rotation_is_scipys(angle):
     params = torch.full((2, 1), (angle / 15 + 1) / 2, dtype=torch.float64)
     result = Rotate(15).apply(images, params)
     a = math.radians(angle)
-    matrix = np.array([[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]])  # (row, column) of output → input
+    # (row, column) of output → input
+    matrix = np.array([[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]])
     centre = np.array([5.5, 8.0])
     for image, got in zip(images.numpy(), result.numpy(), strict=True):
         for plane, turned in zip(image, got, strict=True):
@@ -278,14 +317,20 @@ def test_rotation_is_scipys(angle):
 def test_rotation_turns_counter_clockwise_and_nearest_is_exact_at_right_angles():
     images = batch(3, 9, 9)
     for interpolation in ("nearest", "bilinear"):
-        result = Rotate(90, interpolation).apply(images, torch.tensor([[0.0], [0.5], [1.0]])).numpy()
+        result = (
+            Rotate(90, interpolation).apply(images, torch.tensor([[0.0], [0.5], [1.0]])).numpy()
+        )
         for k, turns in enumerate((-1, 0, 1)):
-            np.testing.assert_array_equal(result[k], np.rot90(images[k].numpy(), turns, axes=(1, 2)))
+            np.testing.assert_array_equal(
+                result[k], np.rot90(images[k].numpy(), turns, axes=(1, 2))
+            )
         assert from_pil(to_pil(images[2]).rotate(90)).tolist() == result[2].tolist()
 
 
 def jitter_one_image(image: np.ndarray, order: list[int], amounts: list[float]) -> np.ndarray:
-    """torchvision's documented adjustments, one after another, on float values in [0, 1] of shape (3, H, W)."""
+    """torchvision's documented adjustments, one after another, on float values in [0, 1] of shape
+    (3, H, W).
+    """
     x = image.copy()
     for kind in order:
         grey = 0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]
@@ -294,7 +339,11 @@ def jitter_one_image(image: np.ndarray, order: list[int], amounts: list[float]) 
                 h, s, v = colorsys.rgb_to_hsv(*x[:, i, j])
                 x[:, i, j] = colorsys.hsv_to_rgb((h + amounts[3]) % 1.0, s, v)
         else:
-            other = (np.zeros_like(x), np.full_like(x, grey.mean()), np.broadcast_to(grey, x.shape))[kind]
+            other = (
+                np.zeros_like(x),
+                np.full_like(x, grey.mean()),
+                np.broadcast_to(grey, x.shape),
+            )[kind]
             x = np.clip(amounts[kind] * x + (1 - amounts[kind]) * other, 0, 1)
     return x
 
@@ -325,13 +374,16 @@ def test_colour_jitter_is_the_sequence_of_adjustments_of_each_image():
 def test_colour_jitter_is_close_to_pils_which_rounds_each_step_to_8_bits():
     n, limits = 24, (0.4, 0.4, 0.4, 0.2)
     jitter = ColorJitter(*limits)
-    images = Resize(32)(batch(n, 4, 4))  # smooth: PIL's 8-bit hue is coarse where saturation is small
+    # smooth: PIL's 8-bit hue is coarse where saturation is small
+    images = Resize(32)(batch(n, 4, 4))
     params = jitter.draw(n, seeded())
     result = jitter.apply(images, params)
     for k in range(n):
         swing = (2 * params[k, 4:] - 1).tolist()
         factors = [1 + limit * s for limit, s in zip(limits[:3], swing[:3], strict=True)]
-        view = pil_jitter(to_pil(images[k]), params[k, :4].argsort().tolist(), factors, limits[3] * swing[3])
+        view = pil_jitter(
+            to_pil(images[k]), params[k, :4].argsort().tolist(), factors, limits[3] * swing[3]
+        )
         error = np.abs(result[k].numpy().astype(int) - from_pil(view).astype(int))
         assert error.mean() < 3 and error.max() <= 20  # one step of an 8-bit hue is 6 levels
 
@@ -378,9 +430,16 @@ AMOUNTS = {
     "Rotate": (-30, -6, 0, 3, 6, 27),
     "Solarize": (0, 52, 128, 180, 205, 256),
     "Posterize": (1, 2, 3, 4, 8),
-    **dict.fromkeys(("Contrast", "Color", "Brightness", "Sharpness"), (0.0, 0.1, 0.28, 1.0, 1.18, 1.36, 1.9)),
+    **dict.fromkeys(
+        ("Contrast", "Color", "Brightness", "Sharpness"), (0.0, 0.1, 0.28, 1.0, 1.18, 1.36, 1.9)
+    ),
 }
-OURS = {"ShearX": "shear-x", "ShearY": "shear-y", "TranslateX": "translate-x", "TranslateY": "translate-y"}
+OURS = {
+    "ShearX": "shear-x",
+    "ShearY": "shear-y",
+    "TranslateX": "translate-x",
+    "TranslateY": "translate-y",
+}
 
 
 def pictures(n: int, height: int = 32, width: int = 32) -> Tensor:
@@ -398,7 +457,9 @@ def pictures(n: int, height: int = 32, width: int = 32) -> Tensor:
 
 
 def is_on_an_edge(name: str, v: float, height: int, width: int) -> np.ndarray:
-    """Whether a pixel comes from where four meet, or two: PIL's 16-bit fractions may then take another than we."""
+    """Whether a pixel comes from where four meet, or two: PIL's 16-bit fractions may then take
+    another than we.
+    """
     y, x = np.meshgrid(np.arange(height) + 0.5, np.arange(width) + 0.5, indexing="ij")
     sources = {"ShearX": x + v * y, "ShearY": y + v * x}
     if name == "Rotate":
@@ -415,10 +476,14 @@ def is_on_an_edge(name: str, v: float, height: int, width: int) -> np.ndarray:
 @pytest.mark.parametrize("name", PIL_OPERATIONS)
 @pytest.mark.parametrize("shape", [(32, 32), (21, 30)])
 def test_an_operation_is_pils(name, shape):
-    """Exactly, but for AutoContrast: PIL's floating point may fall one short of a whole number, 254 for 255."""
+    """Exactly, but for AutoContrast: PIL's floating point may fall one short of a whole number, 254
+    for 255.
+    """
     images = pictures(4, *shape)
     for v in AMOUNTS.get(name, (0,)):
-        amounts = torch.full((len(images), 1, 1, 1), float(2 ** (8 - v) if name == "Posterize" else v))
+        amounts = torch.full(
+            (len(images), 1, 1, 1), float(2 ** (8 - v) if name == "Posterize" else v)
+        )
         result = _OPERATIONS[OURS.get(name, name.lower())](images.float(), amounts).numpy()
         same = ~is_on_an_edge(name, v, *shape)
         assert same.mean() > 0.9
@@ -468,10 +533,11 @@ def amount_of(name: str, level: int, is_positive: bool) -> float:
 
 
 def test_every_pair_of_the_policy_happens_with_its_probabilities():
-    """All 25 pairs, with numbers in the middle of every part of [0, 1) that the probabilities, in tenths, tell apart.
+    """All 25 pairs, with numbers in the middle of every part of [0, 1) that the probabilities, in
+    tenths, tell apart.
 
-    The images that come out are those of PIL for the operations that these numbers choose, so that each has the exact
-    probability of Table 7.
+    The images that come out are those of PIL for the operations that these numbers choose, so that
+    each has the exact probability of Table 7.
     """
     tenths = [(i + 0.5) / 10 for i in range(10)]
     rows = [
@@ -479,7 +545,9 @@ def test_every_pair_of_the_policy_happens_with_its_probabilities():
         for pair in range(25)
         for first, second in itertools.product(tenths, tenths)
         for signs in (
-            [(0.25, 0.75), (0.75, 0.25)] if {n for n, _, _ in TABLE7[pair]} & SIGNED.keys() else [(0.25, 0.75)]
+            [(0.25, 0.75), (0.75, 0.25)]
+            if {n for n, _, _ in TABLE7[pair]} & SIGNED.keys()
+            else [(0.25, 0.75)]
         )
     ]
     image = pictures(1, 12, 12)[1]
@@ -488,14 +556,17 @@ def test_every_pair_of_the_policy_happens_with_its_probabilities():
     count = dict.fromkeys(itertools.product(range(25), range(2)), 0)
     seen: dict[tuple[object, ...], np.ndarray] = {}
     for ours, (pair, *drawn) in zip(result, rows, strict=True):
-        happening = [(slot, *TABLE7[pair][slot]) for slot in range(2) if drawn[slot] < TABLE7[pair][slot][1]]
+        happening = [
+            (slot, *TABLE7[pair][slot]) for slot in range(2) if drawn[slot] < TABLE7[pair][slot][1]
+        ]
         key = (pair, *((slot, drawn[2 + slot]) for slot, *_ in happening))
         if key not in seen:
             view = to_pil(image)
             for slot, name, _, level in happening:
                 view = PIL_OPERATIONS[name](view, amount_of(name, level, drawn[2 + slot] >= 0.5))
             seen[key] = from_pil(view).astype(int)
-        # AutoContrast may differ by one, which a solarisation, an equalisation or a blend after it can enlarge.
+        # AutoContrast may differ by one, which a solarisation, an equalisation or a blend after it
+        # can enlarge.
         is_exact = all(name != "AutoContrast" for _, name, *_ in happening)
         assert (abs(ours - seen[key]) <= (0 if is_exact else 1)).mean() >= (1 if is_exact else 0.99)
         for slot, *_ in happening:
@@ -532,9 +603,10 @@ def test_cutout_removes_the_square_about_every_pixel(size):
 def test_normalise_takes_uint8_and_floats():
     images = batch()
     normalise = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    expected = (images.numpy().astype(np.float32) / np.float32(255) - np.float32([0.5, 0.4, 0.3])[:, None, None]) / (
-        np.float32([0.2, 0.3, 0.4])[:, None, None]
-    )
+    expected = (
+        images.numpy().astype(np.float32) / np.float32(255)
+        - np.float32([0.5, 0.4, 0.3])[:, None, None]
+    ) / (np.float32([0.2, 0.3, 0.4])[:, None, None])
     np.testing.assert_array_equal(normalise(images).numpy(), expected)
     np.testing.assert_array_equal(normalise(images.numpy()).numpy(), expected)
     floats = images.float() / 255
@@ -571,7 +643,9 @@ def test_the_same_generator_state_gives_the_same_images(transform):
     images = batch()
     assert torch.equal(transform(images, seeded(7)), transform(images, seeded(7)))
     generator = seeded(7)
-    assert torch.equal(transform(images, seeded(7)), transform.apply(images, transform.draw(6, generator)))
+    assert torch.equal(
+        transform(images, seeded(7)), transform.apply(images, transform.draw(6, generator))
+    )
     if transform.columns:
         assert not torch.equal(transform.draw(6, generator), transform.draw(6, generator))
 
@@ -600,7 +674,9 @@ def test_no_random_state_but_the_generators_is_used(transform):
     [
         t
         for t in TRANSFORMS
-        if not isinstance(t, (CenterCrop, Resize, ResizeCrop, RandomResizedCrop, Cutout, Normalise, Compose))
+        if not isinstance(
+            t, (CenterCrop, Resize, ResizeCrop, RandomResizedCrop, Cutout, Normalise, Compose)
+        )
     ],
     ids=repr,
 )
@@ -616,7 +692,9 @@ def test_a_draw_of_one_half_changes_nothing(transform):
 
 @EVERY
 def test_no_value_is_read(transform):
-    """Tensors of the meta device have no values: reading one, as a synchronisation does, would raise."""
+    """Tensors of the meta device have no values: reading one, as a synchronisation does, would
+    raise.
+    """
     params = torch.empty(6, transform.columns, device="meta")
     result = transform.apply(torch.empty(6, 3, 12, 10, dtype=torch.uint8, device="meta"), params)
     assert result.is_meta and len(result) == 6
@@ -625,7 +703,15 @@ def test_no_value_is_read(transform):
 @pytest.mark.parametrize(
     "transform",
     [
-        Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
+        Compose(
+            [
+                PadCrop(4),
+                Flip(),
+                Rotate(15),
+                ColorJitter(0.1, 0.2, 0.3, 0.4),
+                Normalise((0.5,) * 3, (0.2,) * 3),
+            ]
+        ),
         Compose([RandomResizedCrop(8), Shift(0.2, mode="reflect"), Resize(6), CenterCrop(5)]),
         Compose([AutoAugment(), Cutout(3)]),
     ],
@@ -642,7 +728,13 @@ def test_apply_compiles_into_one_graph(transform):
 def test_gradients_pass_to_floating_point_images():
     images = torch.rand(2, 3, 6, 6, dtype=torch.float64, generator=seeded(), requires_grad=True)
     augment = Compose(
-        [PadCrop(1), Flip(), Rotate(15), ColorJitter(0.1, 0.1, 0.1, 0.1), Normalise((0.5,) * 3, (0.2,) * 3)]
+        [
+            PadCrop(1),
+            Flip(),
+            Rotate(15),
+            ColorJitter(0.1, 0.1, 0.1, 0.1),
+            Normalise((0.5,) * 3, (0.2,) * 3),
+        ]
     )
     params = augment.draw(2, seeded()).double()
     assert torch.autograd.gradcheck(lambda x: augment.apply(x, params), (images,))
@@ -677,13 +769,48 @@ def test_bad_parameters_are_refused(make, message):
     ("transform", "images", "error", "message"),
     [
         (Flip(), torch.zeros(3, 8, 8), ValueError, r"shape \(B, C, H, W\), got \(3, 8, 8\)"),
-        (Flip(), torch.zeros(1, 3, 8, 8, dtype=torch.int64), TypeError, "uint8 or floating point, got torch.int64"),
-        (PadCrop(2, size=40), torch.zeros(1, 3, 32, 32), ValueError, r"got 40 pixels of 32 \+ 2·2. Pad more"),
-        (PadCrop(5, mode="reflect"), torch.zeros(1, 3, 5, 8), ValueError, "below the image's 5 pixels, got 5"),
-        (CenterCrop(9), torch.zeros(1, 3, 8, 8), ValueError, "got 9 pixels of 8. Pad more, or resize first"),
-        (Normalise((0.5,), (0.5,)), torch.zeros(1, 3, 8, 8), ValueError, "images of 1 channels, .* got 3"),
-        (ColorJitter(0.1), torch.zeros(1, 4, 8, 8), ValueError, "1 or 3 channels for ColorJitter, got 4"),
-        (AutoAugment(), torch.zeros(1, 2, 8, 8), ValueError, "1 or 3 channels for AutoAugment, got 2"),
+        (
+            Flip(),
+            torch.zeros(1, 3, 8, 8, dtype=torch.int64),
+            TypeError,
+            "uint8 or floating point, got torch.int64",
+        ),
+        (
+            PadCrop(2, size=40),
+            torch.zeros(1, 3, 32, 32),
+            ValueError,
+            r"got 40 pixels of 32 \+ 2·2. Pad more",
+        ),
+        (
+            PadCrop(5, mode="reflect"),
+            torch.zeros(1, 3, 5, 8),
+            ValueError,
+            "below the image's 5 pixels, got 5",
+        ),
+        (
+            CenterCrop(9),
+            torch.zeros(1, 3, 8, 8),
+            ValueError,
+            "got 9 pixels of 8. Pad more, or resize first",
+        ),
+        (
+            Normalise((0.5,), (0.5,)),
+            torch.zeros(1, 3, 8, 8),
+            ValueError,
+            "images of 1 channels, .* got 3",
+        ),
+        (
+            ColorJitter(0.1),
+            torch.zeros(1, 4, 8, 8),
+            ValueError,
+            "1 or 3 channels for ColorJitter, got 4",
+        ),
+        (
+            AutoAugment(),
+            torch.zeros(1, 2, 8, 8),
+            ValueError,
+            "1 or 3 channels for AutoAugment, got 2",
+        ),
     ],
 )
 def test_bad_images_are_refused(transform, images, error, message):
@@ -716,13 +843,37 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     [
         ("fashion-mnist", "bias", (Flip(0.5), PadCrop(4)), (0.286,), (0.353,)),
         ("cifar10", "bias", (Flip(0.5), PadCrop(4)), *IMAGENET),
-        ("cifar100", "bias", (PadCrop(4), Flip(0.5), Rotate(15)), (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
-        ("cifar10", "sln", (PadCrop(4), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        ("cifar10n", "ln", (PadCrop(2), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        (
+            "cifar100",
+            "bias",
+            (PadCrop(4), Flip(0.5), Rotate(15)),
+            (0.507, 0.487, 0.441),
+            (0.267, 0.256, 0.276),
+        ),
+        (
+            "cifar10",
+            "sln",
+            (PadCrop(4), Flip(0.5)),
+            (0.4914, 0.4822, 0.4465),
+            (0.2023, 0.1994, 0.2010),
+        ),
+        (
+            "cifar10n",
+            "ln",
+            (PadCrop(2), Flip(0.5)),
+            (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616),
+        ),
         ("mnist", "ln", (), (0,), (1,)),
         ("cifar100", "curriculum", (Shift(4 / 32), Flip(0.5)), *CIFAR100),
         ("cifar100", "zhou2021", (PadCrop(4), Flip(0.5), Rotate(20, "nearest")), *CIFAR100),
-        ("cifar10", "curriculum", (Shift(4 / 32), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        (
+            "cifar10",
+            "curriculum",
+            (Shift(4 / 32), Flip(0.5)),
+            (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616),
+        ),
     ],
 )
 def test_recipes_are_the_papers(dataset, paper, training, mean, std):
@@ -750,7 +901,9 @@ def test_large_images_come_out_at_the_papers_size(dataset, paper, size):
 
 @pytest.mark.parametrize(("paper", "cut"), [("sop+", (Cutout(16),)), ("promix", ())])
 def test_second_views_are_the_papers(paper, cut):
-    """Cutout comes after normalisation, where zero is the mean; the papers without a second view have none."""
+    """Cutout comes after normalisation, where zero is the mean; the papers without a second view
+    have none.
+    """
     for dataset in ("cifar10", "cifar10n", "cifar100"):
         normalise = augmentation(dataset, paper).transforms[-1]
         expected = Compose([AutoAugment(), PadCrop(4), Flip(), normalise, *cut])
@@ -765,7 +918,14 @@ def test_an_unknown_recipe_names_the_known_ones():
 
 
 def test_compose_applies_one_after_another_and_flattens():
-    chain = [PadCrop(2), Rotate(15), Flip(), CenterCrop(6), ColorJitter(0.2), Normalise((0.5,) * 3, (0.2,) * 3)]
+    chain = [
+        PadCrop(2),
+        Rotate(15),
+        Flip(),
+        CenterCrop(6),
+        ColorJitter(0.2),
+        Normalise((0.5,) * 3, (0.2,) * 3),
+    ]
     nested = Compose([Compose(chain[:2]), chain[2], Compose([Compose(chain[3:])])])
     assert nested == Compose(chain)
     images, params = batch(), nested.draw(6, seeded())
@@ -781,7 +941,9 @@ def test_any_memory_layout_gives_the_same_images():
     images, transform = batch(), TRANSFORMS[-2]
     params = transform.draw(6, seeded())
     expected = transform.apply(images, params)
-    assert torch.equal(transform.apply(images.to(memory_format=torch.channels_last), params), expected)
+    assert torch.equal(
+        transform.apply(images.to(memory_format=torch.channels_last), params), expected
+    )
     assert torch.equal(transform.apply(torch.cat([images, images])[6:], params), expected)
 
 

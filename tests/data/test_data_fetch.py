@@ -1,4 +1,6 @@
-"""Downloads against a local server: resumed, checked, refused, and extracted without trusting the archive."""
+"""Downloads against a local server: resumed, checked, refused, and extracted without trusting the
+archive.
+"""
 
 import hashlib
 import io
@@ -21,7 +23,9 @@ MD5 = hashlib.md5(BODY).hexdigest()
 
 
 class Server:
-    """Serves ``files`` with Range support; ``cut`` breaks the connection after so many bytes of an answer."""
+    """Serves ``files`` with Range support; ``cut`` breaks the connection after so many bytes of an
+    answer.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -37,7 +41,9 @@ class Server:
                 if body is None:
                     return self.send_error(404)
                 start = 0
-                if outer.ranges and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
+                if outer.ranges and (
+                    match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+                ):
                     start = int(match[1])
                     if start >= len(body):
                         return self.send_error(416)
@@ -55,7 +61,9 @@ class Server:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self.thread.start()
 
 
@@ -71,7 +79,12 @@ def server() -> Iterator[Server]:
 def test_a_download_is_whole_checked_and_reported(server: Server, tmp_path: Path) -> None:
     server.files["/a/file.bin"] = BODY
     seen: list[tuple[str, int, int | None]] = []
-    download(f"{server.url}/a/file.bin", tmp_path / "sub" / "file.bin", MD5, progress=lambda *step: seen.append(step))
+    download(
+        f"{server.url}/a/file.bin",
+        tmp_path / "sub" / "file.bin",
+        MD5,
+        progress=lambda *step: seen.append(step),
+    )
     assert (tmp_path / "sub" / "file.bin").read_bytes() == BODY
     assert [path.name for path in (tmp_path / "sub").iterdir()] == ["file.bin"]
     assert seen[-1] == ("file.bin", len(BODY), len(BODY))
@@ -81,7 +94,9 @@ def test_a_download_is_whole_checked_and_reported(server: Server, tmp_path: Path
 def test_a_broken_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.files["/file.bin"], server.cut = BODY, 300_000
     path = tmp_path / "file.bin"
-    with pytest.raises(ConnectionError, match="stopped after 300000 bytes.*Run the same command again"):
+    with pytest.raises(
+        ConnectionError, match="stopped after 300000 bytes.*Run the same command again"
+    ):
         download(f"{server.url}/file.bin", path, MD5)
     assert not path.exists() and (tmp_path / "file.bin.part").stat().st_size == 300_000
     server.cut = None
@@ -99,7 +114,9 @@ def test_a_server_that_can_not_resume_sends_it_all_again(server: Server, tmp_pat
     assert (tmp_path / "file.bin").read_bytes() == BODY
 
 
-@pytest.mark.parametrize("part", [BODY, b"of another version", BODY + b"longer"], ids=["whole", "other", "longer"])
+@pytest.mark.parametrize(
+    "part", [BODY, b"of another version", BODY + b"longer"], ids=["whole", "other", "longer"]
+)
 def test_what_a_part_holds_is_never_trusted(server: Server, tmp_path: Path, part: bytes) -> None:
     server.files["/file.bin"] = BODY
     (tmp_path / "file.bin.part").write_bytes(part)
@@ -109,7 +126,9 @@ def test_what_a_part_holds_is_never_trusted(server: Server, tmp_path: Path, part
 
 def test_a_corrupted_download_is_refused_and_deleted(server: Server, tmp_path: Path) -> None:
     server.files["/file.bin"] = BODY[:-1] + b"!"
-    with pytest.raises(ValueError, match=f"Expected the md5 checksum {MD5} of {server.url}/file.bin, got .*deleted"):
+    with pytest.raises(
+        ValueError, match=f"Expected the md5 checksum {MD5} of {server.url}/file.bin, got .*deleted"
+    ):
         download(f"{server.url}/file.bin", tmp_path / "file.bin", MD5)
     assert list(tmp_path.iterdir()) == []
 
@@ -119,18 +138,24 @@ def test_no_network_and_missing_files_are_said_plainly(server: Server, tmp_path:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(
-        ConnectionError, match=f"No network: .*{port}/x.bin can't be reached.*put it at {tmp_path / 'x.bin'}"
+        ConnectionError,
+        match=f"No network: .*{port}/x.bin can't be reached.*put it at {tmp_path / 'x.bin'}",
     ):
         download(f"http://127.0.0.1:{port}/x.bin", tmp_path / "x.bin", MD5)
     with pytest.raises(ConnectionError, match="answered 404 Not Found"):
         download(f"{server.url}/none", tmp_path / "none", MD5)
-    with pytest.raises(ValueError, match="Expected an http or https address, got 'file:///etc/passwd'"):
+    with pytest.raises(
+        ValueError, match="Expected an http or https address, got 'file:///etc/passwd'"
+    ):
         download("file:///etc/passwd", tmp_path / "x", MD5)
 
 
 @pytest.mark.parametrize("name", ["clothing1m", "animal10n", "webvision"])
 def test_sets_behind_a_form_say_where_to_ask(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PermissionError, match=f"{name} can't be downloaded automatically. .*https://.* of {tmp_path}"):
+    with pytest.raises(
+        PermissionError,
+        match=f"{name} can't be downloaded automatically. .*https://.* of {tmp_path}",
+    ):
         fetch.fetch(name, tmp_path)
     with pytest.raises(FileNotFoundError, match="https://"):
         get_dataset(name, tmp_path)
@@ -153,10 +178,17 @@ def pack(path: Path, members: dict[str, bytes]) -> bytes:
     return path.read_bytes()
 
 
-def test_fetch_unpacks_an_archive_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_unpacks_an_archive_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blob = pack(tmp_path / "made.tar.gz", {"toy-folder/a": b"1", "toy-folder/deep/b": b"22"})
     server.files["/mirror/toy.tar.gz"] = blob
-    item = Download("https://nowhere.invalid/toy.tar.gz", hashlib.md5(blob).hexdigest(), "toy.tar.gz", "toy-folder")
+    item = Download(
+        "https://nowhere.invalid/toy.tar.gz",
+        hashlib.md5(blob).hexdigest(),
+        "toy.tar.gz",
+        "toy-folder",
+    )
     monkeypatch.setitem(FILES, "toy", OfficialFiles((("toy-folder",),), (item,)))
     root = tmp_path / "data"
     for _ in range(2):
@@ -166,9 +198,16 @@ def test_fetch_unpacks_an_archive_once(server: Server, tmp_path: Path, monkeypat
     assert [path.name for path in root.iterdir()] == ["toy-folder"]
 
 
-def test_fetch_uses_an_archive_that_is_already_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_uses_an_archive_that_is_already_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blob = pack(tmp_path / "toy.tar.gz", {"toy-folder/a": b"1"})
-    item = Download("https://nowhere.invalid/toy.tar.gz", hashlib.md5(blob).hexdigest(), "toy.tar.gz", "toy-folder")
+    item = Download(
+        "https://nowhere.invalid/toy.tar.gz",
+        hashlib.md5(blob).hexdigest(),
+        "toy.tar.gz",
+        "toy-folder",
+    )
     monkeypatch.setitem(FILES, "toy", OfficialFiles((("toy-folder",),), (item,)))
     fetch.fetch("toy", tmp_path)
     assert (tmp_path / "toy-folder/a").read_bytes() == b"1" and (tmp_path / "toy.tar.gz").exists()
@@ -176,11 +215,19 @@ def test_fetch_uses_an_archive_that_is_already_there(tmp_path: Path, monkeypatch
 
 def test_official_downloads_are_complete() -> None:
     assert {name: len(files.downloads) for name, files in FILES.items() if not files.request} == {
-        "mnist": 4, "fashion-mnist": 4, "cifar10": 1, "cifar100": 1, "cifar10n": 2, "cifar100n": 2,
-    }  # fmt: skip
+        "mnist": 4,
+        "fashion-mnist": 4,
+        "cifar10": 1,
+        "cifar100": 1,
+        "cifar10n": 2,
+        "cifar100n": 2,
+    }
     for item in {item for files in FILES.values() for item in files.downloads}:
         assert re.fullmatch(r"[0-9a-f]{32}", item.md5) and item.path.endswith(item.name)
-    assert FILES["cifar10"].downloads[0].url == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+    assert (
+        FILES["cifar10"].downloads[0].url
+        == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+    )
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
@@ -210,12 +257,19 @@ def test_a_hostile_archive_writes_nothing(tmp_path: Path, bad: tarfile.TarInfo) 
         tar.addfile(member("toy", tarfile.DIRTYPE))
         tar.addfile(member("toy/a"))
         tar.addfile(bad)
-    with pytest.raises(ValueError, match=f"Expected {archive} to hold plain files in toy/ .*Nothing was unpacked"):
+    with pytest.raises(
+        ValueError, match=f"Expected {archive} to hold plain files in toy/ .*Nothing was unpacked"
+    ):
         extract(archive, root, "toy")
-    assert list(root.iterdir()) == [] and sorted(path.name for path in tmp_path.iterdir()) == ["data", "toy.tar.gz"]
+    assert list(root.iterdir()) == [] and sorted(path.name for path in tmp_path.iterdir()) == [
+        "data",
+        "toy.tar.gz",
+    ]
 
 
-def test_archives_that_are_cut_or_swell_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_that_are_cut_or_swell_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blob = pack(tmp_path / "toy.tar.gz", {"toy/a": bytes(5000), "toy/b": bytes(5000)})
     monkeypatch.setenv("NOISEPROOF_MAX_ARCHIVE_BYTES", "9000")
     with pytest.raises(ValueError, match="at most 9000 bytes"):

@@ -1,4 +1,6 @@
-"""Images on disk: folders, the three web-labelled sets in exactly their layout, samplers and shards."""
+"""Images on disk: folders, the three web-labelled sets in exactly their layout, samplers and
+shards.
+"""
 
 import io
 import tarfile
@@ -39,7 +41,9 @@ def test_pixels_are_exact_and_channels_first(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     image = ImageFiles(tmp_path, ["a.png"], size=9)[0]
-    assert image.dtype is torch.uint8 and torch.equal(image, torch.from_numpy(pixels).permute(2, 0, 1))
+    assert image.dtype is torch.uint8 and torch.equal(
+        image, torch.from_numpy(pixels).permute(2, 0, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,9 @@ def test_pixels_are_exact_and_channels_first(tmp_path: Path) -> None:
         ("I", 65_535, [255, 255, 255]),
     ],
 )
-def test_every_kind_of_picture_becomes_rgb(tmp_path: Path, mode: str, colour: Any, pixel: list[int]) -> None:
+def test_every_kind_of_picture_becomes_rgb(
+    tmp_path: Path, mode: str, colour: Any, pixel: list[int]
+) -> None:
     Image.new(mode, (5, 4), colour).save(tmp_path / "a.tiff")
     image = ImageFiles(tmp_path, ["a.tiff"], size=4)[0]
     assert image.shape == (3, 4, 4) and image[:, 2, 2].tolist() == pixel
@@ -69,18 +75,28 @@ def test_pictures_are_upright(tmp_path: Path, orientation: int, kind: str) -> No
     upright[:8, :8] = 255  # at the top left
     # What EXIF 2.3 says of the stored row 0 and column 0: which sides of the picture they are.
     stored = {
-        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.swapaxes(0, 1),
-        6: upright.swapaxes(0, 1)[::-1], 7: upright.swapaxes(0, 1)[::-1, ::-1], 8: upright.swapaxes(0, 1)[:, ::-1],
-    }[orientation]  # fmt: skip
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.swapaxes(0, 1),
+        6: upright.swapaxes(0, 1)[::-1],
+        7: upright.swapaxes(0, 1)[::-1, ::-1],
+        8: upright.swapaxes(0, 1)[:, ::-1],
+    }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / f"a.{kind}", exif=exif)
     image = decode(tmp_path / f"a.{kind}", None)
-    assert image.shape == (3, 16, 32) and torch.equal(image[0] > 127, torch.from_numpy(upright[:, :, 0] > 127))
+    assert image.shape == (3, 16, 32) and torch.equal(
+        image[0] > 127, torch.from_numpy(upright[:, :, 0] > 127)
+    )
 
 
 def test_damaged_exif_damages_no_picture(tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "a.jpg", exif=b"Exif\0\0nonsense that is no TIFF")
+    Image.new("RGB", (8, 8), (9, 9, 9)).save(
+        tmp_path / "a.jpg", exif=b"Exif\0\0nonsense that is no TIFF"
+    )
     assert decode(tmp_path / "a.jpg", None).unique().tolist() == [9]
 
 
@@ -105,7 +121,9 @@ def test_an_audit_of_pictures_that_are_all_the_same_says_so(tmp_path: Path) -> N
             path = tmp_path / kind / "ab"[i % 2] / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(path)
-        with pytest.raises(ValueError, match="Expected pictures that differ, got 300 that all look the same"):
+        with pytest.raises(
+            ValueError, match="Expected pictures that differ, got 300 that all look the same"
+        ):
             read_rows(tmp_path / kind)
 
 
@@ -129,13 +147,17 @@ def test_crop_keeps_the_middle_and_squash_keeps_everything(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "eps", "bomb"])
-def test_damaged_and_dangerous_images_are_named(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_and_dangerous_images_are_named(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.jpg"
     paint(path, 50, (64, 64))
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-300])
     elif damage == "eps":  # whose reader would start Ghostscript
-        path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+        path.write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+        )
     elif damage == "bomb":
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64)
     else:
@@ -160,7 +182,11 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     (tmp_path / "b/notes.txt").write_text("hello")
     (tmp_path / "a/.hidden.png").touch()
     data = from_image_folder(tmp_path, size=8)
-    assert data.classes == ("a", "b") and data.train.y.tolist() == [0, 1, 1, 1] and data.train.clean is None
+    assert (
+        data.classes == ("a", "b")
+        and data.train.y.tolist() == [0, 1, 1, 1]
+        and data.train.clean is None
+    )
     assert [data.train.x.path(i).name for i in range(4)] == ["x.PNG", "1.jpeg", "2.png", "3.webp"]
     assert data.train.x[2][0].unique().tolist() == [0]
     assert any(note.startswith("2 files that are no images left out of ") for note in data.notes)
@@ -187,15 +213,20 @@ def test_numbered_folders_are_ordered_by_number(tmp_path: Path) -> None:
     assert all(int(data.train.x[i][0, 0, 0]) == int(data.train.y[i]) for i in range(11))
 
 
-@pytest.mark.parametrize("names", [("1.0", "2.0", "10.0"), ("-1", "1.5", "2.0"), ("1", "1.0", "02")])
+@pytest.mark.parametrize(
+    "names", [("1.0", "2.0", "10.0"), ("-1", "1.5", "2.0"), ("1", "1.0", "02")]
+)
 def test_folders_named_by_decimals_keep_their_names(tmp_path: Path, names: tuple[str, ...]) -> None:
     for part in ("train", "test"):
         for k, name in enumerate(names):
             paint(tmp_path / part / name / "a.png", k)
     data = from_image_folder(tmp_path, size=8)
-    assert data.classes == (names if "02" not in names else ("02", "1", "1.0"))  # 02 is a word, and words are sorted
+    # 02 is a word, and words are sorted
+    assert data.classes == (names if "02" not in names else ("02", "1", "1.0"))
     for split in (data.train, data.test):
-        assert [names[int(split.x[i][0, 0, 0])] for i in range(3)] == [data.classes[k] for k in split.y]
+        assert [names[int(split.x[i][0, 0, 0])] for i in range(3)] == [
+            data.classes[k] for k in split.y
+        ]
 
 
 def test_train_may_be_a_class(tmp_path: Path) -> None:
@@ -215,8 +246,15 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
         for name in names:
             paint(tmp_path / part / f"{name}.png", 3)
     data = from_image_folder(tmp_path)
-    assert data.classes == ("a", "b", "c") and "The folder drafts beside train was left out." in data.notes
-    assert (data.test.y.tolist(), data.validation.y.tolist(), data.trusted.y.tolist()) == ([0, 2], [1], [1])
+    assert (
+        data.classes == ("a", "b", "c")
+        and "The folder drafts beside train was left out." in data.notes
+    )
+    assert (data.test.y.tolist(), data.validation.y.tolist(), data.trusted.y.tolist()) == (
+        [0, 2],
+        [1],
+        [1],
+    )
     paint(tmp_path / "test/d/1.png", 3)
     with pytest.raises(ValueError, match="got also 'd'"):
         from_image_folder(tmp_path)
@@ -225,7 +263,9 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
 def test_two_folders_to_validate_on_are_refused(tmp_path: Path) -> None:
     for name in ("train/a/1", "train/b/1", "valid/a/1", "val/b/1"):
         paint(tmp_path / f"{name}.png", 3)
-    with pytest.raises(ValueError, match="Expected one folder to validate on in .*, got val and valid. Move"):
+    with pytest.raises(
+        ValueError, match="Expected one folder to validate on in .*, got val and valid. Move"
+    ):
         from_image_folder(tmp_path)
 
 
@@ -236,7 +276,9 @@ def test_folders_without_classes_or_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Expected images .* found none"):
         from_image_folder(tmp_path)
     paint(tmp_path / "a/1.png", 1)
-    with pytest.raises(ValueError, match="Expected at least two classes in `y`, every label is 'a'"):
+    with pytest.raises(
+        ValueError, match="Expected at least two classes in `y`, every label is 'a'"
+    ):
         from_image_folder(tmp_path)
 
 
@@ -249,7 +291,12 @@ def clothing_tree(root: Path, annotations: str = "") -> Path:
     lists = root / annotations
     lists.mkdir(parents=True, exist_ok=True)
     kv: dict[str, list[str]] = {"noisy": [], "clean": []}
-    for kind, part, count in (("noisy", "train", 3), ("clean", "train", 1), ("clean", "val", 1), ("clean", "test", 1)):
+    for kind, part, count in (
+        ("noisy", "train", 3),
+        ("clean", "train", 1),
+        ("clean", "val", 1),
+        ("clean", "test", 1),
+    ):
         keys = []
         for label in range(14):
             for i in range(count):
@@ -270,7 +317,12 @@ def test_clothing1m_reads_its_lists(tmp_path: Path, annotations: str) -> None:
     clothing_tree(tmp_path, annotations)
     data = get_dataset("clothing1m:size=16", tmp_path)
     assert data.num_classes == 14 and data.classes[8] == "Downcoat"
-    assert (len(data.train), len(data.validation), len(data.test), len(data.trusted)) == (42, 14, 14, 14)
+    assert (len(data.train), len(data.validation), len(data.test), len(data.trusted)) == (
+        42,
+        14,
+        14,
+        14,
+    )
     assert data.train.clean is None and data.test.clean is data.test.y
     for split in (data.train, data.test):
         for i in (0, 5, 13):
@@ -284,14 +336,22 @@ def test_clothing1m_reads_its_lists(tmp_path: Path, annotations: str) -> None:
 def test_clothing1m_names_lists_that_do_not_fit(tmp_path: Path) -> None:
     root = clothing_tree(tmp_path)
     for name, text, error in (
-        ("noisy_label_kv.txt", "images/0/00/a.jpg\n", "Expected a file name and a label in 0 … 13 in line 1 of"),
+        (
+            "noisy_label_kv.txt",
+            "images/0/00/a.jpg\n",
+            "Expected a file name and a label in 0 … 13 in line 1 of",
+        ),
         ("noisy_label_kv.txt", "images/0/00/a.jpg 14\n", "got 'images/0/00/a.jpg 14'"),
         (
             "noisy_label_kv.txt",
             "images/0/00/a.jpg 1\n",
             "got none for 42, the first of them images/0/00/noisytrain0,0.jpg",
         ),
-        ("noisy_train_key_list.txt", "images/9/99/labelled-twice.jpg\n", "Expected the image .*labelled-twice.jpg"),
+        (
+            "noisy_train_key_list.txt",
+            "images/9/99/labelled-twice.jpg\n",
+            "Expected the image .*labelled-twice.jpg",
+        ),
     ):
         before = (root / name).read_text()
         (root / name).write_text(text)
@@ -305,7 +365,9 @@ def test_clothing1m_names_lists_that_do_not_fit(tmp_path: Path) -> None:
 
 @pytest.fixture
 def webvision_tree(tmp_path: Path) -> Path:
-    """WebVision 1.0, resized: Google images in query folders, validation images in val_images_256, lists in info."""
+    """WebVision 1.0, resized: Google images in query folders, validation images in val_images_256,
+    lists in info.
+    """
     root = tmp_path / "webvision"
     (root / "info").mkdir(parents=True)
     train, val = [], []
@@ -319,18 +381,26 @@ def webvision_tree(tmp_path: Path) -> Path:
     (root / "info/train_filelist_google.txt").write_text("\n".join(train))
     (root / "info/train_filelist_flickr.txt").write_text("flickr/q0001/x.jpg 0\n")
     (root / "info/val_filelist.txt").write_text("\n".join(val))
-    (root / "info/synsets.txt").write_text("".join(f"n{k:08d} thing {k}, alias\n" for k in range(1000)))
+    (root / "info/synsets.txt").write_text(
+        "".join(f"n{k:08d} thing {k}, alias\n" for k in range(1000))
+    )
     return tmp_path
 
 
 @pytest.mark.parametrize(("classes", "kept"), [(50, 3), (200, 5), (400, 7), (1000, 9)])
-def test_webvision_keeps_the_first_classes_of_google(webvision_tree: Path, classes: int, kept: int) -> None:
+def test_webvision_keeps_the_first_classes_of_google(
+    webvision_tree: Path, classes: int, kept: int
+) -> None:
     data = get_dataset(f"webvision:classes={classes},size=12", webvision_tree)
     assert data.num_classes == classes and data.classes[7] == "thing 7, alias"
     assert (len(data.train), len(data.test)) == (2 * kept, kept)
     assert data.train.y[:4].tolist() == [0, 0, 7, 7] and data.train.clean is None
-    assert data.train.x.path(3).relative_to(webvision_tree / "webvision") == Path("google/q0008/img1_7.jpg")
-    assert data.test.x[1].shape == (3, 12, 12) and abs(float(data.test.x[1][0].float().mean()) - 7) < 4
+    assert data.train.x.path(3).relative_to(webvision_tree / "webvision") == Path(
+        "google/q0008/img1_7.jpg"
+    )
+    assert (
+        data.test.x[1].shape == (3, 12, 12) and abs(float(data.test.x[1][0].float().mean()) - 7) < 4
+    )
 
 
 def test_webvision_refuses_what_does_not_exist(webvision_tree: Path) -> None:
@@ -364,7 +434,11 @@ def test_animal10n_binary_version(tmp_path: Path, order: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 3 * 64 * 64), dtype=np.uint8)
 
     def records(rows: range) -> bytes:
-        head = np.array([[row, row % 10] for row in rows], dtype=f"{order}i4").view(np.uint8).reshape(-1, 8)
+        head = (
+            np.array([[row, row % 10] for row in rows], dtype=f"{order}i4")
+            .view(np.uint8)
+            .reshape(-1, 8)
+        )
         return np.concatenate([head, pixels[list(rows)]], 1).tobytes()
 
     names = ["data_batch_1", "data_batch_2", "data_batch_10", "test_batch"]
@@ -374,7 +448,9 @@ def test_animal10n_binary_version(tmp_path: Path, order: str) -> None:
     assert data.train.y.tolist() == list(range(10)) and data.test.y.tolist() == [0, 1]
     assert torch.equal(data.train.x, torch.from_numpy(pixels[:10].reshape(-1, 3, 64, 64)))
     (root / "test_batch.bin").write_bytes(records(range(2))[:-1])
-    with pytest.raises(ValueError, match="Expected records of 12296 bytes in .*test_batch.bin, got 24591"):
+    with pytest.raises(
+        ValueError, match="Expected records of 12296 bytes in .*test_batch.bin, got 24591"
+    ):
         get_dataset("animal10n", tmp_path)
 
 
@@ -398,10 +474,13 @@ def test_balanced_epochs_of_the_sln_paper() -> None:
 def test_balanced_epochs_of_the_nal_paper() -> None:
     labels = torch.arange(14).repeat_interleave(30)
     sampler = ClassBalanced(labels, total=10 * 32, seed=0)  # 320 = 14·22 + 12
-    counts = torch.stack([torch.bincount(labels[sampler.draw(epoch)], minlength=14) for epoch in range(300)])
+    counts = torch.stack(
+        [torch.bincount(labels[sampler.draw(epoch)], minlength=14) for epoch in range(300)]
+    )
     assert counts.sum(1).tolist() == [320] * 300
     assert set(counts.unique().tolist()) == {22, 23}
-    assert float(counts.double().mean(0).sub(320 / 14).abs().max()) < 0.1  # the remainder falls on every class
+    # the remainder falls on every class
+    assert float(counts.double().mean(0).sub(320 / 14).abs().max()) < 0.1
 
 
 def test_small_classes_repeat_evenly() -> None:
@@ -413,7 +492,10 @@ def test_small_classes_repeat_evenly() -> None:
 def test_samplers_leave_the_global_generators_alone() -> None:
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()
     list(ClassBalanced(torch.tensor([0, 1, 1]), per_class=2))
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
+    assert (
+        torch.equal(torch.get_rng_state(), before[0])
+        and np.random.get_state()[1].tolist() == before[1]
+    )
     with pytest.raises(ValueError, match="Expected either `per_class` or `total`"):
         ClassBalanced(torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="Expected at least one label"):
@@ -450,7 +532,12 @@ def test_shards_give_back_what_was_packed(shards: tuple[Split, list[Path]]) -> N
     data, paths = shards
     assert len(paths) == 5
     with tarfile.open(paths[0]) as tar:
-        assert tar.getnames()[:4] == ["000000000.png", "000000000.cls", "000000001.png", "000000001.cls"]
+        assert tar.getnames()[:4] == [
+            "000000000.png",
+            "000000000.cls",
+            "000000001.png",
+            "000000001.cls",
+        ]
     back = Shards(paths, size=8)
     assert torch.equal(back.labels, data.y)
     for row, (image, label, index) in enumerate(back):
@@ -467,7 +554,9 @@ def test_a_cluster_reads_every_sample_once(
     seen = []
     for rank in range(world):
         part = Shards(paths, size=8, rank=rank, world=world, seed=seed, buffer=4)
-        loader = torch.utils.data.DataLoader(part, batch_size=None, num_workers=workers, generator=torch.Generator())
+        loader = torch.utils.data.DataLoader(
+            part, batch_size=None, num_workers=workers, generator=torch.Generator()
+        )
         for image, label, row in loader:
             assert label == int(data.y[row]) and int(image[0, 0, 0]) == 10 * row
             seen.append(int(row))
@@ -490,7 +579,9 @@ def test_shuffled_shards_depend_on_seed_and_epoch(shards: tuple[Split, list[Path
 
 def test_shards_take_noisy_labels(shards: tuple[Split, list[Path]]) -> None:
     data, paths = shards
-    assert [label for _, label, _ in Shards(paths, labels=3 - data.y, size=8)] == (3 - data.y).tolist()
+    assert [label for _, label, _ in Shards(paths, labels=3 - data.y, size=8)] == (
+        3 - data.y
+    ).tolist()
     with pytest.raises(ValueError, match="Expected 23 labels"):
         Shards(paths, labels=data.y[1:])
     with pytest.raises(ValueError, match="a shard for each, got rank 0 of 6 and 5 shards"):

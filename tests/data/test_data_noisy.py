@@ -28,8 +28,14 @@ def test_the_labels_are_those_of_the_noise_model() -> None:
     reference = get_noise("symmetric:rate=0.5").corrupt(data.train.y, generator=3, num_classes=4)
     assert torch.equal(noisy.given, reference.given) and torch.equal(noisy.clean, data.train.y)
     assert noisy.rate == reference.rate and torch.equal(noisy.is_flipped, reference.is_flipped)
-    assert noisy.x is data.train.x and noisy.index.tolist() == list(range(200)) and noisy.num_classes == 4
-    seeded = corrupt(data, get_noise("symmetric:rate=0.5"), generator=torch.Generator().manual_seed(3))
+    assert (
+        noisy.x is data.train.x
+        and noisy.index.tolist() == list(range(200))
+        and noisy.num_classes == 4
+    )
+    seeded = corrupt(
+        data, get_noise("symmetric:rate=0.5"), generator=torch.Generator().manual_seed(3)
+    )
     assert torch.equal(seeded.given, noisy.given)
 
 
@@ -66,10 +72,13 @@ def test_open_set_noise_replaces_images() -> None:
     noisy = corrupt(data, "open-set:rate=0.25,pool=90", generator=0, foreign=foreign)
     replaced = noisy.clean == -1
     assert int(replaced.sum()) == 50 and noisy.rate == 0.25
-    assert bool((noisy.x[replaced] == -1).all()) and torch.equal(noisy.x[~replaced], data.train.x[~replaced])
+    assert bool((noisy.x[replaced] == -1).all()) and torch.equal(
+        noisy.x[~replaced], data.train.x[~replaced]
+    )
     assert torch.equal(noisy.given, data.train.y)
     with pytest.raises(
-        ValueError, match="Expected `foreign` images, with which open-set.* got none. Take those of another"
+        ValueError,
+        match="Expected `foreign` images, with which open-set.* got none. Take those of another",
     ):
         corrupt(data, "open-set:rate=0.25,pool=90", generator=0)
     on_disk = dataclasses.replace(data, train=dataclasses.replace(data.train, x=list(data.train.x)))
@@ -80,7 +89,9 @@ def test_open_set_noise_replaces_images() -> None:
 def test_noise_that_looks_at_the_inputs_gets_them() -> None:
     digits = get_dataset("digits")
     noisy = corrupt(digits, "xia:rate=0.3", generator=0)
-    reference = get_noise("xia:rate=0.3").corrupt(digits.train.y, generator=0, features=digits.train.x)
+    reference = get_noise("xia:rate=0.3").corrupt(
+        digits.train.y, generator=0, features=digits.train.x
+    )
     assert torch.equal(noisy.given, reference.given) and 0.2 < noisy.rate < 0.4
     with pytest.raises(ValueError, match="Expected `features`"):
         corrupt(digits, "chen:rate=0.3", generator=0)
@@ -91,8 +102,18 @@ def test_several_annotators_repeat_the_rows(tmp_path: object) -> None:
     path = f"{tmp_path}/labels.npy"
     np.save(path, np.array([[0, 1], [1, -1], [2, 2], [0, 3]]))
     noisy = corrupt(data, get_noise("file", path=path, annotators="all"))
-    assert noisy.index.tolist() == [0, 0, 1, 2, 2, 3, 3] and noisy.given.tolist() == [0, 1, 1, 2, 2, 0, 3]
-    assert torch.equal(noisy.x, data.train.x[noisy.index]) and torch.equal(noisy.clean, data.train.y[noisy.index])
+    assert noisy.index.tolist() == [0, 0, 1, 2, 2, 3, 3] and noisy.given.tolist() == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        0,
+        3,
+    ]
+    assert torch.equal(noisy.x, data.train.x[noisy.index]) and torch.equal(
+        noisy.clean, data.train.y[noisy.index]
+    )
     assert noisy.raw == ["row 0", "row 0", "row 1", "row 2", "row 2", "row 3", "row 3"]
 
 
@@ -100,7 +121,11 @@ def test_a_row_shows_everything_but_the_truth() -> None:
     noisy = corrupt(dataset(), "symmetric:rate=0.5", generator=0)
     flipped = int(noisy.is_flipped.nonzero()[0])
     x, label, row = noisy[flipped]
-    assert torch.equal(x, noisy.x[flipped]) and int(label) == int(noisy.given[flipped]) and row == flipped
+    assert (
+        torch.equal(x, noisy.x[flipped])
+        and int(label) == int(noisy.given[flipped])
+        and row == flipped
+    )
     assert int(label) != int(noisy.clean[flipped])
 
 
@@ -109,7 +134,12 @@ def test_no_way_of_reading_shows_the_truth() -> None:
     assert noisy.x.dtype is torch.uint8
     for workers in (0, 2):
         loader = DataLoader(
-            noisy, 100, shuffle=True, num_workers=workers, persistent_workers=workers > 0, generator=torch.Generator()
+            noisy,
+            100,
+            shuffle=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),
         )
         for _ in range(2):  # the workers persist
             batches = list(loader)
@@ -125,10 +155,16 @@ def test_no_way_of_reading_shows_the_truth() -> None:
 def test_images_live_on_the_device_as_bytes(device: str) -> None:
     noisy = corrupt(get_dataset("digits"), "symmetric:rate=0.5", generator=0)
     there = noisy.to(device)
-    assert there.x.dtype is torch.uint8 and torch.equal(there.x.cpu(), noisy.x) and there.rate == noisy.rate
+    assert (
+        there.x.dtype is torch.uint8
+        and torch.equal(there.x.cpu(), noisy.x)
+        and there.rate == noisy.rate
+    )
     train, held = there.split(0.1, generator=3)
     for part, same in zip((train, held), noisy.split(0.1, generator=3), strict=True):
-        assert {column.device.type for column in (part.x, part.given, part.index, part.clean)} == {device}
+        assert {column.device.type for column in (part.x, part.given, part.index, part.clean)} == {
+            device
+        }
         assert torch.equal(part.x.cpu(), same.x) and torch.equal(part.index.cpu(), same.index)
 
 
@@ -137,7 +173,9 @@ def test_the_seed_of_the_noise_may_be_the_seed_of_the_split() -> None:
     noisy = corrupt(get_dataset("two-moons:n=20000"), "symmetric:rate=0.4", generator=0)
     for generator in (0, torch.Generator().manual_seed(0)):
         train, held = noisy.split(0.1, generator=generator)
-        assert abs(held.rate - 0.4) < 4 * (0.4 * 0.6 / 2000) ** 0.5 and abs(train.rate - 0.4) < 0.015
+        assert (
+            abs(held.rate - 0.4) < 4 * (0.4 * 0.6 / 2000) ** 0.5 and abs(train.rate - 0.4) < 0.015
+        )
 
 
 def test_splits_are_disjoint_whole_and_seeded() -> None:
@@ -149,7 +187,9 @@ def test_splits_are_disjoint_whole_and_seeded() -> None:
     assert (len(train), len(held)) == (180, 20) and torch.equal(train.index, again.index)
     assert sorted([*train.index.tolist(), *held.index.tolist()]) == list(range(200))
     for part in (train, held):
-        assert torch.equal(part.given, noisy.given[part.index]) and torch.equal(part.x, noisy.x[part.index])
+        assert torch.equal(part.given, noisy.given[part.index]) and torch.equal(
+            part.x, noisy.x[part.index]
+        )
         assert torch.equal(part.clean, noisy.clean[part.index])
         assert part.raw == [f"row {i}" for i in part.index.tolist()]
     assert held.subset(torch.tensor([1])).index.tolist() == [int(held.index[1])]
@@ -161,7 +201,9 @@ def test_splits_are_disjoint_whole_and_seeded() -> None:
 
 
 def test_the_rows_of_a_split_stay_what_they_were() -> None:
-    """Experiments have been run with it: where no sample has two rows, places are shuffled, whatever their index."""
+    """Experiments have been run with it: where no sample has two rows, places are shuffled,
+    whatever their index.
+    """
     noisy = corrupt(dataset(), "symmetric:rate=0.5", generator=0).subset(torch.arange(199, -1, -1))
     key = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(1)))
     order = shuffled(200, derive_generator(key))
@@ -202,4 +244,6 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
 
 def test_own_data_goes_the_same_way() -> None:
     noisy = corrupt(from_arrays(np.zeros((4, 2)), ["x", "y", "y", "x"]))
-    assert noisy.classes == ("x", "y") and noisy.given.tolist() == [0, 1, 1, 0] and noisy.clean is None
+    assert (
+        noisy.classes == ("x", "y") and noisy.given.tolist() == [0, 1, 1, 0] and noisy.clean is None
+    )

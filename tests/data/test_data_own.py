@@ -29,8 +29,16 @@ Y = ["b", "a", "b", "c", "c", "a"]
 
 
 def test_importing_the_package_leaves_the_heavy_libraries_alone() -> None:
-    code = "import sys, noiseproof.data; print(*{'pandas', 'pyarrow', 'sklearn', 'scipy', 'PIL'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+    code = (
+        "import sys, noiseproof.data; print(*{'pandas', 'pyarrow', 'sklearn', 'scipy', 'PIL'} &"
+        " set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "\n"
+    )
 
 
 # Labels
@@ -54,20 +62,34 @@ def test_importing_the_package_leaves_the_heavy_libraries_alone() -> None:
         (["1.0", "10.0", "2.0"], [0, 2, 1], ("1", "2", "10")),
         (np.array([1, "1", 1.0, 2], dtype=object), [0, 0, 0, 1], ("1", "2")),
         (np.array([b"b", b"a"]), [1, 0], ("a", "b")),
-        (np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64), [1, 0], (str(2**64 - 2), str(2**64 - 1))),
+        (
+            np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64),
+            [1, 0],
+            (str(2**64 - 2), str(2**64 - 1)),
+        ),
         (["a", "a\0"], [0, 1], ("a", "a\0")),
         (["nan", "a"], [1, 0], ("a", "nan")),
         (pd.array([2, 1, 2], dtype="Int64"), [1, 0, 1], ("1", "2")),
         ([torch.tensor(3), torch.tensor(1)], [1, 0], ("1", "3")),
         (np.array(["2021-05-05", "2020-01-01"], "M8[ns]"), [1, 0], ("2020-01-01", "2021-05-05")),
         (np.array(["2021-05-05", "2020-01-01"], "M8[D]"), [1, 0], ("2020-01-01", "2021-05-05")),
-        (np.array(["2021-05-05T12:30", "2020-01-01"], "M8[s]"), [1, 0], ("2020-01-01", "2021-05-05T12:30")),
-        (pd.Series(pd.to_datetime(["2021-05-05", "2020-01-01"])), [1, 0], ("2020-01-01", "2021-05-05")),
+        (
+            np.array(["2021-05-05T12:30", "2020-01-01"], "M8[s]"),
+            [1, 0],
+            ("2020-01-01", "2021-05-05T12:30"),
+        ),
+        (
+            pd.Series(pd.to_datetime(["2021-05-05", "2020-01-01"])),
+            [1, 0],
+            ("2020-01-01", "2021-05-05"),
+        ),
         ([date(2021, 5, 5), date(2020, 1, 1)], [1, 0], ("2020-01-01", "2021-05-05")),
     ],
     ids=str,
 )
-def test_labels_of_any_kind_become_sorted_classes(values: Any, numbers: list[int], classes: tuple[str, ...]) -> None:
+def test_labels_of_any_kind_become_sorted_classes(
+    values: Any, numbers: list[int], classes: tuple[str, ...]
+) -> None:
     encoded, names = encode_labels(values)
     assert encoded.tolist() == numbers and names == classes and encoded.dtype is torch.int64
 
@@ -80,19 +102,25 @@ def test_given_classes_fix_the_order() -> None:
     assert encode_labels(["2", "10"], by_word, positions=True)[0].tolist() == [3, 2]
     assert encode_labels([2, 3], by_word, positions=True)[0].tolist() == [2, 3]  # its targets
     assert encode_labels(["2", "0"], ("x", "y", "z"), positions=True)[0].tolist() == [2, 0]
-    with pytest.raises(ValueError, match="among '1', '2', '3', got '0'"):  # rows without a 0 would mean other classes
+    # rows without a 0 would mean other classes
+    with pytest.raises(ValueError, match="among '1', '2', '3', got '0'"):
         encode_labels(["0", "1"], ("1", "2", "3"), positions=True)
     with pytest.raises(ValueError, match="Expected labels of `y` among 'a', 'b', got 'd'"):
         encode_labels(["a", "d"], ("a", "b"))
     with pytest.raises(ValueError, match="among the positions 0 … 1 in `classes`, got '-1'"):
         encode_labels([0, -1], ("a", "b"), positions=True)
-    with pytest.raises(ValueError, match="Expected each of the 3 `classes` once, got 'a', 'b', 'a'"):
+    with pytest.raises(
+        ValueError, match="Expected each of the 3 `classes` once, got 'a', 'b', 'a'"
+    ):
         encode_labels(["a"], ("a", "b", "a"))
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), "", "  ", pd.NA, pd.NaT])
 def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
-    with pytest.raises(ValueError, match="label in every row of `y`, got none in 2 of 4 rows, the first of them 1, 3"):
+    with pytest.raises(
+        ValueError,
+        match="label in every row of `y`, got none in 2 of 4 rows, the first of them 1, 3",
+    ):
         encode_labels(np.array(["a", missing, "b", missing], dtype=object))
     with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
         encode_labels(["a", missing])
@@ -112,25 +140,35 @@ def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
     ],
 )
 def test_quantities_and_collections_are_no_labels(labels: Any, what: str) -> None:
-    with pytest.raises(ValueError, match=f"Expected words, whole numbers or dates as labels in `y`, got {what}. Write"):
+    with pytest.raises(
+        ValueError,
+        match=f"Expected words, whole numbers or dates as labels in `y`, got {what}. Write",
+    ):
         encode_labels(labels)
 
 
 def test_a_missing_date_is_refused_with_its_row() -> None:
-    with pytest.raises(ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"):
+    with pytest.raises(
+        ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"
+    ):
         encode_labels(np.array(["2020-01-01", "NaT"], "M8[ns]"))
 
 
 def test_numbers_that_name_no_class_are_refused() -> None:
     for labels in ([0.25, 1.5], ["0.25", "1"]):
-        with pytest.raises(ValueError, match="Expected classes in `y`, got real numbers such as 0.25"):
+        with pytest.raises(
+            ValueError, match="Expected classes in `y`, got real numbers such as 0.25"
+        ):
             encode_labels(labels)
     with pytest.raises(ValueError, match=r"got real numbers such as 1e\+30"):
         encode_labels([1e30, 2e30])
     for odd in (3, None, "abc", {1, 2}, [[1], [1, 2]]):
         with pytest.raises(ValueError, match="Expected one label a row in `y`, got"):
             encode_labels(odd)
-    with pytest.raises(ValueError, match="got infinite numbers in 1 of 2 rows, the first of them 1. Drop those rows"):
+    with pytest.raises(
+        ValueError,
+        match="got infinite numbers in 1 of 2 rows, the first of them 1. Drop those rows",
+    ):
         encode_labels([1.0, np.inf])
     with pytest.raises(ValueError, match=r"got shape \(2, 1, 1\). Give one word or number a row."):
         from_arrays([[1.0], [2.0]], np.zeros((2, 1, 1)))
@@ -139,13 +177,18 @@ def test_numbers_that_name_no_class_are_refused() -> None:
 
 
 def test_masked_labels_are_missing() -> None:
-    for labels in (np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0]), np.ma.array([*"abca"], mask=[0, 0, 1, 0])[:, None]):
+    for labels in (
+        np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0]),
+        np.ma.array([*"abca"], mask=[0, 0, 1, 0])[:, None],
+    ):
         with pytest.raises(ValueError, match="got none in 1 of 4 rows, the first of them 2"):
             from_arrays(np.eye(4), labels)
     assert encode_labels(np.ma.array([0, 1], mask=False))[0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("labels", [["1.0", "2.0"], [1.0, 2.0], [1, 2], pd.Series([1, 2], dtype="Int64")])
+@pytest.mark.parametrize(
+    "labels", [["1.0", "2.0"], [1.0, 2.0], [1, 2], pd.Series([1, 2], dtype="Int64")]
+)
 def test_labels_that_are_all_numerals_are_found_among_words(labels: Any) -> None:
     classes = encode_labels(["1.0", "2.0", "other"])[1]
     assert classes == ("1.0", "2.0", "other")
@@ -154,8 +197,11 @@ def test_labels_that_are_all_numerals_are_found_among_words(labels: Any) -> None
 
 def test_labels_are_looked_up_as_they_are_written_before_their_value() -> None:
     classes = encode_labels(["1", "1.0", "01", "other"])[1]
-    assert encode_labels(["1", "1.0", "01"], classes)[0].tolist() == [classes.index(c) for c in ("1", "1.0", "01")]
-    with pytest.raises(ValueError, match="among '01', '1', '1.0', 'other', got '1.00'"):  # any of three
+    assert encode_labels(["1", "1.0", "01"], classes)[0].tolist() == [
+        classes.index(c) for c in ("1", "1.0", "01")
+    ]
+    # any of three
+    with pytest.raises(ValueError, match="among '01', '1', '1.0', 'other', got '1.00'"):
         encode_labels(["1.00", "1"], classes)
     assert encode_labels(np.array([True, False]), ("FALSE", "TRUE", "maybe"))[0].tolist() == [1, 0]
 
@@ -175,10 +221,17 @@ def test_arrays_in_any_label_order() -> None:
 def test_numbers_of_any_type_become_float32(kind: Any) -> None:
     array = X.astype(kind)
     array.flags.writeable = False
-    for x in (array, array[::-1, ::-1][::-1, ::-1], array.tolist(), pd.DataFrame(X).convert_dtypes()):
+    for x in (
+        array,
+        array[::-1, ::-1][::-1, ::-1],
+        array.tolist(),
+        pd.DataFrame(X).convert_dtypes(),
+    ):
         rows = from_arrays(x, Y).train.x
         assert rows.dtype is torch.float32 and rows.tolist() == X.tolist()
-    assert torch.equal(from_arrays(torch.tensor(X, requires_grad=True), Y).train.x, torch.tensor(X).float())
+    assert torch.equal(
+        from_arrays(torch.tensor(X, requires_grad=True), Y).train.x, torch.tensor(X).float()
+    )
 
 
 def test_images_stay_bytes_with_channels_first() -> None:
@@ -198,16 +251,21 @@ def test_images_stay_bytes_with_channels_first() -> None:
     assert deep.dtype is torch.float32 and torch.equal(deep, last.train.x.float() * 257)
     real = from_arrays(pixels / 255, Y)
     assert real.train.x.shape == (6, 3, 5, 4) and "channels last" in real.notes[0]
-    with pytest.raises(ValueError, match="float32 in `test.0.`, as in training, got .* torch.uint8"):
+    with pytest.raises(
+        ValueError, match="float32 in `test.0.`, as in training, got .* torch.uint8"
+    ):
         from_arrays(pixels / 255, Y, test=(pixels, Y))
 
 
-@pytest.mark.parametrize(("bad", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (1e39, r"1e\+39")])
+@pytest.mark.parametrize(
+    ("bad", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (1e39, r"1e\+39")]
+)
 def test_features_that_are_not_finite_are_refused_by_place(bad: float, shown: str) -> None:
     x = X.copy()
     x[3, 1] = x[5, 0] = bad
     with pytest.raises(
-        ValueError, match=f"Expected finite numbers in `x`, got {shown} in column 1 of row 3; 2 of 6 rows"
+        ValueError,
+        match=f"Expected finite numbers in `x`, got {shown} in column 1 of row 3; 2 of 6 rows",
     ):
         from_arrays(x, Y)
 
@@ -225,7 +283,11 @@ def test_features_that_are_not_finite_are_refused_by_place(bad: float, shown: st
         (np.ma.masked_array(X, X > 10), Y, "got nan in column 1 of row 5; 1 of 6 rows"),
         ([[1, 2], [3]], ["a", "b"], "Expected numbers in rows of one length in `x`, got list"),
         (scipy.sparse.csr_matrix(X), Y, "got csr_matrix .*toarray"),
-        (torch.tensor(X).to_sparse(), Y, "Expected dense real numbers in `x`, got torch.sparse_coo"),
+        (
+            torch.tensor(X).to_sparse(),
+            Y,
+            "Expected dense real numbers in `x`, got torch.sparse_coo",
+        ),
         (torch.tensor(X).to(torch.complex64), Y, "Expected dense real numbers in `x`"),
         (X + 1j, Y, "Expected numbers in `x`, got dtype complex128"),
     ],
@@ -236,18 +298,25 @@ def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) 
 
 
 def test_further_parts_must_fit_the_training_rows() -> None:
-    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) .* in `test.0.`, as in training, got \(1,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected rows of shape \(2,\) .* in `test.0.`, as in training, got \(1,\)",
+    ):
         from_arrays(X, Y, test=(X[:, :1], Y))
     with pytest.raises(TypeError, match=r"Expected `test` to be a pair \(x, y\), got ndarray"):
         from_arrays(X, Y, test=X)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Expected labels of `trusted.1.` among 'a', 'b', 'c', got 'd'"):
+    with pytest.raises(
+        ValueError, match="Expected labels of `trusted.1.` among 'a', 'b', 'c', got 'd'"
+    ):
         from_arrays(X, Y, trusted=(X[:1], ["d"]))
 
 
 def test_holes_and_single_examples_are_reported() -> None:
     data = from_arrays(X, [0, 0, 3, 3, 7, 3])
     assert data.train.y.tolist() == [0, 0, 1, 1, 2, 1] and data.classes == ("0", "3", "7")
-    assert data.notes[0].startswith("The labels 0, 3, 7 do not count from 0 without gaps: they were renumbered 0 … 2")
+    assert data.notes[0].startswith(
+        "The labels 0, 3, 7 do not count from 0 without gaps: they were renumbered 0 … 2"
+    )
     assert data.notes[1].startswith("1 of 3 classes have a single training example: '7'")
     named = from_arrays(X, [0, 0, 3, 3, 1, 1], classes=("w", "x", "y", "z"))
     assert named.train.y.tolist() == [0, 0, 3, 3, 1, 1]
@@ -260,14 +329,18 @@ def test_classes_that_differ_by_a_slip_are_reported() -> None:
     data = from_arrays(X, ["cat", "Cat", "dog ", "dog", "cow", "cow"])
     assert data.num_classes == 5
     assert (
-        data.notes[-1] == "Some classes differ in case or spaces only: ['Cat', 'cat'], ['dog', 'dog ']. Are they one?"
+        data.notes[-1]
+        == "Some classes differ in case or spaces only: ['Cat', 'cat'], ['dog', 'dog ']. Are they"
+        " one?"
     )
 
 
 def test_classes_that_look_the_same_are_spelled_out() -> None:
     data = from_arrays(X, ["caf\u00e9", "cafe\u0301", "caf\u00e9", "cafe\u0301", "bar", "bar"])
     assert data.num_classes == 3  # what differs in a file stays different when it is written back
-    assert "made of different characters: ['cafe\\u0301', 'caf\\xe9']. Are they one?" in data.notes[-1]
+    assert (
+        "made of different characters: ['cafe\\u0301', 'caf\\xe9']. Are they one?" in data.notes[-1]
+    )
 
 
 def test_classes_in_an_order_of_their_own_have_no_holes() -> None:
@@ -289,15 +362,24 @@ def test_large_numbers_that_hardly_differ_are_told_apart(kind: str) -> None:
     seconds: Any = 1_700_000_000 + np.arange(100)[:, None] * [1, 0] + [0, 5]  # and a constant
     x = torch.from_numpy(seconds) if kind == "tensor" else seconds.astype(kind)
     data = from_arrays(x, np.arange(100) % 2, test=(x[:10], [0, 1] * 5))
-    assert data.train.x[:, 0].tolist() == (np.arange(100) - 49.5).tolist() and len(data.train.x[:, 1].unique()) == 1
+    assert (
+        data.train.x[:, 0].tolist() == (np.arange(100) - 49.5).tolist()
+        and len(data.train.x[:, 1].unique()) == 1
+    )
     assert torch.equal(data.test.x, data.train.x[:10])
-    assert data.encoder is not None and torch.equal(data.encoder.encode(seconds[3:5]), data.train.x[3:5])
-    assert "The numbers in column 0 of `x` hardly differ: their mean was subtracted" in data.notes[0]
+    assert data.encoder is not None and torch.equal(
+        data.encoder.encode(seconds[3:5]), data.train.x[3:5]
+    )
+    assert (
+        "The numbers in column 0 of `x` hardly differ: their mean was subtracted" in data.notes[0]
+    )
     with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\)"):
         from_arrays(x, np.arange(100) % 2, test=(x[:, :1], np.arange(100) % 2))
 
 
-@pytest.mark.parametrize("x", [1e9 + 1e6 * X, np.float32(1.7e9) + X.astype(np.float32), torch.tensor(X).bfloat16()])
+@pytest.mark.parametrize(
+    "x", [1e9 + 1e6 * X, np.float32(1.7e9) + X.astype(np.float32), torch.tensor(X).bfloat16()]
+)
 def test_other_numbers_are_left_as_they_are(x: Any) -> None:
     data = from_arrays(x, Y)
     assert data.encoder is None and not data.notes
@@ -326,7 +408,9 @@ class Stream(IterableDataset[tuple[torch.Tensor, str]]):
 
 def test_torch_datasets_of_tensors() -> None:
     data = from_torch(
-        TensorDataset(torch.tensor(X), torch.tensor([0, 1, 0, 1, 1, 0])), test=Stream(), classes=("a", "b")
+        TensorDataset(torch.tensor(X), torch.tensor([0, 1, 0, 1, 1, 0])),
+        test=Stream(),
+        classes=("a", "b"),
     )
     assert data.train.x.tolist() == X.tolist() and data.test.y.tolist() == [0, 1, 0, 1]
     assert from_torch(Stream()).train.x[:, 0].tolist() == [0, 1, 2, 3]
@@ -337,7 +421,10 @@ def test_torch_datasets_of_tensors() -> None:
 @pytest.mark.parametrize("lazy", [False, True])
 def test_torch_datasets_of_pictures(lazy: bool) -> None:
     data = from_torch(Pictures(), size=8, lazy=lazy, trusted=Pictures())
-    assert data.classes == ("cat", "dog") and data.train.y.tolist() == [0, 1, 0, 1] == data.trusted.y.tolist()
+    assert (
+        data.classes == ("cat", "dog")
+        and data.train.y.tolist() == [0, 1, 0, 1] == data.trusted.y.tolist()
+    )
     assert isinstance(data.train.x, torch.Tensor) != lazy
     assert data.train.x[3].shape == (3, 8, 8) and data.train.x[3].dtype is torch.uint8
     assert int(data.train.x[3][0, 0, 0]) == 3
@@ -348,7 +435,8 @@ def test_torch_datasets_of_pictures(lazy: bool) -> None:
 def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
     class Careful(Pictures):
         targets = (0, 1, 0, 1)
-        transforms = SimpleNamespace(transform=str, target_transform=None)  # as torchvision's are: of inputs alone
+        # as torchvision's are: of inputs alone
+        transforms = SimpleNamespace(transform=str, target_transform=None)
 
         def __getitem__(self, i: int) -> tuple[Image.Image, int]:
             assert i != 1  # the others are compared with their targets
@@ -385,9 +473,18 @@ def test_lazy_labels_are_those_of_the_items(more: dict[str, Any]) -> None:
         ([1, 2], "Expected items (x, y) in the dataset, got a int"),
         ([(1, 2, 3)], "got a tuple of 3"),
         ({0: (torch.zeros(1), 0)}, "Expected at least two classes"),
-        ({1: (torch.zeros(1), 0)}, "Expected to read item 0 of the dataset, got KeyError: 0. Fix it"),
-        ([("a text", 0), ("another", 1)], "Expected tensors, arrays or images in the dataset, got str"),
-        ([(torch.zeros(2), row) for row in torch.eye(2) - 1], "got 0.0, -1.0 in row 0; 2 of 2 rows are negative"),
+        (
+            {1: (torch.zeros(1), 0)},
+            "Expected to read item 0 of the dataset, got KeyError: 0. Fix it",
+        ),
+        (
+            [("a text", 0), ("another", 1)],
+            "Expected tensors, arrays or images in the dataset, got str",
+        ),
+        (
+            [(torch.zeros(2), row) for row in torch.eye(2) - 1],
+            "got 0.0, -1.0 in row 0; 2 of 2 rows are negative",
+        ),
     ],
 )
 def test_torch_datasets_of_other_things_are_refused(items: Any, error: str) -> None:
@@ -414,11 +511,18 @@ def test_tables_keep_their_units_and_know_their_spread() -> None:
     data = from_table(table(), label="label")
     names = ("age", "price", "member", "city=Bern", "city=Oslo", "city=Rome")
     assert data.encoder.names == names and data.classes == ("no", "yes")
-    rows = [[30, 1.5, 1, 0, 0, 1], [50, -2.5, 0, 0, 1, 0], [40, 0.5, 1, 0, 0, 1], [20, 0.5, 1, 1, 0, 0]]
+    rows = [
+        [30, 1.5, 1, 0, 0, 1],
+        [50, -2.5, 0, 0, 1, 0],
+        [40, 0.5, 1, 0, 0, 1],
+        [20, 0.5, 1, 1, 0, 0],
+    ]
     assert data.train.x.tolist() == rows and data.train.x.dtype is torch.float32
     reference = np.array(rows)[:, :3]
     scaled = data.encoder.standardise(data.train.x)
-    np.testing.assert_allclose(scaled[:, :3], (reference - reference.mean(0)) / reference.std(0), atol=1e-6)
+    np.testing.assert_allclose(
+        scaled[:, :3], (reference - reference.mean(0)) / reference.std(0), atol=1e-6
+    )
     assert torch.equal(scaled[:, 3:], data.train.x[:, 3:])
     constant = from_table(table().assign(price=3.0), label="label")
     assert bool(torch.isfinite(constant.encoder.standardise(constant.train.x)).all())
@@ -433,13 +537,20 @@ def test_tables_in_files(tmp_path: Path, kind: str) -> None:
         table().to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
     data = get_dataset(f"table:table={path},label=label")
     whole = from_table(table(), label="label")
-    assert data.name.startswith("shop") and data.classes == whole.classes and torch.equal(data.train.x, whole.train.x)
+    assert (
+        data.name.startswith("shop")
+        and data.classes == whole.classes
+        and torch.equal(data.train.x, whole.train.x)
+    )
     assert torch.equal(data.train.y, whole.train.y)
 
 
 def test_columns_may_be_called_by_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0,1\n5,a\n6,b\n")
-    assert get_dataset(f"table:table={tmp_path / 'a.csv'},label=1").train.x.flatten().tolist() == [5, 6]
+    assert get_dataset(f"table:table={tmp_path / 'a.csv'},label=1").train.x.flatten().tolist() == [
+        5,
+        6,
+    ]
     assert from_table(table().rename(columns={"label": 7}), label=7).classes == ("no", "yes")  # type: ignore[arg-type]
 
 
@@ -449,14 +560,20 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
     assert data.classes == ("NA", "None", "null") and data.train.y.tolist() == [1, 0, 2, 0, 1]
     assert data.train.x.flatten().tolist() == [1, 2, 3, 4, 2.5]
     (tmp_path / "a.csv").write_text("x,y\n1,None\n2,\n")
-    with pytest.raises(ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"):
+    with pytest.raises(
+        ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"
+    ):
         from_table(tmp_path / "a.csv", label="y")
 
 
 def test_columns_of_words_are_read_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,id,who,y\n1,007,NA,a\n2,,null,b\n3,1e2,,a\n")
     frame = read_table(tmp_path / "a.csv", "y", None, "id", None, "who", "y", "no such")
-    assert frame["id"].tolist() == ["007", "", "1e2"] and frame["who"].tolist() == ["NA", "null", ""]
+    assert frame["id"].tolist() == ["007", "", "1e2"] and frame["who"].tolist() == [
+        "NA",
+        "null",
+        "",
+    ]
     assert frame["x"].tolist() == [1, 2, 3] and frame.columns.tolist() == ["x", "id", "who", "y"]
 
 
@@ -464,17 +581,21 @@ def test_columns_of_words_are_read_as_they_are_written(tmp_path: Path) -> None:
     ("text", "error"),
     [
         ("x,x,y\n1,5,a\n2,6,b\n", "a.csv, got the column 'x' twice"),
-        ("x,y,y\n1,a,b\n2,b,a\n", "a.csv, got the column 'y' twice"),  # pandas' y.1 would be the label as an input
+        # pandas' y.1 would be the label as an input
+        ("x,y,y\n1,a,b\n2,b,a\n", "a.csv, got the column 'y' twice"),
         ("x,y\n1,a,7\n2,b,8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n2,b,c\n", "a.csv, got .*Expected 2 fields in line 3, saw 3"),
         ("x,y\n1,0.5\n2,1.5\n", "got real numbers such as 0.5"),
-        (b"x,y\n1,caf\x81\n2,b\n", "Expected UTF-8 in .*a.csv"),  # 81 is no character of Windows-1252 either
+        # 81 is no character of Windows-1252 either
+        (b"x,y\n1,caf\x81\n2,b\n", "Expected UTF-8 in .*a.csv"),
         ("x;y\n1;a;7\n2;b;8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n", "every label is 'a'"),
         ("x,y\n", "Expected at least one row in .*a.csv, got an empty table"),
     ],
 )
-def test_csv_files_that_would_be_misread_are_refused(tmp_path: Path, text: str | bytes, error: str) -> None:
+def test_csv_files_that_would_be_misread_are_refused(
+    tmp_path: Path, text: str | bytes, error: str
+) -> None:
     (tmp_path / "a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=error):
         from_table(tmp_path / "a.csv", label="y")
@@ -488,7 +609,8 @@ def test_csv_files_that_would_be_misread_are_refused(tmp_path: Path, text: str |
         ("x\ty\n1\ta,b\n2\tc;d\n", [[1], [2]], ("a,b", "c;d")),
         ("x;y\n1.234,5;a\n12.000;b\n", [[1234.5], [12000]], ("a", "b")),
         ("x;y\n1.5;a\n2.25;b, c\n", [[1.5], [2.25]], ("a", "b, c")),
-        ("size, cm;y\n1,5;a\n2,5;b\n", [[1.5], [2.5]], ("a", "b")),  # the label shows which is the separator
+        # the label shows which is the separator
+        ("size, cm;y\n1,5;a\n2,5;b\n", [[1.5], [2.5]], ("a", "b")),
         ("x,y\n1,a;b;c\n2,d;e;f\n", [[1], [2]], ("a;b;c", "d;e;f")),
         ('x,y\n1,"a;\nb"\n2,"d;\ne"\n', [[1], [2]], ("a;\nb", "d;\ne")),
         (b"\xff\xfe" + "x;y\n1,5;é\n2;ü\n".encode("utf-16-le"), [[1.5], [2]], ("é", "ü")),
@@ -510,7 +632,10 @@ def test_text_files_are_read_as_they_are_written(
 def test_unusual_text_files_are_noted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(("x;y\n" + "1,5;é\n2,5;€\n" * 2).encode("cp1252"))
     assert from_table(tmp_path / "a.csv", label="y").notes == (
-        "The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as UTF-8.",
+        (
+            "The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as"
+            " UTF-8."
+        ),
         "Numbers were read with a decimal comma.",
     )
 
@@ -522,7 +647,9 @@ def test_bytes_late_in_a_long_file_decide_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + "1,é\n".encode())
     assert from_table(tmp_path / "a.csv", label="y").classes == ("a", "b", "é")
     (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + b"1,\xe9\x81\n")
-    with pytest.raises(ValueError, match=r"Expected UTF-8 in .*a.csv, got 'utf-8' codec can't decode bytes"):
+    with pytest.raises(
+        ValueError, match=r"Expected UTF-8 in .*a.csv, got 'utf-8' codec can't decode bytes"
+    ):
         from_table(tmp_path / "a.csv", label="y")
 
 
@@ -531,7 +658,9 @@ def test_the_columns_of_a_table_are_shown_where_one_is_not_found() -> None:
     with pytest.raises(ValueError, match=r"There are 'c0', .*, 'c9', 'c10', 'topic'\.$"):
         from_table(few, label="what")
     many = {"my target": [0, 1]} | {f"c{i}": [1, 2] for i in range(40)} | {"topic": ["a", "b"]}
-    with pytest.raises(ValueError, match=r"There are 42, among them 'my target', .* the last ones, .*, 'topic'\.$"):
+    with pytest.raises(
+        ValueError, match=r"There are 42, among them 'my target', .* the last ones, .*, 'topic'\.$"
+    ):
         from_table(many, label="the target or label")
 
 
@@ -539,20 +668,36 @@ def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("5,1;3,5;0;Iris\n4,9;3,0;1;Rose\n")
     data = from_table(tmp_path / "a.csv", label="3", header=False, features=["1", "2"])
     assert data.train.x.tolist() == [[3.5, 0], [3, 1]] and data.classes == ("Iris", "Rose")
-    assert get_dataset(f"table:table={tmp_path / 'a.csv'},label=3,header=false,missing=impute").classes == data.classes
-    with pytest.raises(ValueError, match=r"Expected a column '4' in .*a.csv, found none. There are '0', '1', '2', '3'"):
+    assert (
+        get_dataset(f"table:table={tmp_path / 'a.csv'},label=3,header=false,missing=impute").classes
+        == data.classes
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a column '4' in .*a.csv, found none. There are '0', '1', '2', '3'",
+    ):
         from_table(tmp_path / "a.csv", label="4", header=False)
     (tmp_path / "a.jsonl").write_text('{"x": 1, "y": "a"}\n')
-    with pytest.raises(ValueError, match=r"Expected a .csv or .tsv or .xlsx file without names of columns, got"):
+    with pytest.raises(
+        ValueError, match=r"Expected a .csv or .tsv or .xlsx file without names of columns, got"
+    ):
         from_table(tmp_path / "a.jsonl", label="1", header=False)
 
 
 def test_json_lines(tmp_path: Path) -> None:
-    lines = ['{"x": 1.5, "y": "a", "z": {"deep": 1}}', "", '{"y": "b", "x": null, "w": true}', '{"x": 3, "y": "a"}']
+    lines = [
+        '{"x": 1.5, "y": "a", "z": {"deep": 1}}',
+        "",
+        '{"y": "b", "x": null, "w": true}',
+        '{"x": 3, "y": "a"}',
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     data = from_table(tmp_path / "a.jsonl", label="y", missing="impute", features=["x"])
     assert data.train.x.flatten().tolist() == [1.5, 2.25, 3] and data.classes == ("a", "b")
-    for line, got in (("[1, 2]", r"the line '\[1, 2\]'. Write one object"), ("{x}", "a line that is not JSON")):
+    for line, got in (
+        ("[1, 2]", r"the line '\[1, 2\]'. Write one object"),
+        ("{x}", "a line that is not JSON"),
+    ):
         (tmp_path / "a.jsonl").write_text(f'{{"x": 1, "y": "a"}}\n{line}\n')
         with pytest.raises(ValueError, match=f"Expected a readable .* in .*a.jsonl, got {got}"):
             from_table(tmp_path / "a.jsonl", label="y")
@@ -561,7 +706,14 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_excel_sheets(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
-    for row in (["x", None, "y"], [1, 5, "a"], [], [None, 6, "b"], ["=1+2", 7, "a"], [None, None, None]):
+    for row in (
+        ["x", None, "y"],
+        [1, 5, "a"],
+        [],
+        [None, 6, "b"],
+        ["=1+2", 7, "a"],
+        [None, None, None],
+    ):
         book.active.append(row)
     book.create_sheet("other").append(["nothing"])
     book.save(tmp_path / "a.xlsx")
@@ -577,12 +729,22 @@ def test_tables_of_other_libraries(tmp_path: Path) -> None:
     columns = {"x": [1.5, 2.5, 3.5], "c": ["u", "v", "u"], "label": ["b", "a", "b"]}
     expected = from_table(pd.DataFrame(columns), label="label")
     pl, pa, datasets = (pytest.importorskip(name) for name in ("polars", "pyarrow", "datasets"))
-    names = datasets.Features({"x": datasets.Value("float64"), "c": datasets.Value("string"),
-                               "label": datasets.ClassLabel(names=["b", "a"])})  # fmt: skip
+    names = datasets.Features(
+        {
+            "x": datasets.Value("float64"),
+            "c": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["b", "a"]),
+        }
+    )
     tables = [columns, pl.DataFrame(columns), pl.LazyFrame(columns), pa.table(columns)]
-    for table in (*tables, datasets.Dataset.from_dict({**columns, "label": [0, 1, 0]}, features=names)):
+    for table in (
+        *tables,
+        datasets.Dataset.from_dict({**columns, "label": [0, 1, 0]}, features=names),
+    ):
         data = from_table(table, label="label")
-        assert torch.equal(data.train.x, expected.train.x) and data.classes == ("a", "b"), type(table)
+        assert torch.equal(data.train.x, expected.train.x) and data.classes == ("a", "b"), type(
+            table
+        )
         assert data.train.y.tolist() == [1, 0, 1]
     split = datasets.Dataset.from_dict(columns)
     with pytest.raises(TypeError, match=r"got DatasetDict. Name a split, as in data\['train'\]"):
@@ -590,14 +752,22 @@ def test_tables_of_other_libraries(tmp_path: Path) -> None:
 
 
 def test_csv_files_as_they_come(tmp_path: Path) -> None:
-    """A byte-order mark, quotes, a saved index, classes as floats, dates, "?" among numbers, a comma at the end."""
-    rows = "".join(f'{i},2020-01-{i + 1:02d},"{i}, ""x""",{"?" if i == 3 else i},{i % 2 + 9}.0,\n' for i in range(6))
+    """A byte-order mark, quotes, a saved index, classes as floats, dates, "?" among numbers, a
+    comma at the end.
+    """
+    rows = "".join(
+        f'{i},2020-01-{i + 1:02d},"{i}, ""x""",{"?" if i == 3 else i},{i % 2 + 9}.0,\n'
+        for i in range(6)
+    )
     (tmp_path / "a.csv").write_text('\ufeff,when,"a, ""b""",n,y\n' + rows, encoding="utf-8")
     data = from_table(tmp_path / "a.csv", label="y")
     assert data.classes == ("9", "10") and data.train.y.tolist() == [0, 1] * 3
     assert list(data.encoder.categories) == ['a, "b"', "n"] and data.encoder.numeric == ()
     assert data.notes[:3] == (
-        "Column 'Unnamed: 0' has no name, like the row numbers that pandas saves, and was left out.",
+        (
+            "Column 'Unnamed: 0' has no name, like the row numbers that pandas saves, and was left"
+            " out."
+        ),
         "Column 'when' holds dates and was left out.",
         "Column 'n' holds numbers written as words, but for '?': each counts as a category.",
     )
@@ -626,13 +796,24 @@ def test_columns_of_every_dtype(values: Any, encoded: list[list[float]]) -> None
 
 
 def test_new_rows_are_encoded_like_the_training_rows() -> None:
-    new = pd.DataFrame({"label": ["no"], "city": ["Paris"], "price": [9.0], "age": [1], "member": [False], "more": [1]})
+    new = pd.DataFrame(
+        {
+            "label": ["no"],
+            "city": ["Paris"],
+            "price": [9.0],
+            "age": [1],
+            "member": [False],
+            "more": [1],
+        }
+    )
     data = from_table(table(), label="label", test=new, trusted=table()[:2])
     assert data.test.x.tolist() == [[1, 9, 0, 0, 0, 0]] and data.test.y.tolist() == [0]
     assert len(data.trusted) == 2 and torch.equal(data.encoder.encode(new), data.test.x)
     with pytest.raises(ValueError, match="Expected numbers in column 'age', got 'old' in row 0"):
         data.encoder.encode(new.assign(age=["old"]))
-    with pytest.raises(ValueError, match="Expected the columns of the training table, 'price' are missing"):
+    with pytest.raises(
+        ValueError, match="Expected the columns of the training table, 'price' are missing"
+    ):
         data.encoder.encode(new.drop(columns="price"))
 
 
@@ -640,7 +821,10 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
     holes = table().astype({"age": float})
     holes.loc[1, "age"] = np.nan
     holes.loc[[0, 2], "city"] = None
-    with pytest.raises(ValueError, match="Expected no missing values, got 1 in 'age', 2 in 'city'. .*missing='impute'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected no missing values, got 1 in 'age', 2 in 'city'. .*missing='impute'",
+    ):
         from_table(holes, label="label")
     data = from_table(holes, label="label", missing="impute", test=holes)
     assert data.train.x[1, 0] == 30  # the median of 30, 40, 20
@@ -657,7 +841,9 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e300])
 def test_infinite_numbers_are_refused_even_when_imputing(bad: float) -> None:
-    with pytest.raises(ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 row is"):
+    with pytest.raises(
+        ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 row is"
+    ):
         from_table(table().assign(price=[0, 1, bad, 2]), label="label", missing="impute")
 
 
@@ -683,7 +869,9 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     )
     assert from_table(frame, label="label", features=["age", "city"]).encoder.names[0] == "age"
     assert from_table(frame, label="label", features=["age", "id"]).encoder.numeric == ("age", "id")
-    with pytest.raises(ValueError, match="Expected numbers or categories in column 'comment', which holds 120"):
+    with pytest.raises(
+        ValueError, match="Expected numbers or categories in column 'comment', which holds 120"
+    ):
         from_table(frame, label="label", features=["age", "comment"])
 
 
@@ -706,19 +894,27 @@ CODES: dict[str, dict[str, Any]] = {
 def test_a_code_of_the_label_is_left_out(kind: str) -> None:
     frame = given()
     frame["code"] = frame["y"].map(CODES[kind])
-    left_out = "Column 'code' corresponds one-to-one to the label and was left out; name it in `features` to"
+    left_out = (
+        "Column 'code' corresponds one-to-one to the label and was left out; name it in"
+        " `features` to"
+    )
     data = from_table(frame, label="y")
     assert data.encoder.names == ("x",) and data.notes[0].startswith(left_out)
     assert torch.equal(data.encoder.encode(frame[["x"]]), data.train.x)  # new rows need none
-    holes = from_table(frame.assign(code=frame["code"].where(frame.index % 7 > 0)), label="y", missing="impute")
+    holes = from_table(
+        frame.assign(code=frame["code"].where(frame.index % 7 > 0)), label="y", missing="impute"
+    )
     assert holes.encoder.names == ("x",) and holes.notes[0].startswith(left_out)
     asked = from_table(frame, label="y", features=["x", "code"])
     assert asked.train.x.shape[1] > 1
     assert (
-        "Column 'code' corresponds one-to-one to the label: if it was made from the label, leave it out"
-        in asked.notes[0]
+        "Column 'code' corresponds one-to-one to the label: if it was made from the label, leave"
+        " it out" in asked.notes[0]
     )
-    with pytest.raises(ValueError, match="Expected at least one usable column, got 'code'. Column 'code' corresponds"):
+    with pytest.raises(
+        ValueError,
+        match="Expected at least one usable column, got 'code'. Column 'code' corresponds",
+    ):
         from_table(frame[["code", "y"]], label="y")
 
 
@@ -726,7 +922,8 @@ def test_features_that_are_no_code_of_the_label_are_kept() -> None:
     frame = given()
     code = frame["y"].map({"a": 0, "b": 1, "c": 2})
     kept = {
-        "contradicts": code.where(frame.index != 17, (code + 1) % 3),  # one wrong label, which it would find
+        # one wrong label, which it would find
+        "contradicts": code.where(frame.index != 17, (code + 1) % 3),
         "finer": code * 2 + frame.index % 2,
         "coarser": code > 0,
         "constant": 1,
@@ -734,37 +931,62 @@ def test_features_that_are_no_code_of_the_label_are_kept() -> None:
         "seldom": code.where(frame.index < 15),
     }
     data = from_table(frame.assign(**kept), label="y", missing="impute")
-    assert data.encoder.numeric == ("x", *kept) and not any("was left out" in note for note in data.notes)
+    assert data.encoder.numeric == ("x", *kept) and not any(
+        "was left out" in note for note in data.notes
+    )
     few = frame[:60].assign(code=code[:60])  # the labels may be right, and the feature strong
     data = from_table(few, label="y")
     assert data.encoder.names == ("x", "code")
     assert data.notes == (
-        "Column 'code' corresponds one-to-one to the label: if it was made from the label, leave it out (`--ignore "
-        "code` in an audit, else `features`).",
+        (
+            "Column 'code' corresponds one-to-one to the label: if it was made from the label,"
+            " leave it out (`--ignore code` in an audit, else `features`)."
+        ),
     )
     assert from_table(few[:20], label="y").notes == ()
 
 
-NAMES = ["id", "ID", "user_id", "id_user", "userId", "PassengerId", "customer ID", "uuid", "index", "key"]
+NAMES = [
+    "id",
+    "ID",
+    "user_id",
+    "id_user",
+    "userId",
+    "PassengerId",
+    "customer ID",
+    "uuid",
+    "index",
+    "key",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_that_name_the_rows_are_left_out(name: str) -> None:
     numbers = np.random.default_rng(0).choice(10**6, 300, replace=False)
     data = from_table(given().assign(**{name: numbers}), label="y")
-    what = f"Column {name!r} differs in every row and was left out; name it in `features` to keep it."
+    what = (
+        f"Column {name!r} differs in every row and was left out; name it in `features` to keep it."
+    )
     assert data.encoder.names == ("x",) and data.notes == (what,)
-    twice = np.where(numbers == numbers.max(), numbers.min(), numbers)  # two rows of one patient, say
+    # two rows of one patient, say
+    twice = np.where(numbers == numbers.max(), numbers.min(), numbers)
     assert from_table(given().assign(**{name: twice}), label="y").encoder.names == ("x", name)
     holes = given().assign(**{name: np.where(np.arange(300) == 5, np.nan, numbers)})
     assert from_table(holes, label="y", missing="impute").encoder.names == ("x",)
-    assert from_table(given(20).assign(**{name: numbers[:20]}), label="y").encoder.names == ("x", name)
+    assert from_table(given(20).assign(**{name: numbers[:20]}), label="y").encoder.names == (
+        "x",
+        name,
+    )
 
 
-@pytest.mark.parametrize("values", [np.arange(300), np.arange(1001, 1301.0), np.arange(300)[::-1]], ids=str)
+@pytest.mark.parametrize(
+    "values", [np.arange(300), np.arange(1001, 1301.0), np.arange(300)[::-1]], ids=str
+)
 def test_running_numbers_are_left_out_whatever_they_are_called(values: Any) -> None:
     data = from_table(given().assign(n=values), label="y")
-    assert data.encoder.names == ("x",) and data.notes[0].startswith("Column 'n' numbers the rows and was left out")
+    assert data.encoder.names == ("x",) and data.notes[0].startswith(
+        "Column 'n' numbers the rows and was left out"
+    )
 
 
 @pytest.mark.parametrize("name", ["paid", "width", "grid", "income", "price_index", "rank"])
@@ -773,8 +995,8 @@ def test_other_numbers_that_all_differ_are_pointed_out(name: str) -> None:
     data = from_table(given().assign(**{name: rank, "even": np.arange(300) * 2}), label="y")
     assert data.encoder.names == ("x", name, "even")
     assert data.notes == tuple(
-        f"Column '{c}' differs in every row: if it is an identifier, leave it out (`--id {c}` or `--ignore {c}` in an "
-        "audit, else `features`)."
+        f"Column '{c}' differs in every row: if it is an identifier, leave it out (`--id {c}` or"
+        f" `--ignore {c}` in an audit, else `features`)."
         for c in (name, "even")
     )
 
@@ -783,24 +1005,37 @@ def test_words_among_numbers_are_gaps() -> None:
     frame = given()
     numbers = np.round(np.random.default_rng(1).normal(50, 20, 300), 2)
     gap = np.random.default_rng(2).random(300) < 0.15
-    frame["n"] = np.where(gap, np.array(["?", "N/A", "-", "unknown", " "])[np.arange(300) % 5], numbers.astype(str))
+    frame["n"] = np.where(
+        gap, np.array(["?", "N/A", "-", "unknown", " "])[np.arange(300) % 5], numbers.astype(str)
+    )
     empty = gap & (np.arange(300) % 5 == 4)
-    with pytest.raises(ValueError, match=r"numbers in column 'n', got '-', '\?', 'N/A', 'unknown' in .* of 300 rows"):
+    with pytest.raises(
+        ValueError,
+        match=r"numbers in column 'n', got '-', '\?', 'N/A', 'unknown' in .* of 300 rows",
+    ):
         from_table(frame, label="y")
     data = from_table(frame, label="y", missing="impute", test=frame[:10])
     median = np.median(numbers[~gap])
     assert data.encoder.numeric == ("x", "n") and data.encoder.categories == {}
-    np.testing.assert_array_equal(data.train.x[:, 1], np.where(gap, median, numbers).astype(np.float32))
+    np.testing.assert_array_equal(
+        data.train.x[:, 1], np.where(gap, median, numbers).astype(np.float32)
+    )
     assert torch.equal(data.test.x, data.train.x[:10])
     words = f"{int((gap & ~empty).sum())} words in it ('-', '?', 'N/A', 'unknown') count as missing"
     assert data.notes == (
         f"Column 'n' was read as numbers; {words}.",
         f"{int(gap.sum())} missing numbers in column 'n' were filled with its median {median:g}.",
-        f"{int(gap[:10].sum())} missing numbers in column 'n' of the test set were filled with its median {median:g}.",
+        (
+            f"{int(gap[:10].sum())} missing numbers in column 'n' of the test set were filled with"
+            f" its median {median:g}."
+        ),
     )
     new = pd.DataFrame({"x": [0.0] * 4, "n": ["7", "?", "not yet", None]})
-    np.testing.assert_array_equal(data.encoder.encode(new)[:, 1], np.float32([7, median, median, median]))
-    many = frame.assign(n=frame["n"].where(frame.index % 3 > 0, "?"))  # more than a fifth are no numbers
+    np.testing.assert_array_equal(
+        data.encoder.encode(new)[:, 1], np.float32([7, median, median, median])
+    )
+    # more than a fifth are no numbers
+    many = frame.assign(n=frame["n"].where(frame.index % 3 > 0, "?"))
     notes = from_table(many, label="y", missing="impute").notes
     assert re.fullmatch(r"Column 'n' holds \d+ different words and was left out\.", notes[0])
     zips = frame.assign(n=[f"{i * 331 % 99999:05d}" for i in range(300)])  # 02139 is no number
@@ -810,18 +1045,36 @@ def test_words_among_numbers_are_gaps() -> None:
 @pytest.mark.parametrize(
     ("word", "number"),
     [
-        ("$1,234.50", 1234.5), ("-$3", -3), ("$-3", -3), ("€ 1,000,000", 1e6), ("12 €", 12), ("12.3%", 12.3),
-        ("−7 %", -7), ("+.5", 0.5), ("1e3", 1000), (" 8 ", 8), ("1,5", None), ("1,2345", None), ("5 kg", None),
-        ("12:30", None), ("--", None), ("1.2.3", None), ("$", None), ("1_000", None),
+        ("$1,234.50", 1234.5),
+        ("-$3", -3),
+        ("$-3", -3),
+        ("€ 1,000,000", 1e6),
+        ("12 €", 12),
+        ("12.3%", 12.3),
+        ("−7 %", -7),
+        ("+.5", 0.5),
+        ("1e3", 1000),
+        (" 8 ", 8),
+        ("1,5", None),
+        ("1,2345", None),
+        ("5 kg", None),
+        ("12:30", None),
+        ("--", None),
+        ("1.2.3", None),
+        ("$", None),
+        ("1_000", None),
     ],
-)  # fmt: skip
+)
 def test_numerals_as_people_write_them(word: str, number: float | None) -> None:
     frame = given()[:12].assign(n=[f"${i}.25" for i in range(12)])
     data = from_table(frame, label="y")
     assert data.train.x[:, 1].tolist() == [i + 0.25 for i in range(12)]
     assert data.notes == ("Column 'n' was read as numbers without '$'.",)
     if number is None:
-        with pytest.raises(ValueError, match=f"Expected numbers in column 'n', got {re.escape(repr(word))} in row 0"):
+        with pytest.raises(
+            ValueError,
+            match=f"Expected numbers in column 'n', got {re.escape(repr(word))} in row 0",
+        ):
             data.encoder.encode(frame.assign(n=word))
     else:
         assert data.encoder.encode(frame.assign(n=word))[:, 1].tolist() == [np.float32(number)] * 12
@@ -829,14 +1082,19 @@ def test_numerals_as_people_write_them(word: str, number: float | None) -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 1.7e9, -1.7e15])
 def test_numbers_far_from_zero_keep_what_differs(offset: float) -> None:
-    """float32 has three numbers for five minutes of Unix seconds, and one for days of microseconds."""
+    """float32 has three numbers for five minutes of Unix seconds, and one for days of
+    microseconds.
+    """
     seconds = np.random.default_rng(0).integers(0, 300, 300)
     frame = given().assign(t=offset + seconds, constant=0.1, large=1e6)
     data = from_table(frame, label="y", test=frame[:5])
-    assert bool((data.encoder.shift[1] != 0) == (offset != 0)) and data.train.x.dtype is torch.float32
+    assert (
+        bool((data.encoder.shift[1] != 0) == (offset != 0)) and data.train.x.dtype is torch.float32
+    )
     scaled = data.encoder.standardise(data.train.x)
     exact = (seconds - seconds.mean()) / seconds.std()
-    np.testing.assert_allclose(scaled[:, 1], exact, atol=2e-6 if offset > -1 else 0.01)  # 0.25 is float64's step there
+    # 0.25 is float64's step there
+    np.testing.assert_allclose(scaled[:, 1], exact, atol=2e-6 if offset > -1 else 0.01)
     assert not bool(scaled[:, 2:].any())  # 0.1 is no binary number: its mean is another one
     assert torch.equal(data.test.x, data.train.x[:5])
     assert data.encoder.mean[1] == pytest.approx(offset + seconds.mean(), rel=1e-15, abs=1e-9)
@@ -846,22 +1104,40 @@ def test_numbers_far_from_zero_keep_what_differs(offset: float) -> None:
     ("frame", "options", "error"),
     [
         (table()[:0], {}, "Expected at least one row in the table, got an empty table"),
-        (table(), {"label": "labels"}, "Expected a column 'labels' in the table, found none. Did you mean 'label'?"),
+        (
+            table(),
+            {"label": "labels"},
+            "Expected a column 'labels' in the table, found none. Did you mean 'label'?",
+        ),
         (
             pd.DataFrame({"age;label": ["3;a", "4;b"]}),
             {},
             "Its only one is 'age;label'. Read it with another",
         ),
         (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
-        (table(), {"features": ["age", "label"]}, "a list of columns without the label 'label', got"),
+        (
+            table(),
+            {"features": ["age", "label"]},
+            "a list of columns without the label 'label', got",
+        ),
         (table(), {"features": "age"}, "a list of columns without the label 'label', got 'age'"),
         (table()[["label"]], {}, "Expected at least one usable column"),
-        (table().assign(label="yes"), {}, "Expected at least two classes in `label`, every label is 'yes'"),
-        (table().assign(label=[0.5, 1, 2, 3]), {}, "Expected classes in `label`, got real numbers such as 0.5"),
+        (
+            table().assign(label="yes"),
+            {},
+            "Expected at least two classes in `label`, every label is 'yes'",
+        ),
+        (
+            table().assign(label=[0.5, 1, 2, 3]),
+            {},
+            "Expected classes in `label`, got real numbers such as 0.5",
+        ),
         (pd.concat([table(), table()[["age"]]], axis=1), {}, "got 'age' twice"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused_by_name(frame: pd.DataFrame, options: dict[str, Any], error: str) -> None:
+def test_tables_that_do_not_fit_are_refused_by_name(
+    frame: pd.DataFrame, options: dict[str, Any], error: str
+) -> None:
     with pytest.raises(ValueError, match=error):
         from_table(frame, **{"label": "label"} | options)
 
@@ -871,7 +1147,12 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
         from_table([[1, "a"]], label="y")
     with pytest.raises(FileNotFoundError, match="Expected a table at"):
         from_table(tmp_path / "none.csv", label="y")
-    for name, blob in (("a.csv", b""), ("a.parquet", b"PAR1 not really"), ("a.xlsx", b"x"), ("b.csv", b'a,y\n1,"2\n')):
+    for name, blob in (
+        ("a.csv", b""),
+        ("a.parquet", b"PAR1 not really"),
+        ("a.xlsx", b"x"),
+        ("b.csv", b'a,y\n1,"2\n'),
+    ):
         (tmp_path / name).write_bytes(blob)
         with pytest.raises(ValueError, match=f"Expected .*{name}"):
             from_table(tmp_path / name, label="y")
@@ -886,14 +1167,18 @@ def coded(rows: int, codes: list[str], flags: list[str], seed: int) -> pd.DataFr
 
 @pytest.mark.parametrize("form", ["csv", "as pandas reads it", "words"])
 def test_other_files_are_read_as_the_training_file_was(tmp_path: Path, form: str) -> None:
-    """Without other words beside them, pandas makes the numbers 1, 2 of 01, 02 and truth values of TRUE, FALSE."""
+    """Without other words beside them, pandas makes the numbers 1, 2 of 01, 02 and truth values of
+    TRUE, FALSE.
+    """
     codes, flags = ["01", "02", "03", "04", "A5"], ["TRUE", "FALSE", "maybe"]
     coded(200, codes, flags, 0).to_csv(tmp_path / "train.csv", index=False)
     words = coded(50, codes[:4], flags[:2], 1)
     words.to_csv(tmp_path / "test.csv", index=False)
     other: Any = {"csv": tmp_path / "test.csv", "words": words}.get(form)
     data = from_table(
-        tmp_path / "train.csv", label="kind", test=pd.read_csv(tmp_path / "test.csv") if other is None else other
+        tmp_path / "train.csv",
+        label="kind",
+        test=pd.read_csv(tmp_path / "test.csv") if other is None else other,
     )
     names = [f"code={c}" for c in codes] + [f"flag={f}" for f in sorted(flags)]
     assert list(data.encoder.names) == names
@@ -906,30 +1191,56 @@ def test_other_files_are_read_as_the_training_file_was(tmp_path: Path, form: str
 
 
 def test_cells_that_are_no_category_are_counted(tmp_path: Path) -> None:
-    table = pd.DataFrame({"code": ["1", "01", "x", "NA"] * 3, "size": [1.0, 2, 3, 4] * 3, "kind": list("ab") * 6})
+    table = pd.DataFrame(
+        {"code": ["1", "01", "x", "NA"] * 3, "size": [1.0, 2, 3, 4] * 3, "kind": list("ab") * 6}
+    )
     table.to_csv(tmp_path / "train.csv", index=False)
     other = pd.DataFrame(
-        {"code": ["1", "01", "1.0", "9", "NA"], "size": ["1", "2", "?", "4", "5"], "kind": list("ababa")}
+        {
+            "code": ["1", "01", "1.0", "9", "NA"],
+            "size": ["1", "2", "?", "4", "5"],
+            "kind": list("ababa"),
+        }
     )
     other.to_csv(tmp_path / "test.csv", index=False)
-    data = from_table(tmp_path / "train.csv", label="kind", missing="impute", validation=tmp_path / "test.csv")
+    data = from_table(
+        tmp_path / "train.csv", label="kind", missing="impute", validation=tmp_path / "test.csv"
+    )
     assert data.encoder.categories == {"code": ("01", "1", "x")}
-    assert data.validation.x.tolist() == [[1, 0, 1, 0], [2, 1, 0, 0], [2.5, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]]
+    assert data.validation.x.tolist() == [
+        [1, 0, 1, 0],
+        [2, 1, 0, 0],
+        [2.5, 0, 0, 0],
+        [4, 0, 0, 0],
+        [5, 0, 0, 0],
+    ]
     assert data.notes[-2:] == (
         "1 missing number in column 'size' of the validation set was filled with its median 2.5.",
-        "3 cells in column 'code' of the validation set are none of its categories: '', '1.0', '9'.",
+        (
+            "3 cells in column 'code' of the validation set are none of its categories: '', '1.0',"
+            " '9'."
+        ),
     )
     with pytest.raises(ValueError, match="Expected no missing values, got 1 in 'code'"):
         from_table(
-            table.iloc[:3].replace("NA", "y"), label="kind", test=other.assign(size=1, code=["1", "x", None, "1", "x"])
+            table.iloc[:3].replace("NA", "y"),
+            label="kind",
+            test=other.assign(size=1, code=["1", "x", None, "1", "x"]),
         )
 
 
 def test_labels_of_other_files_are_read_as_those_of_training(tmp_path: Path) -> None:
-    pd.DataFrame({"a": np.arange(9.0), "y": ["1.0", "2.0", "other"] * 3}).to_csv(tmp_path / "train.csv", index=False)
-    pd.DataFrame({"a": np.arange(4.0), "y": ["2.0", "1.0"] * 2}).to_csv(tmp_path / "test.csv", index=False)
+    pd.DataFrame({"a": np.arange(9.0), "y": ["1.0", "2.0", "other"] * 3}).to_csv(
+        tmp_path / "train.csv", index=False
+    )
+    pd.DataFrame({"a": np.arange(4.0), "y": ["2.0", "1.0"] * 2}).to_csv(
+        tmp_path / "test.csv", index=False
+    )
     data = from_table(
-        tmp_path / "train.csv", label="y", test=tmp_path / "test.csv", trusted=pd.read_csv(tmp_path / "test.csv")
+        tmp_path / "train.csv",
+        label="y",
+        test=tmp_path / "test.csv",
+        trusted=pd.read_csv(tmp_path / "test.csv"),
     )
     assert data.test.y.tolist() == [1, 0, 1, 0] == data.trusted.y.tolist()
 
@@ -951,7 +1262,10 @@ def test_texts_become_rows_that_tell_topics_apart() -> None:
     data = from_text(frame[:40], text="text", label="topic", dim=8, test=frame[40:])
     assert data.train.x.shape == (40, 8) and data.train.x.dtype is torch.float32
     torch.testing.assert_close(data.train.x.norm(dim=1), torch.ones(40))
-    assert data.train.raw == frame["text"][:40].tolist() and data.test.raw == frame["text"][40:].tolist()
+    assert (
+        data.train.raw == frame["text"][:40].tolist()
+        and data.test.raw == frame["text"][40:].tolist()
+    )
     centres = torch.stack([data.train.x[data.train.y == k].mean(0) for k in (0, 1)])
     assert torch.equal((data.test.x @ centres.T).argmax(1), data.test.y)
     assert torch.equal(data.encoder.encode(frame["text"][40:]), data.test.x)
@@ -959,9 +1273,13 @@ def test_texts_become_rows_that_tell_topics_apart() -> None:
 
 def test_texts_are_the_same_for_the_same_seed_and_touch_nothing_global() -> None:
     before = np.random.get_state()[1].tolist(), torch.get_rng_state()
-    first, again = (from_text(sentences(), text="text", label="topic", dim=4, seed=5) for _ in range(2))
+    first, again = (
+        from_text(sentences(), text="text", label="topic", dim=4, seed=5) for _ in range(2)
+    )
     assert torch.equal(first.train.x, again.train.x)
-    assert np.random.get_state()[1].tolist() == before[0] and torch.equal(torch.get_rng_state(), before[1])
+    assert np.random.get_state()[1].tolist() == before[0] and torch.equal(
+        torch.get_rng_state(), before[1]
+    )
 
 
 def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
@@ -972,31 +1290,53 @@ def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
     assert bool(torch.isfinite(data.train.x).all()) and data.train.x.shape == (6, 6)
     frame.loc[2, "text"] = None
     with pytest.raises(
-        ValueError, match="Expected a text in every row of 'text', got none in 1 row, the first of them 2"
+        ValueError,
+        match="Expected a text in every row of 'text', got none in 1 row, the first of them 2",
     ):
         from_text(frame, text="text", label="topic")
     for text in ("", "? a !"):
-        with pytest.raises(ValueError, match="Expected words of two letters or more in the texts, got none"):
+        with pytest.raises(
+            ValueError, match="Expected words of two letters or more in the texts, got none"
+        ):
             from_text(frame.assign(text=text), text="text", label="topic")
-    with pytest.raises(ValueError, match="Expected a column of texts beside the labels, got 'topic' for both"):
+    with pytest.raises(
+        ValueError, match="Expected a column of texts beside the labels, got 'topic' for both"
+    ):
         from_text(frame, text="topic", label="topic")
-    with pytest.raises(ValueError, match="Expected a column 'txt' in the table, found none. Did you mean 'text'?"):
+    with pytest.raises(
+        ValueError, match="Expected a column 'txt' in the table, found none. Did you mean 'text'?"
+    ):
         from_text(frame, text="txt", label="topic")
     sentences(6).to_csv(tmp_path / "news.csv", index=False)
-    assert get_dataset(f"text:table={tmp_path / 'news.csv'},text=text,label=topic,dim=2").train.x.shape == (6, 2)
+    assert get_dataset(
+        f"text:table={tmp_path / 'news.csv'},text=text,label=topic,dim=2"
+    ).train.x.shape == (6, 2)
 
 
 @pytest.mark.parametrize(
     ("texts", "new"),
     [
-        (["这个产品很好", "质量很好我喜欢", "这个产品很差", "质量很差我讨厌"], ["很好的产品", "我讨厌它很差"]),
-        (["この商品はとても良い", "良いし好き", "この商品はとても悪い", "悪いし嫌い"], ["とても良いです", "嫌い悪い"]),
-        (["สินค้านี้ดีมาก", "ฉันชอบมาก", "สินค้านี้แย่จัง", "ฉันเกลียดจัง"], ["ชอบและดีมาก", "แย่และเกลียดจัง"]),
+        (
+            ["这个产品很好", "质量很好我喜欢", "这个产品很差", "质量很差我讨厌"],
+            ["很好的产品", "我讨厌它很差"],
+        ),
+        (
+            ["この商品はとても良い", "良いし好き", "この商品はとても悪い", "悪いし嫌い"],
+            ["とても良いです", "嫌い悪い"],
+        ),
+        (
+            ["สินค้านี้ดีมาก", "ฉันชอบมาก", "สินค้านี้แย่จัง", "ฉันเกลียดจัง"],
+            ["ชอบและดีมาก", "แย่และเกลียดจัง"],
+        ),
     ],
-)  # fmt: skip
-def test_texts_without_spaces_between_words_tell_topics_apart(texts: list[str], new: list[str]) -> None:
+)
+def test_texts_without_spaces_between_words_tell_topics_apart(
+    texts: list[str], new: list[str]
+) -> None:
     frame = pd.DataFrame({"text": texts, "mood": list("++--")})
-    data = from_text(frame, text="text", label="mood", test=pd.DataFrame({"text": new, "mood": list("+-")}))
+    data = from_text(
+        frame, text="text", label="mood", test=pd.DataFrame({"text": new, "mood": list("+-")})
+    )
     near = data.test.x @ data.train.x.T  # cosine similarities
     assert (near[:, :2].sum(1) > near[:, 2:].sum(1)).tolist() == [True, False] and not data.notes
 
@@ -1023,7 +1363,9 @@ def test_texts_of_other_parts_without_known_words_are_counted() -> None:
 
 
 class HFDataset:
-    """What is used of ``datasets.Dataset``: column_names, features, rows by number, columns by name."""
+    """What is used of ``datasets.Dataset``: column_names, features, rows by number, columns by
+    name.
+    """
 
     def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any]) -> None:
         self.columns, self.features, self.column_names = columns, features, list(columns)
@@ -1032,7 +1374,11 @@ class HFDataset:
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, key: int | str) -> Any:
-        return self.columns[key] if isinstance(key, str) else {c: values[key] for c, values in self.columns.items()}
+        return (
+            self.columns[key]
+            if isinstance(key, str)
+            else {c: values[key] for c, values in self.columns.items()}
+        )
 
 
 IMAGE = type("Image", (), {"dtype": "PIL.Image.Image"})()  # a feature is known by its class's name
@@ -1047,11 +1393,15 @@ def test_hugging_face_text() -> None:
     def part(n: int) -> HFDataset:
         frame = sentences(n)
         labels = [int(topic == "sport") for topic in frame["topic"]]
-        return HFDataset({"text": frame["text"].tolist(), "label": labels}, {"text": TEXT, "label": LABEL})
+        return HFDataset(
+            {"text": frame["text"].tolist(), "label": labels}, {"text": TEXT, "label": LABEL}
+        )
 
     data = from_hf({"train": part(20), "test": part(6), "unsupervised": part(4)}, dim=4)
     assert (
-        data.classes == ("neg", "pos") and data.train.y.tolist() == [0, 1] * 10 and data.test.y.tolist() == [0, 1] * 3
+        data.classes == ("neg", "pos")
+        and data.train.y.tolist() == [0, 1] * 10
+        and data.test.y.tolist() == [0, 1] * 3
     )
     assert data.train.x.shape == (20, 4) and len(data.train.raw) == 20
 
@@ -1064,7 +1414,8 @@ def test_hugging_face_images(size: int | None, tmp_path: Path) -> None:
     pictures[1] = {"bytes": None, "path": str(tmp_path / "1.png")}  # not decoded yet
     pictures[2] = {"bytes": (tmp_path / "2.png").read_bytes(), "path": "2.png"}
     source = HFDataset(
-        {"img": pictures, "label": [0, 1, 1], "note": list("abc")}, {"img": IMAGE, "label": LABEL, "note": TEXT}
+        {"img": pictures, "label": [0, 1, 1], "note": list("abc")},
+        {"img": IMAGE, "label": LABEL, "note": TEXT},
     )
     data = from_hf(source, size=size)
     assert data.train.y.tolist() == [0, 1, 1] and data.train.x[2].shape == (3, size or 8, size or 8)
@@ -1089,7 +1440,9 @@ def test_hugging_face_refusals() -> None:
         from_hf(streamed)
     with pytest.raises(TypeError, match="Expected no further options for images, got 'dim'"):
         from_hf(HFDataset({"a": [1], "label": [0]}, {"a": IMAGE, "label": LABEL}), dim=3)
-    with pytest.raises(ValueError, match="Expected the columns 'img' in the dataset, there are 'a', 'label'"):
+    with pytest.raises(
+        ValueError, match="Expected the columns 'img' in the dataset, there are 'a', 'label'"
+    ):
         from_hf(HFDataset({"a": [1], "label": [0]}, {"a": NUMBER, "label": LABEL}), image="img")
     with pytest.raises(ValueError, match="Expected a column 'label' among 'a'"):
         from_hf(HFDataset({"a": [1]}, {"a": NUMBER}))
@@ -1102,19 +1455,27 @@ def test_codes_stay_categories_and_decimal_commas_are_nobodys_thousands() -> Non
     shops = pd.Categorical([i % 40 for i in range(200)])
     zips = [str(94100 + i % 30) for i in range(200)]
     commas, few = [f"0,{i}" for i in range(200)], [f"{i % 3},5" for i in range(200)]
-    data = from_table(pd.DataFrame({"shop": shops, "zip": zips, "share": commas, "few": few, "y": y}), label="y")
+    data = from_table(
+        pd.DataFrame({"shop": shops, "zip": zips, "share": commas, "few": few, "y": y}), label="y"
+    )
     assert isinstance(data.encoder, Columns)
     assert len(data.encoder.categories["shop"]) == 40 and len(data.encoder.categories["zip"]) == 30
     assert data.encoder.numeric == ()
-    left_out, kept = (next(note for note in data.notes if name in note) for name in ("'share'", "'few'"))
+    left_out, kept = (
+        next(note for note in data.notes if name in note) for name in ("'share'", "'few'")
+    )
     advice = "(numbers with a decimal comma: write 0,0 as 0.0)"
     assert left_out == f"Column 'share' holds 200 different words {advice} and was left out."
-    assert kept.endswith("each counts as a category (numbers with a decimal comma: write 0,5 as 0.5).")
+    assert kept.endswith(
+        "each counts as a category (numbers with a decimal comma: write 0,5 as 0.5)."
+    )
     assert sum("decimal comma" in note for note in data.notes) == 2
 
 
 def test_a_constant_is_not_shifted_and_arrays_are_encoded() -> None:
-    frame = pd.DataFrame({"c": [12345.0] * 4, "t": [1.7e9, 1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3], "y": list("abab")})
+    frame = pd.DataFrame(
+        {"c": [12345.0] * 4, "t": [1.7e9, 1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3], "y": list("abab")}
+    )
     data = from_table(frame, label="y", features=["c", "t"])
     assert isinstance(data.encoder, Columns) and isinstance(data.train.x, torch.Tensor)
     assert data.encoder.shift.tolist() == [0, 1.7e9 + 1.5]

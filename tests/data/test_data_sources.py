@@ -1,4 +1,6 @@
-"""The named datasets that live in official files, or need none: facts of the real files, and what is refused."""
+"""The named datasets that live in official files, or need none: facts of the real files, and what
+is refused.
+"""
 
 import gzip
 import inspect
@@ -24,7 +26,9 @@ REAL = Path(os.environ.get("NOISEPROOF_DATA", "/tmp/noiseproof-data"))
 
 
 def needs(place: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (REAL / place).exists(), reason=f"the official files are not here: {REAL / place}")
+    return pytest.mark.skipif(
+        not (REAL / place).exists(), reason=f"the official files are not here: {REAL / place}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +43,18 @@ def cifar100() -> Dataset:
 
 # Every dataset that registers a name
 
-OWN = {name for name in DATASETS if inspect.Parameter.empty in DATASETS.parameters(name).values()}  # a user's own data
+# a user's own data
+OWN = {name for name in DATASETS if inspect.Parameter.empty in DATASETS.parameters(name).values()}
 GENERATED = [name for name in DATASETS if name not in FILES and name not in OWN]
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_has_a_summary_and_a_way_to_get_it(name: str) -> None:
     summary = (DATASETS[name].__doc__ or "").partition("\n")[0]
-    assert summary.endswith(".") and inspect.signature(DATASETS[name]).return_annotation in (Dataset, "Dataset")
+    assert summary.endswith(".") and inspect.signature(DATASETS[name]).return_annotation in (
+        Dataset,
+        "Dataset",
+    )
     assert ("data_dir" in DATASETS.parameters(name)) == (name in FILES)
     assert not (name in FILES and name in OWN)
 
@@ -54,9 +62,13 @@ def test_every_dataset_has_a_summary_and_a_way_to_get_it(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_downloaded_is_found(name: str, tmp_path: Path) -> None:
     files = FILES[name]
-    assert bool(files.downloads) != bool(files.request) and (not files.request or "https://" in files.request)
+    assert bool(files.downloads) != bool(files.request) and (
+        not files.request or "https://" in files.request
+    )
     for item in files.downloads:
-        assert item.url.startswith(("https://", "http://")) and re.fullmatch(r"[0-9a-f]{32}", item.md5)
+        assert item.url.startswith(("https://", "http://")) and re.fullmatch(
+            r"[0-9a-f]{32}", item.md5
+        )
         place = tmp_path / (item.folder or item.path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
@@ -74,7 +86,9 @@ def test_files_that_are_not_there_are_named_with_the_remedy(
     monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
     assert data_root() == tmp_path and data_root("/x") == Path("/x")
     remedy = files.request or f"noiseproof data fetch {name.removesuffix('n')}"
-    with pytest.raises(FileNotFoundError, match=f"{files.places[0][0]}.*{tmp_path}.*{re.escape(remedy)}"):
+    with pytest.raises(
+        FileNotFoundError, match=f"{files.places[0][0]}.*{tmp_path}.*{re.escape(remedy)}"
+    ):
         get_dataset(name)
     with pytest.raises(FileNotFoundError, match="under /nowhere"):
         get_dataset(f"{name}:data_dir=/nowhere")
@@ -85,7 +99,11 @@ def test_sets_without_files_depend_on_the_seed_alone(name: str) -> None:
     np.random.seed(3)
     torch.manual_seed(3)
     before = np.random.get_state()[1].tolist(), torch.get_rng_state()
-    first, again, other = get_dataset(name), get_dataset(name, seed=0), get_dataset(f"{name}:seed=1")
+    first, again, other = (
+        get_dataset(name),
+        get_dataset(name, seed=0),
+        get_dataset(f"{name}:seed=1"),
+    )
     assert np.random.get_state()[1].tolist() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert torch.equal(first.train.x, again.train.x)
@@ -96,7 +114,10 @@ def test_sets_without_files_depend_on_the_seed_alone(name: str) -> None:
 
 def test_digits_leave_each_class_a_row_in_both_parts() -> None:
     for test, held in ((0.001, 2), (0.999, 1796)):
-        with pytest.raises(ValueError, match=f"to leave 10 digits or more in both parts, got {test}: {held} of 1797"):
+        with pytest.raises(
+            ValueError,
+            match=f"to leave 10 digits or more in both parts, got {test}: {held} of 1797",
+        ):
             get_dataset("digits", test=test)
     assert len(get_dataset("digits:test=0.0055").test) == 10
 
@@ -106,14 +127,17 @@ def test_digits_leave_each_class_a_row_in_both_parts() -> None:
     [("two-moons:seed=-1", 2**31), ("circles:seed=2147483648", 2**31), ("digits:seed=-1", 2**32)],
 )
 def test_seeds_outside_of_their_range_are_refused(spec: str, below: int) -> None:
-    with pytest.raises(ValueError, match=rf"Expected `seed` in \[0, {below}\), got {spec.split('=')[1]}"):
+    with pytest.raises(
+        ValueError, match=rf"Expected `seed` in \[0, {below}\), got {spec.split('=')[1]}"
+    ):
         get_dataset(spec)
 
 
 def test_moons_and_circles_have_their_shapes() -> None:
     moons = get_dataset("two-moons:n=400,spread=0")
     x, y = moons.train.x, moons.train.y
-    centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[y]  # the upper arc is around 0, the lower one around (1, ½)
+    # the upper arc is around 0, the lower one around (1, ½)
+    centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[y]
     torch.testing.assert_close((x - centre).norm(dim=1), torch.ones(400), atol=1e-5, rtol=0)
     assert bool((x[y == 0, 1] >= -1e-6).all()) and bool((x[y == 1, 1] <= 0.5 + 1e-6).all())
     circles = get_dataset("circles:n=400,spread=0,factor=0.3")
@@ -132,24 +156,45 @@ def test_digits_are_the_default_and_bundled() -> None:
     assert int(data.train.x.max()) == 255 and len(data.train.x.unique()) == 17
 
 
-@pytest.mark.parametrize("spec", ["two-moons:n=1", "circles:factor=1", "two-moons:spread=-1", "digits:test=1"])
+@pytest.mark.parametrize(
+    "spec", ["two-moons:n=1", "circles:factor=1", "two-moons:spread=-1", "digits:test=1"]
+)
 def test_sets_without_files_refuse_nonsense(spec: str) -> None:
     with pytest.raises(ValueError, match="Expected `"):
         get_dataset(spec)
 
 
-def test_names_are_registered_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = {"two-moons", "circles", "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "cifar10n", "cifar100n"}
-    assert named | {"animal10n", "clothing1m", "webvision", "folder", "table", "text"} <= set(DATASETS)
+def test_names_are_registered_and_unknown_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {
+        "two-moons",
+        "circles",
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+        "cifar10n",
+        "cifar100n",
+    }
+    assert named | {"animal10n", "clothing1m", "webvision", "folder", "table", "text"} <= set(
+        DATASETS
+    )
     (tmp_path / "my.csv").write_text("a,y\n1,x\n")
-    with pytest.raises(ValueError, match=f"got the file {tmp_path}/my.csv. Use table:table={tmp_path}/my.csv,label="):
+    with pytest.raises(
+        ValueError,
+        match=f"got the file {tmp_path}/my.csv. Use table:table={tmp_path}/my.csv,label=",
+    ):
         get_dataset(str(tmp_path / "my.csv"))
     (tmp_path / "digits").write_text("")
     monkeypatch.chdir(tmp_path)
     assert get_dataset("digits").spec == "digits"  # whatever lies in this folder
     with pytest.raises(ValueError, match="Unknown dataset 'cifar'. Did you mean"):
         get_dataset("cifar")
-    with pytest.raises(TypeError, match="Expected the parameters of the dataset 'digits': test, seed; got 'size'"):
+    with pytest.raises(
+        TypeError, match="Expected the parameters of the dataset 'digits': test, seed; got 'size'"
+    ):
         get_dataset("digits:size=3")
 
 
@@ -158,7 +203,9 @@ def test_names_are_registered_and_unknown_ones_are_refused(tmp_path: Path, monke
 
 def idx(array: np.ndarray) -> bytes:
     return (
-        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + array.astype(np.uint8).tobytes()
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}i", *array.shape)
+        + array.astype(np.uint8).tobytes()
     )
 
 
@@ -169,16 +216,30 @@ def test_mnist_is_the_real_one() -> None:
     assert data.train.x.dtype is torch.uint8
     assert data.train.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert data.test.y[:5].tolist() == [7, 2, 1, 0, 4]
-    assert torch.bincount(data.train.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert torch.bincount(data.train.y).tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
     pixels = data.train.x.double() / 255
-    assert float(pixels.mean()) == pytest.approx(0.1306604762738429, abs=1e-9)  # the 0.1307, 0.3081 of every tutorial
+    # the 0.1307, 0.3081 of every tutorial
+    assert float(pixels.mean()) == pytest.approx(0.1306604762738429, abs=1e-9)
     assert float(pixels.std(correction=0)) == pytest.approx(0.3081078038564622, abs=1e-9)
 
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 
-@pytest.mark.skipif(not DEBIAN.exists(), reason=f"Debian's dataset-fashion-mnist is not installed: {DEBIAN}")
+@pytest.mark.skipif(
+    not DEBIAN.exists(), reason=f"Debian's dataset-fashion-mnist is not installed: {DEBIAN}"
+)
 def test_fashion_mnist_is_the_real_one(tmp_path: Path) -> None:
     data = get_dataset("fashion-mnist", tmp_path)  # found where Debian puts it
     assert data.train.x.shape == (60_000, 1, 28, 28) and data.test.x.shape == (10_000, 1, 28, 28)
@@ -199,7 +260,10 @@ def fashion_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for prefix, count in (("train", 60_000), ("t10k", 10_000)):
         labels = np.arange(count) % 10
         images = np.broadcast_to(labels[:, None, None], (count, 28, 28))
-        for name, array in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+        for name, array in (
+            (f"{prefix}-images-idx3-ubyte", images),
+            (f"{prefix}-labels-idx1-ubyte", labels),
+        ):
             (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array), 1))
     return folder
 
@@ -213,7 +277,10 @@ def test_fashion_mnist_reads_compressed_files(fashion_like: Path, inside: bool) 
 
 
 def test_fashion_mnist_is_not_taken_for_mnist(fashion_like: Path) -> None:
-    with pytest.raises(ValueError, match=f"Expected mnist in {fashion_like}, got another dataset of the same format"):
+    with pytest.raises(
+        ValueError,
+        match=f"Expected mnist in {fashion_like}, got another dataset of the same format",
+    ):
         get_dataset("mnist", fashion_like)
 
 
@@ -230,7 +297,9 @@ def test_damaged_idx_files_are_named(tmp_path: Path, damage: str, compressed: bo
     }[damage]
     path = tmp_path / ("a-idx2-ubyte" + ".gz" * compressed)
     path.write_bytes(gzip.compress(blob) if compressed else blob)
-    with pytest.raises(ValueError, match=f"Expected an idx file of 5 × 6 bytes in {path}, got .*fetch it again"):
+    with pytest.raises(
+        ValueError, match=f"Expected an idx file of 5 × 6 bytes in {path}, got .*fetch it again"
+    ):
         read_idx(path, (5, 6))
 
 
@@ -246,7 +315,12 @@ def test_cut_gzip_streams_are_named(tmp_path: Path) -> None:
 
 @needs("cifar-10-batches-py")
 def test_cifar10_is_the_real_one(cifar10: Dataset) -> None:
-    assert cifar10.train.x.shape == (50_000, 3, 32, 32) and cifar10.test.x.shape == (10_000, 3, 32, 32)
+    assert cifar10.train.x.shape == (50_000, 3, 32, 32) and cifar10.test.x.shape == (
+        10_000,
+        3,
+        32,
+        32,
+    )
     assert cifar10.train.x.dtype is torch.uint8
     assert torch.bincount(cifar10.train.y).tolist() == [5000] * 10
     assert torch.bincount(cifar10.test.y).tolist() == [1000] * 10
@@ -288,9 +362,14 @@ def test_cifar100_coarse_labels_are_a_function_of_the_fine_ones(cifar100: Datase
 def test_cifar10_binary_files_and_archives_read_alike(cifar10: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    parts = [(f"data_batch_{i + 1}.bin", cifar10.train, slice(10_000 * i, 10_000 * (i + 1))) for i in range(5)]
+    parts = [
+        (f"data_batch_{i + 1}.bin", cifar10.train, slice(10_000 * i, 10_000 * (i + 1)))
+        for i in range(5)
+    ]
     for name, split, rows in [*parts, ("test_batch.bin", cifar10.test, slice(None))]:
-        records = np.concatenate([split.y[rows, None].numpy().astype(np.uint8), split.x[rows].flatten(1).numpy()], 1)
+        records = np.concatenate(
+            [split.y[rows, None].numpy().astype(np.uint8), split.x[rows].flatten(1).numpy()], 1
+        )
         assert records.shape == (10_000, 3073)
         (folder / name).write_bytes(records.tobytes())
     data = get_dataset("cifar10", folder)  # the data folder may be the dataset's own
@@ -302,10 +381,13 @@ def test_cifar10_binary_files_and_archives_read_alike(cifar10: Dataset, tmp_path
         tar.add(folder, "cifar-10-batches-bin")
     data = get_dataset("cifar10", packed)
     assert torch.equal(data.train.x, cifar10.train.x) and torch.equal(data.test.y, cifar10.test.y)
-    assert [path.name for path in packed.iterdir()] == ["cifar-10-binary.tar.gz"]  # nothing was extracted
+    # nothing was extracted
+    assert [path.name for path in packed.iterdir()] == ["cifar-10-binary.tar.gz"]
     short = (folder / "data_batch_4.bin").read_bytes()[:-1]
     (folder / "data_batch_4.bin").write_bytes(short)
-    with pytest.raises(ValueError, match="Expected 10000 records of 3073 bytes in .*data_batch_4.bin, got 30729999"):
+    with pytest.raises(
+        ValueError, match="Expected 10000 records of 3073 bytes in .*data_batch_4.bin, got 30729999"
+    ):
         get_dataset("cifar10", tmp_path)
     (folder / "data_batch_4.bin").unlink()
     with pytest.raises(FileNotFoundError, match="Expected the file data_batch_4.bin in"):
@@ -313,16 +395,22 @@ def test_cifar10_binary_files_and_archives_read_alike(cifar10: Dataset, tmp_path
 
 
 @needs("cifar-100-python")
-def test_cifar100_binary_files_and_python_archives_read_alike(cifar100: Dataset, tmp_path: Path) -> None:
+def test_cifar100_binary_files_and_python_archives_read_alike(
+    cifar100: Dataset, tmp_path: Path
+) -> None:
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     coarse = torch.tensor(CIFAR100_SUPERCLASS)
     for name, split in (("train.bin", cifar100.train), ("test.bin", cifar100.test)):
         labels = torch.stack([coarse[split.y], split.y], 1).numpy().astype(np.uint8)
-        (folder / name).write_bytes(np.concatenate([labels, split.x.flatten(1).numpy()], 1).tobytes())
+        (folder / name).write_bytes(
+            np.concatenate([labels, split.x.flatten(1).numpy()], 1).tobytes()
+        )
     (folder / "fine_label_names.txt").write_text("\n".join(cifar100.classes) + "\n")
     data = get_dataset("cifar100", tmp_path)
-    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(data.train.y, cifar100.train.y)
+    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(
+        data.train.y, cifar100.train.y
+    )
     assert data.classes == cifar100.classes
     packed = tmp_path / "packed"
     packed.mkdir()
@@ -332,7 +420,9 @@ def test_cifar100_binary_files_and_python_archives_read_alike(cifar100: Dataset,
     assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(data.test.y, cifar100.test.y)
     whole = (packed / "cifar-100-python.tar.gz").read_bytes()
     (packed / "cifar-100-python.tar.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="Expected a readable archive in .*cifar-100-python.tar.gz.*fetch"):
+    with pytest.raises(
+        ValueError, match="Expected a readable archive in .*cifar-100-python.tar.gz.*fetch"
+    ):
         get_dataset("cifar100", packed)
 
 
@@ -352,7 +442,10 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
     blob = pickle.dumps({"data": Hostile(touched)}, protocol)
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
         (folder / name).write_bytes(blob)
-    with pytest.raises(ValueError, match=r"python batch of 10000 images in .*data_batch_1, got .*a call of \w+.system"):
+    with pytest.raises(
+        ValueError,
+        match=r"python batch of 10000 images in .*data_batch_1, got .*a call of \w+.system",
+    ):
         get_dataset("cifar10", tmp_path)
     assert not touched.exists()
 
@@ -374,7 +467,9 @@ def test_only_what_the_official_files_need_is_admitted(call: bytes) -> None:
 
 def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
     """A pickle as the official files have it; protocol 3 writes bytes as bytes."""
-    return pickle.dumps({b"data": pixels, b"labels": labels}, 3).replace(b"cnumpy._core.multi", b"cnumpy.core.multi")
+    return pickle.dumps({b"data": pixels, b"labels": labels}, 3).replace(
+        b"cnumpy._core.multi", b"cnumpy.core.multi"
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,28 +478,49 @@ def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
         (lambda blob: blob[:-40], "pickle data was truncated"),
         (lambda blob: b"", "EOFError"),
         (lambda blob: b"<html>404</html>", "invalid load key"),
-        (lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]), r"labels of shape \(2, 3072\)"),
+        (
+            lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]),
+            r"labels of shape \(2, 3072\)",
+        ),
         (lambda blob: batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), r"shape \(3, 3072\), \(2,\)"),
-        (lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of f2, not of integers"),
+        (
+            lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]),
+            "an array of f2, not of integers",
+        ),
         (lambda blob: batch(np.zeros((3, PIXELS), np.int8), [0, 1, 2]), "pixels of int8"),
         (lambda blob: pickle.dumps([1, 2], 3), "TypeError"),
         (lambda blob: blob.replace(b"labels", b"lablls"), "KeyError"),
     ],
-    ids=["truncated", "empty", "text", "fewer images", "fewer labels", "floats", "signed", "no dict", "no labels"],
+    ids=[
+        "truncated",
+        "empty",
+        "text",
+        "fewer images",
+        "fewer labels",
+        "floats",
+        "signed",
+        "no dict",
+        "no labels",
+    ],
 )
 def test_damaged_cifar_pickles_are_named(damage: Callable[[bytes], bytes], reason: str) -> None:
     whole = batch(np.arange(3 * PIXELS, dtype=np.uint8).reshape(3, PIXELS), [0, 1, 2])
     pixels, (labels,) = read_pickle(whole, Path("here/data_batch_1"), 3, ["labels"])
-    assert pixels.tobytes() == np.arange(3 * PIXELS, dtype=np.uint8).tobytes() and labels.tolist() == [0, 1, 2]
+    assert pixels.tobytes() == np.arange(
+        3 * PIXELS, dtype=np.uint8
+    ).tobytes() and labels.tolist() == [0, 1, 2]
     message = (
-        f"Expected a CIFAR python batch of 3 images in here/data_batch_1, got .*({reason}).*fetch the dataset again"
+        f"Expected a CIFAR python batch of 3 images in here/data_batch_1, got .*({reason}).*fetch"
+        " the dataset again"
     )
     with pytest.raises(ValueError, match=message):
         read_pickle(damage(whole), Path("here/data_batch_1"), 3, ["labels"])
 
 
 class Forged:
-    """A byte array whose flags claim that it holds references to objects: NumPy's own unpickling crashes on such."""
+    """A byte array whose flags claim that it holds references to objects: NumPy's own unpickling
+    crashes on such.
+    """
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -439,8 +555,13 @@ def test_a_real_batch_that_was_cut_is_named(tmp_path: Path) -> None:
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
         (folder / name).symlink_to(REAL / "cifar-10-batches-py" / name)
     (folder / "data_batch_3").unlink()
-    (folder / "data_batch_3").write_bytes((REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000])
-    with pytest.raises(ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got .*pickle data was truncated"):
+    (folder / "data_batch_3").write_bytes(
+        (REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000]
+    )
+    with pytest.raises(
+        ValueError,
+        match=f"10000 images in {folder / 'data_batch_3'}, got .*pickle data was truncated",
+    ):
         get_dataset("cifar10", tmp_path)
 
 
@@ -461,7 +582,9 @@ def test_cifar10n_gives_human_labels_and_keeps_the_truth(cifar10: Dataset) -> No
     for labels, rate in (("aggregate", 0.0901), ("random1", 0.1723), ("worst", 0.4021)):
         data = get_dataset(f"cifar10n:labels={labels}", REAL)
         assert torch.equal(data.train.clean, cifar10.train.y)
-        assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(rate, abs=5e-5)
+        assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(
+            rate, abs=5e-5
+        )
     assert data.classes == CIFAR10_CLASSES and data.name == "cifar10n"
     assert torch.equal(data.test.y, cifar10.test.y)
     with pytest.raises(ValueError, match="aggregate, random1"):
@@ -472,20 +595,30 @@ def test_cifar10n_gives_human_labels_and_keeps_the_truth(cifar10: Dataset) -> No
 def test_cifar10h_has_the_shares_of_peoples_labels_of_the_test_images(cifar10: Dataset) -> None:
     data, file = get_dataset("cifar10h", REAL), np.load(REAL / "cifar10h.npz")
     assert data.name == "cifar10h" and data.classes == CIFAR10_CLASSES and len(data.test) == 10_000
-    assert torch.equal(data.train.x, cifar10.test.x) and torch.equal(data.train.clean, cifar10.test.y)
+    assert torch.equal(data.train.x, cifar10.test.x) and torch.equal(
+        data.train.clean, cifar10.test.y
+    )
     np.testing.assert_allclose(data.train.soft, file["probs"], atol=1e-6)
-    assert float((data.train.y == data.train.clean).double().mean()) == pytest.approx(0.9921, abs=5e-5)
+    assert float((data.train.y == data.train.clean).double().mean()) == pytest.approx(
+        0.9921, abs=5e-5
+    )
     assert torch.equal(data.test.x[7], cifar10.train.x[7])
 
 
-def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are_named(tmp_path: Path) -> None:
+def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are_named(
+    tmp_path: Path,
+) -> None:
     counts = np.tile(np.arange(10), (10_000, 1))
     np.save(tmp_path / "cifar10h-counts.npy", counts)
-    assert _read_counts(tmp_path / "cifar10h-counts.npy")[0].tolist() == pytest.approx((counts[0] / 45).tolist())
+    assert _read_counts(tmp_path / "cifar10h-counts.npy")[0].tolist() == pytest.approx(
+        (counts[0] / 45).tolist()
+    )
     np.save(tmp_path / "other.npy", counts[:3])
     (tmp_path / "cut.npz").write_bytes(b"PK")
     for name, reason in (("other.npy", r"int64 of shape \(3, 10\)"), ("cut.npz", "BadZipFile")):
-        with pytest.raises(ValueError, match=f"counts .10000, 10. of CIFAR-10H in .*{name}, got .*{reason}"):
+        with pytest.raises(
+            ValueError, match=f"counts .10000, 10. of CIFAR-10H in .*{name}, got .*{reason}"
+        ):
             _read_counts(tmp_path / name)
 
 
@@ -493,12 +626,19 @@ def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are
 def test_cifar100n_gives_human_labels_and_keeps_the_truth(cifar100: Dataset) -> None:
     data = get_dataset("cifar100n", REAL)
     assert torch.equal(data.train.clean, cifar100.train.y)
-    assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(0.4020, abs=5e-5)
+    assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(
+        0.4020, abs=5e-5
+    )
 
 
-def test_a_place_outside_the_data_folder_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_outside_the_data_folder_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(FILES, "mine", OfficialFiles((("here", "there", str(tmp_path / "gone")),)))
     with pytest.raises(FileNotFoundError) as refused:
         find("mine", tmp_path)
-    text = f"Expected the files of mine in here or there under {tmp_path} or in {tmp_path / 'gone'}, found none of them"
+    text = (
+        f"Expected the files of mine in here or there under {tmp_path} or in {tmp_path / 'gone'},"
+        " found none of them"
+    )
     assert str(refused.value).startswith(text)

@@ -38,7 +38,9 @@ TEXTS = [
 
 
 def photos(n: int = 24, side: int = 20) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (n, 3, side, side), dtype=np.uint8))
+    return torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (n, 3, side, side), dtype=np.uint8)
+    )
 
 
 @pytest.fixture
@@ -53,9 +55,11 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-# --- every extractor --------------------------------------------------------------------------------------------------
+# --- every extractor ------------------------------------------------------------------------------
 
-BUILT_IN = [name for name in FEATURES if not FEATURES[name].loads_by_name and FEATURES[name].is_available()]  # type: ignore[attr-defined]
+BUILT_IN = [
+    name for name in FEATURES if not FEATURES[name].loads_by_name and FEATURES[name].is_available()
+]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -64,14 +68,26 @@ def test_each_extractor_keeps_the_contract(name: str, offline: None) -> None:
     rows: Any = TEXTS if kind == "texts" else Pictures(photos())
     extractor = get_extractor(name, kind)
     x = extractor.fit_encode(rows, seed=0)
-    assert x.dtype == np.float32 and x.shape[0] == len(rows) and x.std(0).max() > 0 and np.isfinite(x).all()
+    assert (
+        x.dtype == np.float32
+        and x.shape[0] == len(rows)
+        and x.std(0).max() > 0
+        and np.isfinite(x).all()
+    )
     again = get_extractor(extractor.spec, kind)  # the spec builds the same extractor
     assert again.spec == extractor.spec
     np.testing.assert_allclose(again.fit(rows, seed=0).encode(rows), x, atol=1e-5)
-    order = np.random.default_rng(0).permutation(len(rows))  # a row's features do not depend on the rows beside it
-    mixed: Any = [rows[i] for i in order] if kind == "texts" else Pictures(rows.source[torch.from_numpy(order)])
+    # a row's features do not depend on the rows beside it
+    order = np.random.default_rng(0).permutation(len(rows))
+    mixed: Any = (
+        [rows[i] for i in order]
+        if kind == "texts"
+        else Pictures(rows.source[torch.from_numpy(order)])
+    )
     np.testing.assert_allclose(extractor.encode(mixed), x[order], atol=1e-4)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(extractor)).encode(rows), extractor.encode(rows))
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(extractor)).encode(rows), extractor.encode(rows)
+    )
     weights = extractor.weights()
     assert (weights is None) == (not FEATURES[name].packages)  # type: ignore[attr-defined]
     assert weights is None or (len(weights.sha256) == 64 and weights.licence)
@@ -81,12 +97,15 @@ def test_names_that_do_not_exist_or_do_not_suit(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match="Unknown features 'patch'. Did you mean 'patches'"):
         get_extractor("patch", "pictures")
     with pytest.raises(
-        ValueError, match="Expected features for texts, one of sentence-transformers, tfidf, .* got 'patc"
+        ValueError,
+        match="Expected features for texts, one of sentence-transformers, tfidf, .* got 'patc",
     ):
         get_extractor("patches", "texts")
     with pytest.raises(ValueError, match="Expected the name of a model after 'timm:'"):
         get_extractor("timm:", "pictures")
-    with pytest.raises(TypeError, match="Expected the parameters of the features 'tfidf': dim; got 'dims'"):
+    with pytest.raises(
+        TypeError, match="Expected the parameters of the features 'tfidf': dim; got 'dims'"
+    ):
         get_extractor("tfidf:dims=3", "texts")
     for spec, package, extra in (
         ("sentence-transformers:all-MiniLM-L6-v2", "sentence_transformers", "transformers"),
@@ -94,12 +113,14 @@ def test_names_that_do_not_exist_or_do_not_suit(monkeypatch: pytest.MonkeyPatch)
         ("wordllama", "wordllama", "text"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ModuleNotFoundError, match=rf"need {package}, .*`{re.escape(install_command(extra))}`"):
+        with pytest.raises(
+            ModuleNotFoundError, match=rf"need {package}, .*`{re.escape(install_command(extra))}`"
+        ):
             get_extractor(spec, "texts")
     assert text_extractor("auto").spec == "tfidf"  # what is left without the package
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def test_word_vectors_are_the_mean_of_the_tokens(offline: None) -> None:
@@ -110,8 +131,12 @@ def test_word_vectors_are_the_mean_of_the_tokens(offline: None) -> None:
     spec = importlib.util.find_spec("wordllama")
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent
-    table = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].astype(np.float64)
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    table = load_file(folder / "weights" / "l2_supercat_256.safetensors")[
+        "embedding.weight"
+    ].astype(np.float64)
+    tokenizer = tokenizers.Tokenizer.from_file(
+        str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json")
+    )
     x, description = encode_texts([*TEXTS, ""])
     for text, row in zip(TEXTS, x, strict=False):
         mean = table[tokenizer.encode(text, add_special_tokens=False).ids].mean(0)
@@ -127,8 +152,12 @@ def test_word_vectors_are_the_mean_of_the_tokens(offline: None) -> None:
 def test_joined_features_have_blocks_of_equal_variance() -> None:
     joined, _ = encode_texts(TEXTS, "tfidf:dim=3 + 0.5*tfidf:dim=2")
     first, second = (encode_texts(TEXTS, f"tfidf:dim={dim}")[0] for dim in (3, 2))
-    np.testing.assert_allclose(joined[:, :3], first / np.sqrt(first.var(0).sum()), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(joined[:, 3:], second / np.sqrt(second.var(0).sum()) / 2, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        joined[:, :3], first / np.sqrt(first.var(0).sum()), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        joined[:, 3:], second / np.sqrt(second.var(0).sum()) / 2, rtol=1e-4, atol=1e-6
+    )
     assert joined.var(0)[:3].sum() == pytest.approx(1, rel=1e-4)
     assert joined.var(0)[3:].sum() == pytest.approx(0.25, rel=1e-4)
 
@@ -139,18 +168,27 @@ def test_a_local_model_of_transformers(tmp_path: Path, offline: None) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     config = transformers.BertConfig(
-        vocab_size=8, hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=8,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
     )
     model = transformers.BertModel(config).eval()
     model.save_pretrained(tmp_path)
-    x, description = encode_texts(["the cat sat", "dog", "the the dog sat"], f"transformers:{tmp_path}")
+    x, description = encode_texts(
+        ["the cat sat", "dog", "the the dog sat"], f"transformers:{tmp_path}"
+    )
     with torch.inference_mode():
         alone = model(input_ids=torch.tensor([[2, 6, 3]])).last_hidden_state[0].mean(0)
     np.testing.assert_allclose(x[1], alone, atol=1e-5)  # padding beside longer texts does not count
-    assert description["name"] == f"transformers:{tmp_path}" and len(description["weights"]["sha256"]) == 64
+    assert (
+        description["name"] == f"transformers:{tmp_path}"
+        and len(description["weights"]["sha256"]) == 64
+    )
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [160, 224])
@@ -186,7 +224,9 @@ def test_files_and_arrays_of_the_same_pictures(tmp_path: Path) -> None:
     for i, picture in enumerate(pictures):
         paths.append(tmp_path / f"{i}.png")
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(paths[-1])
-    np.testing.assert_allclose(encode_pictures(paths, "patches")[0], encode_pictures(pictures, "patches")[0], atol=1e-6)
+    np.testing.assert_allclose(
+        encode_pictures(paths, "patches")[0], encode_pictures(pictures, "patches")[0], atol=1e-6
+    )
     with pytest.raises(ValueError, match="Expected pictures as bytes of shape"):
         encode_pictures(pictures.float())
 
@@ -217,7 +257,9 @@ def test_a_local_checkpoint_of_timm(
     trained = Small(3 if with_classifier else 0)
     path = tmp_path / "weights.pth"
     state = trained.state_dict()
-    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}} if wrapped else state, path)
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in state.items()}} if wrapped else state, path
+    )
     loaded = get_model(f"timm:small,checkpoint_path={path}")
     assert torch.equal(loaded.model.conv.weight, trained.conv.weight)  # type: ignore[union-attr]
     x, description = encode_pictures(photos(4), f"timm:small,checkpoint_path={path}")
@@ -232,14 +274,18 @@ def test_a_local_checkpoint_of_timm(
         get_model("timm:small,checkpoint_path=/none.pth")
 
 
-# --- the cache --------------------------------------------------------------------------------------------------------
+# --- the cache ------------------------------------------------------------------------------------
 
 
 def count_encoding(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
     """Counts how often an extractor really computes something."""
     cls: Any = FEATURES[name]
     calls, encode = [], cls.encode
-    monkeypatch.setattr(cls, "encode", lambda self, rows, **options: calls.append(1) or encode(self, rows, **options))
+    monkeypatch.setattr(
+        cls,
+        "encode",
+        lambda self, rows, **options: calls.append(1) or encode(self, rows, **options),
+    )
     return calls
 
 
@@ -247,7 +293,9 @@ def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     calls = count_encoding(monkeypatch, "tfidf")
     first = encode_texts(TEXTS, "tfidf", cache=tmp_path)[0]
     again = encode_texts(TEXTS, "tfidf", cache=tmp_path)[0]
-    assert len(calls) == 1 and first.tobytes() == again.tobytes() and len([*tmp_path.iterdir()]) == 1
+    assert (
+        len(calls) == 1 and first.tobytes() == again.tobytes() and len([*tmp_path.iterdir()]) == 1
+    )
     encode_texts([*TEXTS[:-1], "changed"], "tfidf", cache=tmp_path)
     encode_texts(TEXTS, "tfidf:dim=5", cache=tmp_path)
     encode_texts(TEXTS, "tfidf", seed=1, cache=tmp_path)
@@ -255,7 +303,9 @@ def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert digest(["ab", "c"]) != digest(["a", "bc"])
 
 
-def test_changed_weights_of_either_joined_extractor_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_weights_of_either_joined_extractor_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = count_encoding(monkeypatch, "tfidf")
     for changed in range(2):
         for version in "ab":
@@ -266,7 +316,8 @@ def test_changed_weights_of_either_joined_extractor_are_seen(tmp_path: Path, mon
                 weights = Weights("package", "1", "MIT", sha256)
                 monkeypatch.setattr(extractor, "weights", lambda weights=weights: weights)
             compute(joined, TEXTS, lambda: digest(TEXTS), seed=0, progress=None, cache=tmp_path)
-    assert len(calls) == 6 and len([*tmp_path.iterdir()]) == 3  # both of "aa", "ba" and "ab"; "aa" is found again
+    # both of "aa", "ba" and "ab"; "aa" is found again
+    assert len(calls) == 6 and len([*tmp_path.iterdir()]) == 3
 
 
 def test_a_changed_picture_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,14 +326,20 @@ def test_a_changed_picture_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         paths.append(tmp_path / f"{i}.png")
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(paths[-1])
     calls = count_encoding(monkeypatch, "patches")
-    first, again = (encode_pictures(paths, "patches", cache=tmp_path / "cache")[0] for _ in range(2))
+    first, again = (
+        encode_pictures(paths, "patches", cache=tmp_path / "cache")[0] for _ in range(2)
+    )
     assert len(calls) == 1 and first.tobytes() == again.tobytes()
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(paths[2])
-    assert encode_pictures(paths, "patches", cache=tmp_path / "cache")[0].tobytes() != first.tobytes()
+    assert (
+        encode_pictures(paths, "patches", cache=tmp_path / "cache")[0].tobytes() != first.tobytes()
+    )
     assert len(calls) == 2
 
 
-def test_damaged_and_foreign_files_are_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_and_foreign_files_are_computed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "noiseproof")
     first = encode_texts(TEXTS, "tfidf", cache=tmp_path)[0]
     (path,) = tmp_path.iterdir()

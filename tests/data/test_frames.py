@@ -11,18 +11,28 @@ def hard_table(rows: int) -> pd.DataFrame:
     random = np.random.default_rng(0)
     numbers = np.round(random.normal(size=rows), 6)
     numbers[:12] = [0, -0.0, 1, -3, np.nan, 1e-6, -9.9e-05, 1e-4, 999999.5, 1e6, 1e20, np.inf]
-    words = np.array(["plain", "", 'a "quoted", word', "two\nlines", "é, ü", " space ", "None", "nan"], dtype=object)
+    words = np.array(
+        ["plain", "", 'a "quoted", word', "two\nlines", "é, ü", " space ", "None", "nan"],
+        dtype=object,
+    )
     texts = words[random.integers(0, len(words), rows)]
     with_gaps = pd.array(random.integers(-5, 5, rows), dtype="Int64")
     with_gaps[::3] = pd.NA
     return pd.DataFrame(
         {
-            "row": np.arange(rows), "a, b": random.random(rows) < 0.5, "number": numbers, "tiny": numbers / 1e7,
-            "text": texts, "gaps": np.where(random.random(rows) < 0.5, texts, None), "group": with_gaps,
-            "class": pd.Categorical.from_codes(random.integers(-1, 3, rows), ["cat", "d,og", 'e"lk']),
+            "row": np.arange(rows),
+            "a, b": random.random(rows) < 0.5,
+            "number": numbers,
+            "tiny": numbers / 1e7,
+            "text": texts,
+            "gaps": np.where(random.random(rows) < 0.5, texts, None),
+            "group": with_gaps,
+            "class": pd.Categorical.from_codes(
+                random.integers(-1, 3, rows), ["cat", "d,og", 'e"lk']
+            ),
             "none": np.full(rows, np.nan),
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])

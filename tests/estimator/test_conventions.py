@@ -1,4 +1,6 @@
-"""What scikit-learn users expect of a classifier: scores, class weights, a validation set, a line for each epoch."""
+"""What scikit-learn users expect of a classifier: scores, class weights, a validation set, a line
+for each epoch.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,17 @@ def test_class_weights_are_weights_of_rows() -> None:
     balanced = small(class_weight="balanced").fit(X[few], NAMES[few], np.ones(len(few)))
     expected = small().fit(X[few], NAMES[few], compute_sample_weight("balanced", NAMES[few]))
     assert (balanced.predict_proba(X) == expected.predict_proba(X)).all()
-    with pytest.raises(ValueError, match="Expected one label a row beside `class_weight`, got a matrix"):
+    with pytest.raises(
+        ValueError, match="Expected one label a row beside `class_weight`, got a matrix"
+    ):
         small(class_weight="balanced").fit(X, np.eye(3)[Y])
 
 
 def test_a_validation_set_is_measured_and_not_trained_on() -> None:
-    plain, held = small().fit(X[::2], NAMES[::2]), small().fit(X[::2], NAMES[::2], X_val=X[1::2], y_val=NAMES[1::2])
+    plain, held = (
+        small().fit(X[::2], NAMES[::2]),
+        small().fit(X[::2], NAMES[::2], X_val=X[1::2], y_val=NAMES[1::2]),
+    )
     assert (plain.predict_proba(X) == held.predict_proba(X)).all()
     accuracy = float((held.predict(X[1::2]) == NAMES[1::2]).mean())
     assert held.history_[-1]["validation_accuracy"] == pytest.approx(accuracy)
@@ -67,21 +74,39 @@ def test_a_validation_set_is_measured_and_not_trained_on() -> None:
     assert len(stopped.history_) < 200
     for options, given, message in (
         ({}, {"X_val": X}, "Expected both `X_val` and `y_val`, got `X_val` alone"),
-        ({}, {"X_val": X, "y_val": NAMES[:3]}, r"Expected `y_val` of shape \(150,\), one label a row, got \(3,\)"),
+        (
+            {},
+            {"X_val": X, "y_val": NAMES[:3]},
+            r"Expected `y_val` of shape \(150,\), one label a row, got \(3,\)",
+        ),
         ({}, {"X_val": X[:2], "y_val": ["a", "z"]}, "Expected labels of `y` in `y_val`, got 'z'"),
-        ({}, {"X_val": X[:, :2], "y_val": NAMES}, "Expected inputs as `X` in `X_val`. X_val has 2 features, but .* 4"),
-        ({"validation": 0.1}, {"X_val": X, "y_val": NAMES}, "Expected no `validation`.*got validation=0.1"),
+        (
+            {},
+            {"X_val": X[:, :2], "y_val": NAMES},
+            "Expected inputs as `X` in `X_val`. X_val has 2 features, but .* 4",
+        ),
+        (
+            {"validation": 0.1},
+            {"X_val": X, "y_val": NAMES},
+            "Expected no `validation`.*got validation=0.1",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             small(**options).fit(X, NAMES, **given)
 
 
-def test_each_epoch_is_logged_on_request(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_epoch_is_logged_on_request(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     small(epochs=3).fit(X, NAMES)
     assert caplog.records == []
     small(epochs=3, verbose=1, validation=0.2).fit(X, NAMES)
     lines = [record.getMessage() for record in caplog.records if record.name == "noiseproof"]
-    assert [line.split(":")[0] for line in lines] == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    assert [line.split(":")[0] for line in lines] == [
+        "epoch 1 of 3",
+        "epoch 2 of 3",
+        "epoch 3 of 3",
+    ]
     assert all("train loss" in line and "validation accuracy" in line for line in lines)
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []  # as in a script that has set up nothing
@@ -97,5 +122,8 @@ def test_each_epoch_is_logged_on_request(caplog: pytest.LogCaptureFixture, capsy
 @pytest.mark.parametrize("method", ["dividemix", "mixup", "sop+"])
 def test_weights_beside_a_loss_that_they_do_not_reach_are_refused(method: str) -> None:
     line = "ce & mixup" if method == "mixup" else method
-    with pytest.raises(ValueError, match="Expected a method with a loss for each row to multiply by `sample_weight`"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a method with a loss for each row to multiply by `sample_weight`",
+    ):
         small(method=line).fit(X, NAMES, np.ones(len(X)) + np.arange(len(X)) % 2)

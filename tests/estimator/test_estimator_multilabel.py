@@ -23,14 +23,19 @@ X, Y = make_multilabel_classification(300, n_features=12, n_classes=4, random_st
 
 
 def small(method: str = "auto", **options: Any) -> NoisyLabelClassifier:
-    return NoisyLabelClassifier(method, **{"model": "mlp:hidden=[16]", "epochs": 10, "device": "cpu", **options})
+    return NoisyLabelClassifier(
+        method, **{"model": "mlp:hidden=[16]", "epochs": 10, "device": "cpu", **options}
+    )
 
 
 def test_fit_and_predict_a_matrix() -> None:
     model = small(epochs=30).fit(X[:200], Y[:200])
     predicted, p = model.predict(X[200:]), model.predict_proba(X[200:])
     assert model.multilabel_ and model.method_ == "ce" and model.classes_.tolist() == [0, 1, 2, 3]
-    assert predicted.shape == p.shape == (100, 4) and type_of_target(predicted) == "multilabel-indicator"
+    assert (
+        predicted.shape == p.shape == (100, 4)
+        and type_of_target(predicted) == "multilabel-indicator"
+    )
     assert (predicted == (p > 0.5)).all() and not np.allclose(p.sum(1), 1)
     assert f1_score(Y[200:], predicted, average="micro") > 0.65
     assert model.score(X[200:], Y[200:]) == accuracy_score(Y[200:], predicted)
@@ -45,7 +50,11 @@ def test_matrices_of_any_kind_are_the_same_labels() -> None:
         assert np.array_equal(model.predict_proba(X), want)
     assert model.classes_.tolist() == ["a", "b", "c", "d"]
     table = model.predict_frame(pd.DataFrame(X, index=range(5, 305)))
-    assert table.columns.tolist() == ["a", "b", "c", "d"] and table.index[0] == 5 and np.array_equal(table, want)
+    assert (
+        table.columns.tolist() == ["a", "b", "c", "d"]
+        and table.index[0] == 5
+        and np.array_equal(table, want)
+    )
 
 
 def test_one_label_in_each_row_of_a_matrix_is_a_matrix_as_in_scikit_learn() -> None:
@@ -68,18 +77,25 @@ def test_tools_of_scikit_learn() -> None:
     assert small().get_params() == clone(small()).get_params()
 
 
-@pytest.mark.parametrize("method", ["asl", "gce:q=0.5 & momentum:alpha=0.9", "sln", "ce & early-stopping"])
+@pytest.mark.parametrize(
+    "method", ["asl", "gce:q=0.5 & momentum:alpha=0.9", "sln", "ce & early-stopping"]
+)
 def test_saved_and_pickled(method: str, tmp_path: Path) -> None:
     model = small(method, validation=0.2).fit(X, Y)
     want = model.predict_proba(X)
-    for again in (NoisyLabelClassifier.load(model.save(tmp_path / "model")), pickle.loads(pickle.dumps(model))):
+    for again in (
+        NoisyLabelClassifier.load(model.save(tmp_path / "model")),
+        pickle.loads(pickle.dumps(model)),
+    ):
         assert again.multilabel_ and np.array_equal(again.predict_proba(X), want)
         assert np.array_equal(again.predict(X), model.predict(X))
 
 
 def test_sample_weights_leave_rows_out() -> None:
     weight = (np.arange(300) < 200).astype(float)
-    assert np.array_equal(small().fit(X, Y, weight).predict(X), small().fit(X[:200], Y[:200]).predict(X))
+    assert np.array_equal(
+        small().fit(X, Y, weight).predict(X), small().fit(X[:200], Y[:200]).predict(X)
+    )
     assert small().fit(X, Y, np.linspace(0.5, 1.5, 300)).predict(X).shape == (300, 4)
 
 
@@ -90,14 +106,19 @@ def test_after_several_labels_one_label_again() -> None:
 
 
 def test_what_cannot_be_done_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one label a row for the method trees, got several.*MultiOutputClassifier"):
+    with pytest.raises(
+        ValueError,
+        match=r"one label a row for the method trees, got several.*MultiOutputClassifier",
+    ):
         small("trees").fit(X, Y)
     for method in ("elr", "dividemix"):
         with pytest.raises(ValueError, match="for each label of a row|which needs one class a row"):
             small(method).fit(X, Y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         small().fit(X, Y[:-1])
-    with pytest.raises(ValueError, match="a head predicts a variance|whose head predicts a variance"):
+    with pytest.raises(
+        ValueError, match="a head predicts a variance|whose head predicts a variance"
+    ):
         small().fit(X, Y).predict_uncertainty(X)
 
 

@@ -1,4 +1,6 @@
-"""scikit-learn's face: its own checks, labels and tables as users have them, weights, saving, and what auto chooses."""
+"""scikit-learn's face: its own checks, labels and tables as users have them, weights, saving, and
+what auto chooses.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,26 @@ from noiseproof.estimator.choice import best_method, held_out
 from noiseproof.estimator.inputs import SparseInputs
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Interrupted, prepare
-from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out, squared_distances
+from noiseproof.train.auto import (
+    _LENGTHS,
+    _RIDGES,
+    choose_method,
+    estimate_noise,
+    leave_one_out,
+    squared_distances,
+)
 from noiseproof.train.task import blocks
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
 SMALL: dict[str, Any] = {"epochs": 3, "model": "mlp:hidden=[8]", "method": "ce"}
 LINEAR: dict[str, Any] = {
-    "method": "ce", "model": "mlp:hidden=[]", "epochs": 1, "batch_size": "full", "schedule": "constant",
-}  # fmt: skip
+    "method": "ce",
+    "model": "mlp:hidden=[]",
+    "epochs": 1,
+    "batch_size": "full",
+    "schedule": "constant",
+}
 
 
 def small(**options: Any) -> NoisyLabelClassifier:
@@ -81,12 +94,16 @@ def test_classes_of_soft_labels_are_the_columns_of_a_frame() -> None:
 def test_plain_validation_labels_are_taken_beside_soft_ones() -> None:
     """By their names, in the order of the columns, which are not sorted."""
     names = ["virginica", "setosa", "versicolor"]
-    soft = pd.DataFrame((np.eye(3)[Y] * 0.7 + 0.1), columns=["setosa", "versicolor", "virginica"])[names]
+    soft = pd.DataFrame((np.eye(3)[Y] * 0.7 + 0.1), columns=["setosa", "versicolor", "virginica"])[
+        names
+    ]
     plain = np.array(["setosa", "versicolor", "virginica"])[Y]
     model = small(epochs=20).fit(X, soft, X_val=X, y_val=plain)
     right = np.mean(model.predict(X) == plain)
     assert model.history_[-1]["validation_accuracy"] == pytest.approx(right) and right > 0.8
-    with pytest.raises(ValueError, match=r"Expected `y_val` of shape \(150,\), one label a row, got \(150, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"Expected `y_val` of shape \(150,\), one label a row, got \(150, 3\)"
+    ):
         small().fit(X, soft, X_val=X, y_val=soft)
 
 
@@ -100,7 +117,9 @@ def test_one_hot_labels_are_warned_of_and_counts_are_not() -> None:
 
 def test_where_soft_labels_cannot_be_used_they_are_refused() -> None:
     soft = np.eye(3)[Y] * 0.7 + 0.1
-    with pytest.raises(ValueError, match="Expected one label a row for the method trees, got soft labels"):
+    with pytest.raises(
+        ValueError, match="Expected one label a row for the method trees, got soft labels"
+    ):
         small(method="trees").fit(X, soft)
     with pytest.raises(ValueError, match="soft labels.*a shift needs one labelled logit"):
         small(method="mae*:shift=1").fit(X, soft)
@@ -122,13 +141,16 @@ def test_uncertainty_is_the_variance_that_the_head_predicts(method: str, tmp_pat
     assert list(frame.columns[:3]) == ["predicted_label", "confidence", "variance"]
     np.testing.assert_allclose(frame["variance"], variance[:4], rtol=1e-5)
     if method != "het":  # draws: it is pickled
-        np.testing.assert_array_equal(NoisyLabelClassifier.load(model.save(tmp_path)).predict_uncertainty(X), variance)
+        np.testing.assert_array_equal(
+            NoisyLabelClassifier.load(model.save(tmp_path)).predict_uncertainty(X), variance
+        )
 
 
 def test_other_methods_have_no_variance() -> None:
     model = small().fit(X, NAMES)
     with pytest.raises(
-        ValueError, match="Expected a method whose head predicts a variance, such as ln or het, got 'ce'"
+        ValueError,
+        match="Expected a method whose head predicts a variance, such as ln or het, got 'ce'",
     ):
         model.predict_uncertainty(X)
     assert "variance" not in model.predict_frame(X)
@@ -140,7 +162,9 @@ def test_variance_is_larger_where_labels_are_noisy() -> None:
     x = np.concatenate([g.normal(-2, 0.5, (300, 2)), g.normal(2, 0.5, (300, 2))])
     y = np.repeat([0, 1], 300)
     y[:300:2] = g.integers(1, 3, 150)
-    variance = NoisyLabelClassifier("ln", "mlp:hidden=[32]", epochs=60).fit(x, y).predict_uncertainty(x)
+    variance = (
+        NoisyLabelClassifier("ln", "mlp:hidden=[32]", epochs=60).fit(x, y).predict_uncertainty(x)
+    )
     assert np.median(variance[:300]) > 1.5 * np.median(variance[300:])  # λ² = 1 at least
 
 
@@ -151,8 +175,13 @@ def test_variance_is_larger_where_labels_are_noisy() -> None:
     "options", [{"epochs": 25}, pytest.param({}, marks=pytest.mark.slow)], ids=["short", "default"]
 )
 def test_it_passes_scikit_learns_checks(options: dict[str, Any]) -> None:
-    weights = "steps see minibatches, and constants of normalisation do not count rows by their weights"
-    rows = "float32: a product rounds by the number and the order of its rows on some processors, see the next test"
+    weights = (
+        "steps see minibatches, and constants of normalisation do not count rows by their weights"
+    )
+    rows = (
+        "float32: a product rounds by the number and the order of its rows on some processors, see"
+        " the next test"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = check_estimator(
@@ -176,13 +205,19 @@ def test_predictions_of_a_row_do_not_depend_on_the_others_beyond_rounding() -> N
         alone = np.concatenate([getattr(model, method)(X[i : i + 1]) for i in range(20)])
         np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-5)
         order = np.random.default_rng(0).permutation(20)
-        np.testing.assert_allclose(getattr(model, method)(X[:20][order]), together[order], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            getattr(model, method)(X[:20][order]), together[order], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_clone_search_pipeline_and_cross_validation() -> None:
     model = small(epochs=60)
-    assert clone(model.fit(X, Y)).get_params() == model.get_params() and not hasattr(clone(model), "classes_")
-    search = GridSearchCV(model, {"method": ["ce", "gce:q=0.5"], "epochs": [1, 60]}, cv=2).fit(X, NAMES)
+    assert clone(model.fit(X, Y)).get_params() == model.get_params() and not hasattr(
+        clone(model), "classes_"
+    )
+    search = GridSearchCV(model, {"method": ["ce", "gce:q=0.5"], "epochs": [1, 60]}, cv=2).fit(
+        X, NAMES
+    )
     assert search.best_params_["epochs"] == 60 and search.best_score_ > 0.9
     pipeline = make_pipeline(StandardScaler(), model).fit(X, NAMES)
     assert pipeline.score(X, NAMES) > 0.9
@@ -190,10 +225,16 @@ def test_clone_search_pipeline_and_cross_validation() -> None:
 
 
 def test_it_is_a_public_name_that_costs_nothing_until_asked_for() -> None:
-    assert noiseproof.NoisyLabelClassifier is NoisyLabelClassifier and "NoisyLabelClassifier" in dir(noiseproof)
+    assert (
+        noiseproof.NoisyLabelClassifier is NoisyLabelClassifier
+        and "NoisyLabelClassifier" in dir(noiseproof)
+    )
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = noiseproof.nothing  # type: ignore[attr-defined]
-    code = "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
+    code = (
+        "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nfinally: print('torch'"
+        " in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False", done.stdout + done.stderr
 
@@ -207,34 +248,58 @@ def test_it_sees_through_wrong_labels() -> None:
     given = task.train.given.numpy()
     trusting = NoisyLabelClassifier("ce", epochs=30).fit(x[300:], given)
     robust = NoisyLabelClassifier(epochs=30).fit(x[300:], given)
-    assert robust.method_ == "elr" and robust.noise_rate_ == pytest.approx(task.train.rate, abs=0.03)
+    assert robust.method_ == "elr" and robust.noise_rate_ == pytest.approx(
+        task.train.rate, abs=0.03
+    )
     assert trusting.score(x[:300], y[:300]) < 0.85 < 0.88 < robust.score(x[:300], y[:300])
     assert robust.held_out_accuracy_["elr"] > robust.held_out_accuracy_["ce"]
     clean = NoisyLabelClassifier(epochs=10, model="mlp:hidden=[64]").fit(x[:600], y[:600])
-    assert clean.method_ == "ce" and clean.noise_rate_ < 0.01 and set(clean.held_out_accuracy_) == {"ce", "trees"}
+    assert (
+        clean.method_ == "ce"
+        and clean.noise_rate_ < 0.01
+        and set(clean.held_out_accuracy_) == {"ce", "trees"}
+    )
 
 
 def test_auto_takes_another_method_only_if_it_is_ahead_by_more_than_chance() -> None:
     row = np.arange(1000)
     right = {"elr": row % 5 > 0, "ce": row % 5 > 0}
     assert best_method("elr", right) == "elr"  # a tie
-    right["ce"] = right["elr"] | (row < 20)  # 4 rows more and none less: 4/1000, twice its error √4/1000
+    # 4 rows more and none less: 4/1000, twice its error √4/1000
+    right["ce"] = right["elr"] | (row < 20)
     assert right["ce"].sum() == right["elr"].sum() + 4 and best_method("elr", right) == "ce"
-    close = (right["elr"] | (row < 10)) & (row != 11)  # 2 rows more and one less: 1/1000 with an error of √3/1000
-    assert close.sum() == right["elr"].sum() + 1 and best_method("elr", {**right, "ce": close}) == "elr"
+    # 2 rows more and one less: 1/1000 with an error of √3/1000
+    close = (right["elr"] | (row < 10)) & (row != 11)
+    assert (
+        close.sum() == right["elr"].sum() + 1
+        and best_method("elr", {**right, "ce": close}) == "elr"
+    )
     mixed = right["elr"] ^ (row < 10)  # 2 rows more, 8 less
     assert best_method("elr", {"elr": right["elr"], "ce": mixed}) == "elr"
     better = right["elr"] | (row < 100)
-    assert best_method("elr", {**right, "trees": better}) == best_method("ce", {**right, "trees": better}) == "trees"
+    assert (
+        best_method("elr", {**right, "trees": better})
+        == best_method("ce", {**right, "trees": better})
+        == "trees"
+    )
     only_first = (row < 20).astype(float)  # the rows by which ce is ahead count as nothing
-    assert best_method("elr", right, 1 - only_first) == "elr" and best_method("elr", right, only_first) == "ce"
+    assert (
+        best_method("elr", right, 1 - only_first) == "elr"
+        and best_method("elr", right, only_first) == "ce"
+    )
 
 
 def test_one_fifth_is_held_out_of_each_class() -> None:
     labels = np.repeat([0, 1, 2], [500, 250, 50])
     held = held_out(labels, seed=3)
-    assert np.bincount(labels[held]).tolist() == [100, 50, 10] and (held == held_out(labels, seed=3)).all()
-    assert not held_out(labels[:99], seed=3).any() and held_out(np.arange(50_000) % 3, seed=0).sum() == 5000
+    assert (
+        np.bincount(labels[held]).tolist() == [100, 50, 10]
+        and (held == held_out(labels, seed=3)).all()
+    )
+    assert (
+        not held_out(labels[:99], seed=3).any()
+        and held_out(np.arange(50_000) % 3, seed=0).sum() == 5000
+    )
 
 
 def chessboard(rows: int) -> tuple[Any, Any]:
@@ -249,14 +314,19 @@ def test_trees_are_chosen_where_they_predict_better(tmp_path: Path) -> None:
     given = np.where(wrong, np.where(y[:2000] == "black", "white", "black"), y[:2000])
     model = NoisyLabelClassifier(epochs=3, model="mlp:hidden=[8]").fit(x[:2000], given)
     scores = model.held_out_accuracy_
-    assert model.method_ == "trees" and scores["trees"] > 0.8 and set(scores) == {"ce", "elr", "trees"}
+    assert (
+        model.method_ == "trees" and scores["trees"] > 0.8 and set(scores) == {"ce", "elr", "trees"}
+    )
     assert model.score(x[2000:], y[2000:]) > 0.9 and list(model.classes_) == ["black", "white"]
     called = model.trees_.label_issues_["is_label_issue"]
     assert called[wrong].mean() > 0.75 and wrong[called].mean() > 0.75
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict_proba(x) == model.predict_proba(x)).all()
     for use in (lambda: model.save(tmp_path), lambda: model.export(tmp_path / "net.onnx")):
-        with pytest.raises(ValueError, match="a network to (save|export), got `trees`. Pickle the estimator instead"):
+        with pytest.raises(
+            ValueError,
+            match="a network to (save|export), got `trees`. Pickle the estimator instead",
+        ):
             use()
     named = NoisyLabelClassifier("trees").fit(x[:2000], given)
     assert (named.predict_proba(x) == model.predict_proba(x)).all()
@@ -279,22 +349,31 @@ def test_trees_are_chosen_where_they_predict_better(tmp_path: Path) -> None:
         (1000, 10**7, 0.01, "ce"),
     ],
 )
-def test_what_auto_stands_for(num_classes: int, rows: int, noise: float | None, method: str) -> None:
+def test_what_auto_stands_for(
+    num_classes: int, rows: int, noise: float | None, method: str
+) -> None:
     assert choose_method(num_classes, rows, noise) == method
 
 
-@pytest.mark.parametrize("noise", ["none", "symmetric:rate=0.1", "symmetric:rate=0.4", "pairflip:rate=0.3"])
+@pytest.mark.parametrize(
+    "noise", ["none", "symmetric:rate=0.1", "symmetric:rate=0.4", "pairflip:rate=0.3"]
+)
 def test_the_estimated_noise_is_near_the_truth(noise: str) -> None:
     for data in (get_dataset("digits"), from_arrays(*load_wine(return_X_y=True))):
         task = prepare(data, noise, seed=1)
         estimate = estimate_noise(task, seed=0)
-        assert estimate == pytest.approx(task.train.rate or 0.0, abs=0.05) and estimate_noise(task, seed=0) == estimate
+        assert (
+            estimate == pytest.approx(task.train.rate or 0.0, abs=0.05)
+            and estimate_noise(task, seed=0) == estimate
+        )
     few = from_arrays(X[::4], Y[::4])  # 38 rows
     assert estimate_noise(prepare(few)) is None
 
 
 def test_inputs_that_say_nothing_have_a_rate_all_the_same() -> None:
-    """All rows alike: whatever is not of the largest class looks wrong, however the means are rounded."""
+    """All rows alike: whatever is not of the largest class looks wrong, however the means are
+    rounded.
+    """
     for rows in range(50, 250):
         y = torch.randint(2 + rows % 4, (rows,), generator=torch.Generator().manual_seed(rows))
         found = estimate_noise(prepare(from_arrays(torch.ones(rows, 2), y)))
@@ -316,17 +395,21 @@ def test_leaving_one_out_in_closed_form_is_what_leaving_one_out_gives() -> None:
             rows = []
             for i in range(25):
                 rest = [j for j in range(25) if j != i]
-                solved = torch.linalg.solve(kernel[rest][:, rest] + ridge * torch.eye(24).double(), centred[rest])
+                solved = torch.linalg.solve(
+                    kernel[rest][:, rest] + ridge * torch.eye(24).double(), centred[rest]
+                )
                 rows.append(kernel[i, rest] @ solved + target.mean(0))
             fits.append(torch.stack(rows))
     best = min(fits, key=lambda fit: float((fit - target).square().mean()))
     torch.testing.assert_close(leave_one_out(squared_distances(x), y, 3), best)
-    same = leave_one_out(torch.zeros(6, 6).double(), torch.tensor([0, 0, 0, 0, 1, 1]), 2)  # all rows alike
+    # all rows alike
+    same = leave_one_out(torch.zeros(6, 6).double(), torch.tensor([0, 0, 0, 0, 1, 1]), 2)
     torch.testing.assert_close(same, torch.tensor([[4 / 6, 2 / 6]]).double().expand(6, 2))
 
 
 @pytest.mark.parametrize(
-    "shape, dtype", [((70, 3, 5, 5), torch.uint8), ((70, 3, 5, 5), torch.float32), ((70, 23), torch.float32)]
+    "shape, dtype",
+    [((70, 3, 5, 5), torch.uint8), ((70, 3, 5, 5), torch.float32), ((70, 23), torch.float32)],
 )
 def test_large_inputs_are_looked_at_a_block_at_a_time(
     shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -347,13 +430,19 @@ def test_large_inputs_are_looked_at_a_block_at_a_time(
         assert task.normalise.mean == pytest.approx(values.mean(over), rel=close)  # type: ignore[union-attr]
         assert task.normalise.std == pytest.approx(values.std(over, ddof=ddof), rel=close)  # type: ignore[union-attr]
     flat = torch.as_tensor(values).flatten(1)
-    torch.testing.assert_close(squared_distances(flat), (flat[:, None] - flat[None]).square().sum(2))
+    torch.testing.assert_close(
+        squared_distances(flat), (flat[:, None] - flat[None]).square().sum(2)
+    )
     noise = estimate_noise(parts)
     if x.dim() == 2:  # what never changes is not divided by the rounding of its means
-        still = torch.cat([torch.linspace(0.1, 0.9, 20).expand(70, 20), torch.full((70, 1), 1e6)], 1)
+        still = torch.cat(
+            [torch.linspace(0.1, 0.9, 20).expand(70, 20), torch.full((70, 1), 1e6)], 1
+        )
         still[0, 20] += 0.0625
         std = prepare(from_arrays(still, labels)).normalise.std  # type: ignore[union-attr]
-        assert (std[:20] == 1).all() and float(std[20]) == pytest.approx(0.0625 * 69**0.5 / 70, rel=1e-6)
+        assert (std[:20] == 1).all() and float(std[20]) == pytest.approx(
+            0.0625 * 69**0.5 / 70, rel=1e-6
+        )
     monkeypatch.undo()
     assert noise == estimate_noise(whole)
 
@@ -363,15 +452,27 @@ def test_large_inputs_are_looked_at_a_block_at_a_time(
 
 @pytest.mark.parametrize(
     "y",
-    [NAMES, NAMES.astype(object), NAMES.tolist(), pd.Series(NAMES, index=range(500, 650)), pd.Categorical(NAMES),
-     Y + 5, Y * 1.0, Y == 0],
+    [
+        NAMES,
+        NAMES.astype(object),
+        NAMES.tolist(),
+        pd.Series(NAMES, index=range(500, 650)),
+        pd.Categorical(NAMES),
+        Y + 5,
+        Y * 1.0,
+        Y == 0,
+    ],
     ids=lambda y: type(y).__name__,
-)  # fmt: skip
+)
 def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
     model = small(epochs=10).fit(X, y)
     want = np.asarray(y)
     found = model.predict(X)
-    assert set(found) <= set(want) and (found == want).mean() > 0.6 and found.dtype.kind == model.classes_.dtype.kind
+    assert (
+        set(found) <= set(want)
+        and (found == want).mean() > 0.6
+        and found.dtype.kind == model.classes_.dtype.kind
+    )
     again = NoisyLabelClassifier.load(model.save(tmp_path))
     assert again.classes_.dtype == model.classes_.dtype and (again.predict(X) == found).all()
 
@@ -380,16 +481,32 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
     "x, y, message",
     [
         (X, None, "requires y"),
-        (X, [["cat", "pet"], ["dog"]] * 75, "got lists. Use sklearn.preprocessing.MultiLabelBinarizer"),
-        (X, pd.Series([{"cat", "pet"}, {"dog"}] * 75), "got lists. Use sklearn.preprocessing.MultiLabelBinarizer"),
+        (
+            X,
+            [["cat", "pet"], ["dog"]] * 75,
+            "got lists. Use sklearn.preprocessing.MultiLabelBinarizer",
+        ),
+        (
+            X,
+            pd.Series([{"cat", "pet"}, {"dog"}] * 75),
+            "got lists. Use sklearn.preprocessing.MultiLabelBinarizer",
+        ),
         (X, np.zeros(150), "at least two classes"),
         (X, Y[:-1], "inconsistent"),
         (X, Y + 0.5, "continuous"),
         (X, np.where(Y == 0, np.nan, Y), "NaN"),
         (X, np.where(Y == 0, None, NAMES), "y contains NaN or None, first in row 0. Drop"),
         (X, np.where(Y == 0, np.nan, Y), "y contains NaN or None, first in row 0. Drop"),
-        (X, pd.Series(NAMES, dtype="string").where(Y != 1), "y contains NaN or None, first in row "),
-        (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one type in y, got strings and 7"),
+        (
+            X,
+            pd.Series(NAMES, dtype="string").where(Y != 1),
+            "y contains NaN or None, first in row ",
+        ),
+        (
+            X,
+            np.where(Y == 0, 7, NAMES.astype(object)),
+            "labels of one type in y, got strings and 7",
+        ),
         (X[:, 0], Y, "Expected 2D array"),
         (X[:, :, None], Y, "dim 3"),
         (np.where(X > 7, 1e300, X), Y, "infinity or a value too large"),
@@ -402,16 +519,21 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
 
 def test_a_list_has_predictions_by_position() -> None:
     rows = X[:3].tolist()
-    assert small().fit(X, NAMES).predict_frame(rows).index.tolist() == [0, 1, 2]  # list.index is a method
+    # list.index is a method
+    assert small().fit(X, NAMES).predict_frame(rows).index.tolist() == [0, 1, 2]
 
 
 def test_tables_of_polars_and_arrow_with_words_are_as_those_of_pandas() -> None:
     polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
-    frame = pd.DataFrame(X, columns=list("abcd")).assign(word=np.where(Y == 1, "x", "y"), a=np.where(Y == 2, np.nan, 1))
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(
+        word=np.where(Y == 1, "x", "y"), a=np.where(Y == 2, np.nan, 1)
+    )
     expected = small().fit(frame, NAMES).predict_proba(frame)
     for table in (polars.from_pandas(frame), arrow.Table.from_pandas(frame)):
         model = small().fit(table, NAMES)
-        assert (model.predict_proba(table) == expected).all() and model.feature_names_in_.tolist() == [*"abcd", "word"]
+        assert (
+            model.predict_proba(table) == expected
+        ).all() and model.feature_names_in_.tolist() == [*"abcd", "word"]
 
 
 def test_only_auto_has_held_out_accuracies() -> None:
@@ -435,12 +557,20 @@ def test_a_frame_has_no_two_columns_of_one_name() -> None:
         ({"model": "lenet5"}, "Expected inputs of shape"),
         ({"epochs": 0}, "Expected `epochs`"),
         ({"validation": 1.5}, "Expected `validation`"),
-        ({"device": "gpu"}, "^Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got 'gpu'"),
+        (
+            {"device": "gpu"},
+            "^Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got 'gpu'",
+        ),
         ({"device": "cpu:0"}, "^Expected `device` to be auto, cpu"),
         ({"random_state": -1}, "Expected `random_state` to be an integer of at least 0, got -1"),
-        ({"method": "ln:predict=released"}, "score for each class for NoisyLabelClassifier, .*Use predict=classes"),
+        (
+            {"method": "ln:predict=released"},
+            "score for each class for NoisyLabelClassifier, .*Use predict=classes",
+        ),
         pytest.param(
-            {"device": "cuda"}, "can not run", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
+            {"device": "cuda"},
+            "can not run",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one"),
         ),
     ],
 )
@@ -452,7 +582,9 @@ def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str
         small(**options).predict(X)
 
 
-def test_a_fit_that_fails_leaves_no_model_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_fails_leaves_no_model_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*args: Any, **options: Any) -> None:
         raise Interrupted("by Ctrl-C")
 
@@ -476,7 +608,9 @@ def test_a_fit_that_fails_leaves_no_model_of_an_earlier_one(tmp_path: Path, monk
 def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     colour = generator.choice(["red", "green", "blue"], 200)
-    frame = pd.DataFrame({"size": generator.normal(size=200), "colour": colour, "new": generator.random(200) > 0.5})
+    frame = pd.DataFrame(
+        {"size": generator.normal(size=200), "colour": colour, "new": generator.random(200) > 0.5}
+    )
     frame.index += 1000
     y = np.where(colour == "red", "yes", "no")
     model = small(epochs=30).fit(frame, y)
@@ -485,7 +619,12 @@ def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
     assert model.columns_.names == ("size", "new", "colour=blue", "colour=green", "colour=red")
     assert model.score(frame, y) > 0.98
     table = model.predict_frame(frame)
-    assert list(table.columns) == ["predicted_label", "confidence", "no", "yes"] and table.index.equals(frame.index)
+    assert list(table.columns) == [
+        "predicted_label",
+        "confidence",
+        "no",
+        "yes",
+    ] and table.index.equals(frame.index)
     assert (table["predicted_label"] == model.predict(frame)).all()
     assert np.allclose(table["confidence"], table[["no", "yes"]].max(axis=1)) and np.allclose(
         table[["no", "yes"]].sum(axis=1), 1
@@ -499,7 +638,10 @@ def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="[Ff]eature names"):
         model.predict(frame[["colour", "size", "new"]])
     gaps = model.fit(frame.assign(colour=frame["colour"].where(frame["size"] > 0)), y)
-    assert gaps.score(frame, y) > 0.9 and np.isfinite(gaps.predict_proba(frame.assign(size=np.nan, colour=None))).all()
+    assert (
+        gaps.score(frame, y) > 0.9
+        and np.isfinite(gaps.predict_proba(frame.assign(size=np.nan, colour=None))).all()
+    )
     numbers = model.fit(frame[["size", "new"]], y)  # and nothing is left of the words
     assert numbers.columns_ is None and numbers.n_features_in_ == 2
 
@@ -510,14 +652,19 @@ def test_times_within_minutes_are_told_apart(kind: str, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     seconds = generator.uniform(0, 300, 300)
     frame = pd.DataFrame({"t": 1.7e9 + seconds, "x": generator.normal(size=300)})
-    frame = frame.assign(colour=generator.choice(["red", "blue"], 300)) if kind == "words" else frame
+    frame = (
+        frame.assign(colour=generator.choice(["red", "blue"], 300)) if kind == "words" else frame
+    )
     x: Any = frame.to_numpy() if kind == "array" else frame
     y = np.sin(seconds / 40) > 0
     model = small(epochs=60).fit(x, y)
     assert model.score(x, y) > 0.9
     p = model.predict_proba(x)
     assert model.predict_proba(x[:7]) == pytest.approx(p[:7], abs=1e-6)
-    for again in (NoisyLabelClassifier.load(model.save(tmp_path)), pickle.loads(pickle.dumps(model))):
+    for again in (
+        NoisyLabelClassifier.load(model.save(tmp_path)),
+        pickle.loads(pickle.dumps(model)),
+    ):
         assert (again.predict_proba(x) == p).all()
     assert small().fit(X, Y).columns_ is None  # which needs none of this
 
@@ -527,7 +674,11 @@ def test_numerals_with_signs_are_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame({"price": [f"${p:,}" for p in price], "n": 1.0})
     y = price > 5000
     model = small(epochs=30).fit(frame, y)
-    assert model.columns_ is not None and model.columns_.numeric == ("price", "n") and model.score(frame, y) > 0.95
+    assert (
+        model.columns_ is not None
+        and model.columns_.numeric == ("price", "n")
+        and model.score(frame, y) > 0.95
+    )
     again = NoisyLabelClassifier.load(model.save(tmp_path))
     assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
     assert (again.predict_proba(frame.assign(price=price)) == model.predict_proba(frame)).all()
@@ -539,11 +690,18 @@ def test_text_is_refused_with_the_remedy_which_works() -> None:
     words = np.random.default_rng(0).integers(0, 10**6, 200)
     good = np.arange(200) % 2 == 0
     frame = pd.DataFrame(
-        {"n": good * 0.0, "text": [f"{'fine' if g else 'bad'} w{w}" for g, w in zip(good, words, strict=True)]}
+        {
+            "n": good * 0.0,
+            "text": [f"{'fine' if g else 'bad'} w{w}" for g, w in zip(good, words, strict=True)],
+        }
     )
-    with pytest.raises(ValueError, match="'text', which holds 200 different texts.*TfidfVectorizer"):
+    with pytest.raises(
+        ValueError, match="'text', which holds 200 different texts.*TfidfVectorizer"
+    ):
         small().fit(frame, good)
-    columns = ColumnTransformer([("text", TfidfVectorizer(max_features=50), "text")], sparse_threshold=0)
+    columns = ColumnTransformer(
+        [("text", TfidfVectorizer(max_features=50), "text")], sparse_threshold=0
+    )
     assert make_pipeline(columns, small(epochs=20)).fit(frame, good).score(frame, good) > 0.95
 
 
@@ -553,7 +711,9 @@ def test_missing_numbers_are_replaced_by_the_median(tmp_path: Path) -> None:
     model = small(epochs=20).fit(x, Y)
     filled = SimpleImputer(strategy="median").fit_transform(x)
     p = model.predict_proba(x)
-    assert (small(epochs=20).fit(filled, Y).predict_proba(filled) == p).all() and model.score(X, Y) > 0.8
+    assert (small(epochs=20).fit(filled, Y).predict_proba(filled) == p).all() and model.score(
+        X, Y
+    ) > 0.8
     assert (NoisyLabelClassifier.load(model.save(tmp_path)).predict_proba(x) == p).all()
     assert (small(epochs=20).fit(pd.DataFrame(x), Y).predict_proba(pd.DataFrame(x)) == p).all()
     plain = small(epochs=20).fit(X, Y)  # without gaps in fit, the mean replaces them
@@ -566,7 +726,9 @@ def test_sparse_matrices() -> None:
     dense = small().fit(x, Y).predict_proba(x)
     for kind in (sparse.csr_matrix, sparse.coo_matrix, sparse.csc_array):
         model = small().fit(kind(x), Y)
-        assert (model.predict_proba(kind(x)) == dense).all() and (model.predict_proba(x) == dense).all()
+        assert (model.predict_proba(kind(x)) == dense).all() and (
+            model.predict_proba(x) == dense
+        ).all()
         assert model.n_features_in_ == 4
     assert (small().fit(x, Y).predict_proba(sparse.csr_matrix(x)) == dense).all()
     with pytest.raises(ValueError, match="fitted to a sparse matrix. Pickle it instead"):
@@ -577,7 +739,10 @@ def reviews(rows: int) -> tuple[list[str], Any]:
     draw = np.random.default_rng(0)
     good = np.arange(rows) % 2 == 0
     words = [["splendid", "lovely", "great"] if g else ["awful", "boring", "poor"] for g in good]
-    texts = [f"a {draw.choice(w)} film about w{draw.integers(400)} and w{draw.integers(400)}" for w in words]
+    texts = [
+        f"a {draw.choice(w)} film about w{draw.integers(400)} and w{draw.integers(400)}"
+        for w in words
+    ]
     return texts, np.where(good, "good", "bad")
 
 
@@ -585,14 +750,20 @@ def test_a_pipeline_of_texts_with_many_words() -> None:
     texts, y = reviews(400)
     pipeline = make_pipeline(TfidfVectorizer(), small(epochs=20)).fit(texts[:300], y[:300])
     assert pipeline[-1].n_features_in_ > 256 and pipeline.score(texts[300:], y[300:]) > 0.95
-    assert isinstance(pipeline[-1].encoder_, SparseInputs) and pipeline[-1].encoder_.axes.project.n_components == 256
+    assert (
+        isinstance(pipeline[-1].encoder_, SparseInputs)
+        and pipeline[-1].encoder_.axes.project.n_components == 256
+    )
 
 
 def test_texts_go_in_directly(tmp_path: Path) -> None:
     texts, y = reviews(400)
     given = np.where(np.arange(300) % 10 == 0, np.roll(y[:300], 1), y[:300])
     model = NoisyLabelClassifier(epochs=20, features="tfidf").fit(texts[:300], given)
-    assert model.score(texts[300:], y[300:]) > 0.95 and set(model.held_out_accuracy_) <= {"ce", "elr"}
+    assert model.score(texts[300:], y[300:]) > 0.95 and set(model.held_out_accuracy_) <= {
+        "ce",
+        "elr",
+    }
     p = model.predict_proba(texts[300:])
     for same in (
         np.array(texts[300:]),
@@ -620,8 +791,13 @@ def test_paths_of_pictures_go_in_directly(tmp_path: Path) -> None:
     model = small(epochs=20, features="patches").fit(paths[:40], y[:40])
     assert model.score(paths[40:], y[40:]) == 1
     assert (model.predict_proba([str(path) for path in paths]) == model.predict_proba(paths)).all()
-    assert small(epochs=20, features="patches").fit([str(path) for path in paths], y).score(paths, y) > 0.9
-    with pytest.raises(ValueError, match="Expected paths of picture files, found no file .*gone.png"):
+    assert (
+        small(epochs=20, features="patches").fit([str(path) for path in paths], y).score(paths, y)
+        > 0.9
+    )
+    with pytest.raises(
+        ValueError, match="Expected paths of picture files, found no file .*gone.png"
+    ):
         model.predict([tmp_path / "gone.png"])
 
 
@@ -633,7 +809,10 @@ def test_images(tmp_path: Path) -> None:
     assert model.n_features_in_ == 64 and want.shape == (50, 10)
     last = small(model="cnn4", batch_size=256).fit(x.transpose(0, 2, 3, 1), y)  # channels last
     assert (last.predict_proba(x[:50]) == want).all()
-    assert (NoisyLabelClassifier.load(model.save(tmp_path)).predict_proba(torch.from_numpy(x[:50])) == want).all()
+    assert (
+        NoisyLabelClassifier.load(model.save(tmp_path)).predict_proba(torch.from_numpy(x[:50]))
+        == want
+    ).all()
     floats = small(model="cnn4", batch_size=256).fit(x / 255.0, y)
     assert np.allclose(floats.predict_proba(x[:50] / 255.0), want, atol=1e-3)
     for wrong in (x[:5] / 255.0, x[:5, :, :7]):
@@ -650,7 +829,9 @@ def test_a_weighted_step_is_the_gradient_of_the_weighted_mean() -> None:
     weights = np.linspace(0.1, 3, 150)
 
     def line(lr: float, sample_weight: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
-        model = NoisyLabelClassifier(**LINEAR, optimizer=f"sgd:lr={lr},momentum=0").fit(X, Y, sample_weight)
+        model = NoisyLabelClassifier(**LINEAR, optimizer=f"sgd:lr={lr},momentum=0").fit(
+            X, Y, sample_weight
+        )
         (network,) = model.predictor_.models
         return network.head.logits.weight.detach(), network.head.logits.bias.detach()  # type: ignore[union-attr, return-value]
 
@@ -671,7 +852,9 @@ def test_weights_are_relative_and_a_weight_of_zero_is_no_row() -> None:
     keep = weights > 0
     assert (small(method="auto").fit(X[keep], Y[keep], weights[keep]).predict_proba(X) == p).all()
     plain = small().fit(X, Y).predict_proba(X)
-    assert (small().fit(X, Y, np.full(150, 0.3)).predict_proba(X) == plain).all() and (plain != p).any()
+    assert (small().fit(X, Y, np.full(150, 0.3)).predict_proba(X) == plain).all() and (
+        plain != p
+    ).any()
     held = small(validation=0.2).fit(X, Y, weights)  # its rows have their own weights, too
     assert "validation_accuracy" in held.history_[-1]
 
@@ -682,7 +865,9 @@ def test_weights_are_refused_where_no_row_has_a_loss_of_its_own(method: str) -> 
         small(method=method).fit(X, Y, np.arange(150))
 
 
-@pytest.mark.parametrize("weights", [np.arange(150) - 1.0, np.ones(149), np.full(150, np.nan), np.zeros(150)])
+@pytest.mark.parametrize(
+    "weights", [np.arange(150) - 1.0, np.ones(149), np.full(150, np.nan), np.zeros(150)]
+)
 def test_bad_weights_are_refused(weights: Any) -> None:
     with pytest.raises(ValueError):
         small().fit(X, Y, weights)
@@ -695,9 +880,14 @@ def test_seeds_decide_and_the_global_generators_stay_untouched() -> None:
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     first, second, other = (small(random_state=s).fit(X, Y).predict_proba(X) for s in (1, 1, 2))
     assert (first == second).all() and (first != other).any()
-    new = [small(random_state=np.random.default_rng(seed)).fit(X, Y).predict_proba(X) for seed in (3, 3, 4)]
+    new = [
+        small(random_state=np.random.default_rng(seed)).fit(X, Y).predict_proba(X)
+        for seed in (3, 3, 4)
+    ]
     assert (new[0] == new[1]).all() and (new[0] != new[2]).any()
-    drawn = [small(random_state=np.random.RandomState(3)).fit(X, Y).predict_proba(X) for _ in range(2)]
+    drawn = [
+        small(random_state=np.random.RandomState(3)).fit(X, Y).predict_proba(X) for _ in range(2)
+    ]
     assert (drawn[0] == drawn[1]).all()
     anew = [small(random_state=None).fit(X, Y).predict_proba(X) for _ in range(2)]
     assert (anew[0] != anew[1]).any()
@@ -710,7 +900,18 @@ def test_seeds_decide_and_the_global_generators_stay_untouched() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["ln", "ln-nodummy", "nal", "co-teaching", "sln-mo", "forward", "het:samples=20", "nce+agce", "mae*", "gp"],
+    [
+        "ln",
+        "ln-nodummy",
+        "nal",
+        "co-teaching",
+        "sln-mo",
+        "forward",
+        "het:samples=20",
+        "nce+agce",
+        "mae*",
+        "gp",
+    ],
 )
 def test_pickling_and_saving_keep_every_prediction(method: str, tmp_path: Path) -> None:
     model = small(method=method, validation=0.1).fit(X, NAMES)
@@ -721,10 +922,15 @@ def test_pickling_and_saving_keep_every_prediction(method: str, tmp_path: Path) 
             model.save(tmp_path)
         return
     again = NoisyLabelClassifier.load(model.save(tmp_path / "model"))
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["estimator.json", "weights.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "estimator.json",
+        "weights.safetensors",
+    ]
     assert (again.predict_proba(X) == p).all() and (again.predict(X) == model.predict(X)).all()
     assert again.get_params() == model.get_params() and again.method_ == method
-    assert [row["train_loss"] for row in again.history_] == [row["train_loss"] for row in model.history_]
+    assert [row["train_loss"] for row in again.history_] == [
+        row["train_loss"] for row in model.history_
+    ]
     assert (NoisyLabelClassifier.load(again.save(tmp_path / "again")).predict_proba(X) == p).all()
     assert clone(again).fit(X, NAMES).predict_proba(X) == pytest.approx(p)
 
@@ -745,7 +951,9 @@ def test_classes_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["true", "True", " TRUE", "1"])
-def test_loading_asks_for_no_pretrained_weights(written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_asks_for_no_pretrained_weights(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small().fit(X, Y).save(tmp_path)
     edit(model=f"mlp:pretrained={written},hidden=[8]")(tmp_path)
     asked: list[str] = []
@@ -778,19 +986,27 @@ def timm_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any
 @pytest.mark.parametrize(
     "model",
     [
-        "timm:hf-hub:stranger/bomb", "timm:HF_HUB:stranger/bomb", "timm:hf-\thub:stranger/bomb",
-        "timm:name=hf-hub:stranger/bomb", " timm :local-dir:/srv/bomb", "timm:name=local-dir:/srv/bomb",
-        "timm:https://stranger.example/bomb", 'timm:resnet18,pretrained_cfg={"file": "/srv/bomb.pth"}',
+        "timm:hf-hub:stranger/bomb",
+        "timm:HF_HUB:stranger/bomb",
+        "timm:hf-\thub:stranger/bomb",
+        "timm:name=hf-hub:stranger/bomb",
+        " timm :local-dir:/srv/bomb",
+        "timm:name=local-dir:/srv/bomb",
+        "timm:https://stranger.example/bomb",
+        'timm:resnet18,pretrained_cfg={"file": "/srv/bomb.pth"}',
         'timm:resnet18,pretrained=1,pretrained_cfg={"hf_hub_id": "stranger/bomb"}',
-        "timm:resnet18,pretrained_cfg_overlay={}", "timm:resnet18,checkpoint_path=/srv/bomb.pth",
+        "timm:resnet18,pretrained_cfg_overlay={}",
+        "timm:resnet18,checkpoint_path=/srv/bomb.pth",
     ],
-)  # fmt: skip
+)
 def test_loading_refuses_models_from_hubs_and_files(
     model: str, timm_calls: list[tuple[str, dict[str, Any]]], tmp_path: Path
 ) -> None:
     small().fit(X, Y).save(tmp_path)
     edit(model=model)(tmp_path)
-    with pytest.raises(ValueError, match="(?s)`save` wrote in .* a model that is built without files, got"):
+    with pytest.raises(
+        ValueError, match="(?s)`save` wrote in .* a model that is built without files, got"
+    ):
         NoisyLabelClassifier.load(tmp_path)
     assert timm_calls == []
 
@@ -800,10 +1016,14 @@ def test_loading_a_model_of_timm_asks_for_none_of_its_weights(
 ) -> None:
     images = X.astype(np.float32).reshape(-1, 1, 2, 2)
     model = small(model="timm:resnet18.a1_in1k,pretrained=TRUE").fit(images, Y)
-    assert {(name, options["pretrained"]) for name, options in timm_calls} == {("resnet18.a1_in1k", True)}
+    assert {(name, options["pretrained"]) for name, options in timm_calls} == {
+        ("resnet18.a1_in1k", True)
+    }
     timm_calls.clear()
     again = NoisyLabelClassifier.load(model.save(tmp_path))
-    assert [(name, options["pretrained"]) for name, options in timm_calls] == [("resnet18.a1_in1k", False)]
+    assert [(name, options["pretrained"]) for name, options in timm_calls] == [
+        ("resnet18.a1_in1k", False)
+    ]
     assert (again.predict_proba(images) == model.predict_proba(images)).all()
 
 
@@ -814,7 +1034,12 @@ def test_loading_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("This is how pickles run code.")
 
-    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+    for module, name in (
+        (pickle, "load"),
+        (pickle, "loads"),
+        (pickle, "Unpickler"),
+        (torch, "load"),
+    ):
         monkeypatch.setattr(module, name, never)
     assert (NoisyLabelClassifier.load(folder).predict(X) == model.predict(X)).all()
 
@@ -860,7 +1085,10 @@ def poison(folder: Path) -> None:
     [
         (flip, "do not belong to estimator.json, or were changed"),
         (truncate("weights.safetensors"), "were changed"),
-        (truncate("weights.safetensors", and_say_so=True), "safetensors|header|[Mm]etadata|incomplete"),
+        (
+            truncate("weights.safetensors", and_say_so=True),
+            "safetensors|header|[Mm]etadata|incomplete",
+        ),
         (truncate("estimator.json"), "Expecting|Unterminated|delimiter"),
         (poison, "weights that are not finite"),
         (edit(format="something"), "another format than 'noiseproof-estimator-1'"),
@@ -876,14 +1104,19 @@ def poison(folder: Path) -> None:
         (lambda folder: (folder / "weights.safetensors").unlink(), "No such file"),
     ],
 )
-def test_what_was_tampered_with_is_refused(tamper: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_what_was_tampered_with_is_refused(
+    tamper: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
     tamper(small().fit(X, Y).save(tmp_path))
-    with pytest.raises(ValueError, match=f"(?s)Expected an estimator that `save` wrote in .*({message})"):
+    with pytest.raises(
+        ValueError, match=f"(?s)Expected an estimator that `save` wrote in .*({message})"
+    ):
         NoisyLabelClassifier.load(tmp_path)
 
 
 def test_one_column_in_any_order_of_memory() -> None:
-    x = np.random.default_rng(0).random((1, 100), dtype=np.float32).T  # (100, 1), strides of a transpose
+    # (100, 1), strides of a transpose
+    x = np.random.default_rng(0).random((1, 100), dtype=np.float32).T
     y = (x[:, 0] > 0.5).astype(int)
     assert NoisyLabelClassifier(epochs=2).fit(x, y).predict(x).shape == (100,)
 
@@ -898,7 +1131,9 @@ def test_an_export_of_far_off_numbers_takes_what_columns_encode(tmp_path: Path) 
     with pytest.warns(UserWarning, match=r"mean subtracted from '0'.*output of `columns_.encode`"):
         network = torch.export.load(model.export(tmp_path / "far.pt2")).module()
     assert torch.allclose(
-        network(model.columns_.encode(x)), torch.from_numpy(model.predict_proba(x)).float(), atol=1e-5
+        network(model.columns_.encode(x)),
+        torch.from_numpy(model.predict_proba(x)).float(),
+        atol=1e-5,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

@@ -1,4 +1,6 @@
-"""The Gaussian-process classifier against scikit-learn's regressor, direct quadrature, and identities."""
+"""The Gaussian-process classifier against scikit-learn's regressor, direct quadrature, and
+identities.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,22 @@ def blobs(N: int = 40, K: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres[y] + torch.randn(N, 2, generator=g, dtype=torch.float64), y
 
 
-# --- Labels as real numbers ------------------------------------------------------------------------------------------
+# --- Labels as real numbers ----------------------------------------------------------------------
 def test_labels_become_log_odds() -> None:
-    """LN paper, section 3.2 and B.5: one constant at the label; without the dummy class the last class is all −C."""
+    """LN paper, section 3.2 and B.5: one constant at the label; without the dummy class the last
+    class is all −C.
+    """
     y = torch.arange(10)
     torch.testing.assert_close(
         log_odds(y, 10, 0.01, dummy=True), 6.993933 * torch.eye(10).double(), rtol=1e-6, atol=1e-12
     )
     plain = log_odds(y, 10, 0.01, dummy=False)
-    torch.testing.assert_close(plain[:9], 6.898715 * torch.eye(10).double()[:9, :9], rtol=1e-6, atol=1e-12)
-    torch.testing.assert_close(plain[9], torch.full((9,), -6.898715).double(), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(
+        plain[:9], 6.898715 * torch.eye(10).double()[:9, :9], rtol=1e-6, atol=1e-12
+    )
+    torch.testing.assert_close(
+        plain[9], torch.full((9,), -6.898715).double(), rtol=1e-6, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("dummy", [True, False])
@@ -58,10 +66,12 @@ def test_the_softmax_of_the_log_odds_is_the_smoothed_label(dummy: bool) -> None:
     q = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.0, 1.0]], dtype=torch.float64)
     back = torch.softmax(F.pad(log_odds(q, None, 0.1, dummy), (0, 1)), 1)
     torch.testing.assert_close(back, 0.9 * F.pad(q, (0, int(dummy))) + 0.1 / (3 + dummy))
-    torch.testing.assert_close(log_odds(q[1:], 3, 0.1, dummy), log_odds(torch.tensor([2]), 3, 0.1, dummy))
+    torch.testing.assert_close(
+        log_odds(q[1:], 3, 0.1, dummy), log_odds(torch.tensor([2]), 3, 0.1, dummy)
+    )
 
 
-# --- The posterior ---------------------------------------------------------------------------------------------------
+# --- The posterior -------------------------------------------------------------------------------
 @pytest.mark.parametrize("dummy", [True, False])
 def test_posterior_and_likelihood_are_scikit_learns(dummy: bool) -> None:
     """GaussianProcessRegressor on the transformed labels of noisy digits."""
@@ -75,7 +85,9 @@ def test_posterior_and_likelihood_are_scikit_learns(dummy: bool) -> None:
     got, variance = ours.posterior(x_test)
     np.testing.assert_allclose(got, mean, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(variance[:, None].expand_as(got), std**2, rtol=1e-8, atol=1e-8)
-    assert ours.log_marginal_likelihood() == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-10)
+    assert ours.log_marginal_likelihood() == pytest.approx(
+        theirs.log_marginal_likelihood_value_, rel=1e-10
+    )
 
 
 def test_gradient_of_the_likelihood() -> None:
@@ -85,7 +97,8 @@ def test_gradient_of_the_likelihood() -> None:
     logs = torch.tensor([0.3, 0.5, -0.7], dtype=torch.float64, requires_grad=True)
     length_scale, signal, noise = logs.exp()
     kernel = (
-        signal * torch.exp(-squared / (2 * length_scale**2)) + (noise + JITTER * signal) * torch.eye(len(x)).double()
+        signal * torch.exp(-squared / (2 * length_scale**2))
+        + (noise + JITTER * signal) * torch.eye(len(x)).double()
     )
     normal = torch.distributions.MultivariateNormal(torch.zeros(len(x)).double(), kernel)
     want = normal.log_prob(targets.T).sum()
@@ -101,7 +114,9 @@ def test_hyperparameters_maximise_the_likelihood() -> None:
     ours = GaussianProcessClassifier().fit(x, y, 10)
     targets = log_odds(y, 10, 0.01, dummy=True)
     squared = torch.cdist(x.flatten(1), x.flatten(1)).double().square()
-    _, gradient = log_marginal_likelihood(squared, targets, ours.length_scale, ours.signal, ours.noise)
+    _, gradient = log_marginal_likelihood(
+        squared, targets, ours.length_scale, ours.signal, ours.noise
+    )
     assert float(gradient.abs().max()) < 1e-4 * targets.numel()
     kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(1.0)
     theirs = GaussianProcessRegressor(kernel, alpha=1e-10, n_restarts_optimizer=3, random_state=0)
@@ -128,7 +143,7 @@ def test_a_temperature_changes_nothing() -> None:
     torch.testing.assert_close(same, slope)
 
 
-# --- Class probabilities ---------------------------------------------------------------------------------------------
+# --- Class probabilities -------------------------------------------------------------------------
 def normal(z: Tensor) -> Tensor:
     return torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
 
@@ -148,8 +163,13 @@ def test_mean_softmax_of_two_classes(std: float) -> None:
 def test_mean_softmax_of_three_classes_one_of_them_fixed() -> None:
     """Two integrals: what the classifier without a dummy class asks for."""
     z = torch.linspace(-9, 9, 1801, dtype=torch.float64)
-    mean, std = torch.tensor([[1.0, -2.0, 0.0]], dtype=torch.float64), torch.tensor([[1.5, 0.7, 0.0]]).double()
-    u = torch.stack([(1.0 + 1.5 * z)[:, None].expand(-1, len(z)), (-2.0 + 0.7 * z).expand(len(z), -1)], 2)
+    mean, std = (
+        torch.tensor([[1.0, -2.0, 0.0]], dtype=torch.float64),
+        torch.tensor([[1.5, 0.7, 0.0]]).double(),
+    )
+    u = torch.stack(
+        [(1.0 + 1.5 * z)[:, None].expand(-1, len(z)), (-2.0 + 0.7 * z).expand(len(z), -1)], 2
+    )
     weight = normal(z)[:, None] * normal(z) * (z[1] - z[0]) ** 2
     want = (torch.softmax(F.pad(u, (0, 1)), 2) * weight[..., None]).sum((0, 1))
     torch.testing.assert_close(mean_softmax(mean, std)[0], want, rtol=0, atol=2e-8)
@@ -157,8 +177,13 @@ def test_mean_softmax_of_three_classes_one_of_them_fixed() -> None:
 
 def test_mean_softmax_of_many_classes_against_draws() -> None:
     g = torch.Generator().manual_seed(0)
-    mean, std = 2 * torch.randn(1, 10, generator=g).double(), torch.rand(1, 10, generator=g).double() * 3
-    draws = torch.softmax(mean + std * torch.randn(400_000, 10, generator=g, dtype=torch.float64), 1)
+    mean, std = (
+        2 * torch.randn(1, 10, generator=g).double(),
+        torch.rand(1, 10, generator=g).double() * 3,
+    )
+    draws = torch.softmax(
+        mean + std * torch.randn(400_000, 10, generator=g, dtype=torch.float64), 1
+    )
     error = draws.std(0) / math.sqrt(len(draws))
     assert bool(((mean_softmax(mean, std)[0] - draws.mean(0)).abs() < 5 * error).all())
 
@@ -170,30 +195,43 @@ def test_mean_softmax_identities() -> None:
     torch.testing.assert_close(mean_softmax(mean, zero), torch.softmax(mean, 1))
     blurred = mean_softmax(mean, same)
     torch.testing.assert_close(blurred, mean_softmax(mean + 1e4, same))
-    assert torch.equal(blurred.argsort(1), mean.argsort(1))  # equal spread keeps the order of the classes
+    # equal spread keeps the order of the classes
+    assert torch.equal(blurred.argsort(1), mean.argsort(1))
     assert bool((blurred.amax(1) < torch.softmax(mean, 1).amax(1)).all())
     torch.testing.assert_close(mean_softmax(0 * mean, same), torch.full_like(mean, 1 / 6))
     many = mean_softmax(torch.linspace(-500, 500, 1000)[None], torch.full((1, 1000), 1.0))
-    assert many.dtype == torch.float32 and bool(many.isfinite().all()) and float(many.sum()) == pytest.approx(1)
+    assert (
+        many.dtype == torch.float32
+        and bool(many.isfinite().all())
+        and float(many.sum()) == pytest.approx(1)
+    )
     assert mean_softmax(mean[:0], zero[:0]).shape == (0, 6)
 
 
 def test_far_away_it_knows_nothing_and_at_the_data_it_knows_the_labels() -> None:
     x, y = blobs(K=3)
     fitted = GaussianProcessClassifier().fit(x, y)
-    torch.testing.assert_close(fitted.predict_proba(x[:1] + 1e6), torch.full((1, 3), 1 / 3).double())
+    torch.testing.assert_close(
+        fitted.predict_proba(x[:1] + 1e6), torch.full((1, 3), 1 / 3).double()
+    )
     mean, variance = fitted.posterior(x[:1] + 1e6)
     assert float(mean.abs().max()) == 0 and float(variance) == fitted.signal
     sure = GaussianProcessClassifier(length_scale=0.01, signal=50.0, noise=1e-6).fit(x, y)
-    torch.testing.assert_close(sure.posterior(x)[0], log_odds(y, 3, 0.01, dummy=True), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        sure.posterior(x)[0], log_odds(y, 3, 0.01, dummy=True), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_names_of_classes_do_not_matter() -> None:
-    """With the dummy class all others are alike; without it the last one is not (LN paper, section 3.2)."""
+    """With the dummy class all others are alike; without it the last one is not (LN paper, section
+    3.2).
+    """
     x, y = blobs(K=3)
     turned = (y + 1) % 3
     for dummy, alike in ((True, True), (False, False)):
-        one, other = (GaussianProcessClassifier(**FIXED, dummy=dummy).fit(x, labels) for labels in (y, turned))
+        one, other = (
+            GaussianProcessClassifier(**FIXED, dummy=dummy).fit(x, labels) for labels in (y, turned)
+        )
         same = torch.allclose(one.predict_proba(x), other.predict_proba(x).roll(-1, 1), atol=1e-9)
         assert same == alike
 
@@ -201,21 +239,34 @@ def test_names_of_classes_do_not_matter() -> None:
 def test_units_and_origin_of_the_inputs_do_not_matter() -> None:
     x, y = blobs()
     one = GaussianProcessClassifier(**FIXED).fit(x, y)
-    other = GaussianProcessClassifier(**{**FIXED, "length_scale": 1024 * 1.7}).fit(1024 * x + 2**20, y)
-    torch.testing.assert_close(other.predict_proba(1024 * x + 2**20), one.predict_proba(x), rtol=1e-7, atol=1e-7)
-    free, scaled = GaussianProcessClassifier().fit(x, y), GaussianProcessClassifier().fit(1024 * x, y)
+    other = GaussianProcessClassifier(**{**FIXED, "length_scale": 1024 * 1.7}).fit(
+        1024 * x + 2**20, y
+    )
+    torch.testing.assert_close(
+        other.predict_proba(1024 * x + 2**20), one.predict_proba(x), rtol=1e-7, atol=1e-7
+    )
+    free, scaled = (
+        GaussianProcessClassifier().fit(x, y),
+        GaussianProcessClassifier().fit(1024 * x, y),
+    )
     assert scaled.length_scale == pytest.approx(1024 * free.length_scale, rel=1e-6)
 
 
 def test_contradicting_labels_are_halved() -> None:
     x = torch.tensor([[0.0], [0.0], [5.0], [5.0]])
-    p = GaussianProcessClassifier(length_scale=0.5).fit(x, torch.tensor([0, 1, 1, 1])).predict_proba(x)
+    p = (
+        GaussianProcessClassifier(length_scale=0.5)
+        .fit(x, torch.tensor([0, 1, 1, 1]))
+        .predict_proba(x)
+    )
     torch.testing.assert_close(p[:2], torch.full((2, 2), 0.5).double())
     assert float(p[2:, 1].min()) > 0.9
 
 
 def test_noisy_digits_and_the_generator_left_alone() -> None:
-    """Two fifths of 400 labels wrong. Images or rows, numpy or torch, float32 or float64: the same classifier."""
+    """Two fifths of 400 labels wrong. Images or rows, numpy or torch, float32 or float64: the same
+    classifier.
+    """
     x, y, x_test, y_test = digits(400)
     before = torch.get_rng_state()
     fitted = GaussianProcessClassifier().fit(x, y, 10)
@@ -230,13 +281,17 @@ def test_noisy_digits_and_the_generator_left_alone() -> None:
 def test_soft_labels() -> None:
     """LN paper, section 6: another model's predictions as labels. One-hot ones are the classes."""
     x, y = blobs()
-    hard, hot = (GaussianProcessClassifier(**FIXED).fit(x, labels) for labels in (y, F.one_hot(y, 3).float()))
+    hard, hot = (
+        GaussianProcessClassifier(**FIXED).fit(x, labels) for labels in (y, F.one_hot(y, 3).float())
+    )
     torch.testing.assert_close(hot.predict_proba(x), hard.predict_proba(x))
-    unsure = GaussianProcessClassifier(**FIXED).fit(x, 0.6 * F.one_hot(y, 3) + 0.4 / 3).predict_proba(x)
+    unsure = (
+        GaussianProcessClassifier(**FIXED).fit(x, 0.6 * F.one_hot(y, 3) + 0.4 / 3).predict_proba(x)
+    )
     assert bool((unsure.amax(1) < hard.predict_proba(x).amax(1)).all())
 
 
-# --- Refusals --------------------------------------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------
 X, Y = blobs(12)
 
 
@@ -255,7 +310,7 @@ X, Y = blobs(12)
         (X, torch.rand(12, 3, generator=torch.Generator()), {}, "do not sum to one"),
         (X, torch.zeros(12, 3, 1), {}, "labels (N,) or distributions (N, K), got shape (12, 3, 1)"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_fitted(x: Tensor, y: Tensor, options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         GaussianProcessClassifier(**options).fit(x, y)

@@ -1,8 +1,10 @@
-"""Work that is killed, or finds the disk full, at any of its file operations; damaged files; two writers.
+"""Work that is killed, or finds the disk full, at any of its file operations; damaged files; two
+writers.
 
-A scenario is a function ``scenario(folder) -> JSON value`` at the top of a test's file: what a user would start, in a
-folder of its own, and what it says in the end. It runs in processes of its own, forked from one that has imported
-everything, so that a kill is a kill. ``NOISEPROOF_CHAOS=1`` (`make chaos`) tries every operation, otherwise a few.
+A scenario is a function ``scenario(folder) -> JSON value`` at the top of a test's file: what a user
+would start, in a folder of its own, and what it says in the end. It runs in processes of its own,
+forked from one that has imported everything, so that a kill is a kill. ``NOISEPROOF_CHAOS=1``
+(`make chaos`) tries every operation, otherwise a few.
 
     for case in interruptions(scenario, tmp_path, "kill"):
         assert case.again == whole or case.again.is_refusal
@@ -50,9 +52,12 @@ class Outcome:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a user was told what is wrong, in our words; a disk that is full may say so itself."""
+        """Whether a user was told what is wrong, in our words; a disk that is full may say so
+        itself.
+        """
         return bool(self.error) and (
-            self.message.startswith(REFUSALS) or (self.error == "OSError" and "No space left" in self.message)
+            self.message.startswith(REFUSALS)
+            or (self.error == "OSError" and "No space left" in self.message)
         )
 
 
@@ -67,8 +72,11 @@ class Case:
     again: Outcome
 
 
-def interruptions(scenario: Scenario, folder: Path, how: How, *, count: int | None = None) -> Iterator[Case]:
-    """The scenario in a new folder for each operation: killed there, or the disk is full from there on; then again.
+def interruptions(
+    scenario: Scenario, folder: Path, how: How, *, count: int | None = None
+) -> Iterator[Case]:
+    """The scenario in a new folder for each operation: killed there, or the disk is full from there
+    on; then again.
 
     A write that is killed, or for which there is no room, has written its first half.
     """
@@ -78,8 +86,12 @@ def interruptions(scenario: Scenario, folder: Path, how: How, *, count: int | No
 
 
 def writers(scenario: Scenario, folder: Path, count: int = 2) -> list[Outcome]:
-    """The outcomes of ``count`` processes that start the scenario in one folder at the same moment."""
-    return [Outcome(**outcome) for outcome in _drive("writers", scenario, folder, count)["outcomes"]]
+    """The outcomes of ``count`` processes that start the scenario in one folder at the same
+    moment.
+    """
+    return [
+        Outcome(**outcome) for outcome in _drive("writers", scenario, folder, count)["outcomes"]
+    ]
 
 
 def outcome_of(work: Callable[[], Any]) -> Outcome:
@@ -115,7 +127,9 @@ def flipped(path: Path, bit: int) -> Iterator[None]:
 
 
 def bits(path: Path, count: int = FEW) -> list[int]:
-    """Bits of a file to flip: its first and last, and others anywhere; more of them in the thorough form."""
+    """Bits of a file to flip: its first and last, and others anywhere; more of them in the thorough
+    form.
+    """
     size = 8 * path.stat().st_size
     some = random.Random(size).sample(range(size), min(size, count * 32 if THOROUGH else count))
     return sorted({0, size - 1, *some})
@@ -135,7 +149,12 @@ def clock_set_back(seconds: float = 7 * 24 * 3600) -> Iterator[None]:
 def _drive(command: str, scenario: Scenario, folder: Path, number: int) -> dict[str, Any]:
     place = f"{scenario.__code__.co_filename}:{scenario.__name__}"
     call = [sys.executable, __file__, command, place, str(folder), str(number)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LT_ACCELERATOR": "cpu"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "LT_ACCELERATOR": "cpu",
+    }
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
     )
@@ -149,16 +168,25 @@ def _drive(command: str, scenario: Scenario, folder: Path, number: int) -> dict[
 
 
 class Shim:
-    """Counts operations that change files below ``root``, and disturbs the one of the number ``at``.
+    """Counts operations that change files below ``root``, and disturbs the one of the number
+    ``at``.
 
-    With ``how`` "kill" the process is killed in the middle of it, with "full" it and all later ones that need room
-    fail. Operations: creating, writing, syncing, renaming and removing files and folders, and whole safetensors files.
+    With ``how`` "kill" the process is killed in the middle of it, with "full" it and all later ones
+    that need room fail. Operations: creating, writing, syncing, renaming and removing files and
+    folders, and whole safetensors files.
     """
 
     def __init__(self, root: Path, how: How = "kill", at: int = 0) -> None:
         self.root, self.how, self.at, self.count, self.last = os.path.realpath(root), how, at, 0, ""
 
-    def step(self, what: str, path: Any, *, needs_room: bool = True, half: Callable[[], object] | None = None) -> None:
+    def step(
+        self,
+        what: str,
+        path: Any,
+        *,
+        needs_room: bool = True,
+        half: Callable[[], object] | None = None,
+    ) -> None:
         if isinstance(path, int):
             try:
                 path = os.readlink(f"/proc/self/fd/{path}")
@@ -180,11 +208,27 @@ class Shim:
 
     def install(self) -> None:
         shim = self
-        for name, room in {"replace": True, "rename": True, "link": True, "mkdir": True, "unlink": False,
-                           "remove": False, "rmdir": False, "ftruncate": False, "fsync": True}.items():  # fmt: skip
+        for name, room in {
+            "replace": True,
+            "rename": True,
+            "link": True,
+            "mkdir": True,
+            "unlink": False,
+            "remove": False,
+            "rmdir": False,
+            "ftruncate": False,
+            "fsync": True,
+        }.items():
             original = getattr(os, name)
 
-            def disturbed(path: Any, *args: Any, name: str = name, room: bool = room, call: Any = original, **kw: Any):
+            def disturbed(
+                path: Any,
+                *args: Any,
+                name: str = name,
+                room: bool = room,
+                call: Any = original,
+                **kw: Any,
+            ):
                 if kw.get("dir_fd") is None:  # rmtree's, whose names are relative
                     shim.step(name, path, needs_room=room)
                 return call(path, *args, **kw)
@@ -203,7 +247,8 @@ class Shim:
 
         os.write, os.open = disturbed_write, disturbed_open
         io.open = builtins.open = self._open(builtins.open)  # type: ignore[assignment]
-        for module in (safetensors.torch, safetensors.numpy):  # so that they must be imported where they are called
+        # so that they must be imported where they are called
+        for module in (safetensors.torch, safetensors.numpy):
             module.save_file = self._save_file(module.save_file)
 
     def _open(self, original: Any) -> Any:
@@ -211,11 +256,23 @@ class Shim:
 
         class Raw(io.FileIO):
             def write(self, data: Any) -> int:
-                shim.step("write", self.name, half=lambda: super(Raw, self).write(bytes(data)[: len(data) // 2]))
+                shim.step(
+                    "write",
+                    self.name,
+                    half=lambda: super(Raw, self).write(bytes(data)[: len(data) // 2]),
+                )
                 return super().write(data) or 0
 
-        def opened(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
-                   newline: Any = None, closefd: bool = True, opener: Any = None) -> Any:  # fmt: skip
+        def opened(
+            file: Any,
+            mode: str = "r",
+            buffering: int = -1,
+            encoding: Any = None,
+            errors: Any = None,
+            newline: Any = None,
+            closefd: bool = True,
+            opener: Any = None,
+        ) -> Any:
             if isinstance(file, int) or opener is not None or not set(mode) & set("wax+"):
                 return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
             if not os.path.exists(file) or "w" in mode:
@@ -224,7 +281,9 @@ class Shim:
             if buffering == 0:
                 return raw
             buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+            return (
+                buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+            )
 
         return opened
 
@@ -304,7 +363,9 @@ def _main(command: str, place: str, folder: Path, count: int) -> dict[str, Any]:
         return {"outcomes": [_outcome(*child) for child in children]}
     (folder / "count").mkdir(parents=True)
     counted = _outcome(*_child(lambda: disturbed(folder / "count", "kill", 0)))
-    assert counted.get("value", {}).get("operations"), f"The scenario failed, or writes no files: {counted}"
+    assert counted.get("value", {}).get("operations"), (
+        f"The scenario failed, or writes no files: {counted}"
+    )
     total = counted["value"]["operations"]
     few = min(total, count or total)
     numbers = sorted({1 + i * (total - 1) // max(1, few - 1) for i in range(few)})
@@ -315,7 +376,15 @@ def _main(command: str, place: str, folder: Path, count: int) -> dict[str, Any]:
         first = _outcome(*_child(lambda: disturbed(where, command, number)))  # type: ignore[arg-type]  # noqa: B023
         operation = first.pop("message", "") if first.get("killed") else f"operation {number}"
         again = _outcome(*_child(lambda: scenario(where)))  # noqa: B023
-        cases.append({"number": number, "operation": operation, "folder": str(where), "first": first, "again": again})
+        cases.append(
+            {
+                "number": number,
+                "operation": operation,
+                "folder": str(where),
+                "first": first,
+                "again": again,
+            }
+        )
     return {"cases": cases}
 
 

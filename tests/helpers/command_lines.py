@@ -1,4 +1,6 @@
-"""Lines that begin with `noiseproof`: where they stand, and what the command line makes of them without running."""
+"""Lines that begin with `noiseproof`: where they stand, and what the command line makes of them
+without running.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,18 @@ import typer.main
 from noiseproof.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.relative_to(ROOT / "docs").parts[0][0] != "_"]
+DOCS = [
+    path
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    if path.relative_to(ROOT / "docs").parts[0][0] != "_"
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 ROOT_COMMAND: Any = typer.main.get_command(app)
 BadLine = typer.BadParameter.__mro__[2]  # ClickException, of click or of the one that typer brings
 
 BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<why>.+?) -->\n+)?^```(?:console|bash|sh)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE
+    r"(?:^<!-- not run: (?P<why>.+?) -->\n+)?^```(?:console|bash|sh)\n(?P<body>.*?)^```",
+    re.DOTALL | re.MULTILINE,
 )
 INLINE = re.compile(r"(?<!`)`(noiseproof [^`]+)`(?!`)")
 
@@ -69,9 +76,13 @@ def commands(command: Any = ROOT_COMMAND, path: tuple[str, ...] = ()) -> Iterato
 
 
 def parse(arguments: list[str]) -> Any:
-    """The context that the command line makes of a line; raises ``BadLine`` where it can't. Nothing is run."""
+    """The context that the command line makes of a line; raises ``BadLine`` where it can't. Nothing
+    is run.
+    """
     command, name, context = ROOT_COMMAND, "noiseproof", None
     while hasattr(command, "commands"):
         context = command.make_context(name, list(arguments), parent=context)
-        name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])
+        name, command, arguments = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
     return command.make_context(name, list(arguments), parent=context)

@@ -32,10 +32,12 @@ def simulate(
     skew: float = 1.0,
     batch: int = 1,
 ) -> Crowd:
-    """Annotator a is right about class k with log odds logit(mean) + spread·u_a + classwise·v_ak, and errs as all do.
+    """Annotator a is right about class k with log odds logit(mean) + spread·u_a + classwise·v_ak,
+    and errs as all do.
 
-    A share ``spam`` answers without looking; some label many rows and most few (Zipf, ``skew``); of a row with
-    difficulty d all log odds are lower by it. Rows come in batches of ``batch`` with the same annotators, as in RTE.
+    A share ``spam`` answers without looking; some label many rows and most few (Zipf, ``skew``); of
+    a row with difficulty d all log odds are lower by it. Rows come in batches of ``batch`` with the
+    same annotators, as in RTE.
     """
     random = np.random.default_rng(seed)
     K, A = classes, annotators
@@ -50,7 +52,9 @@ def simulate(
     confusion[is_spam] = random.dirichlet(np.ones(K), size=int(is_spam.sum()))[:, None, :]
     share = 1 / np.arange(1, A + 1) ** skew
     batches = range(0, rows, batch)
-    chosen = [np.sort(random.choice(A, per_row, replace=False, p=share / share.sum())) for _ in batches]
+    chosen = [
+        np.sort(random.choice(A, per_row, replace=False, p=share / share.sum())) for _ in batches
+    ]
     chosen = [people for people in chosen for _ in range(batch)][:rows]
     row, annotator = np.repeat(np.arange(rows), per_row), np.concatenate(chosen)
     p = confusion[annotator, truth[row]]  # (V, K)
@@ -60,6 +64,10 @@ def simulate(
         p[at] = p[at] * harder / (p[at] * harder + 1 - p[at])
         others = np.ones_like(p)
         others[at] = 0
-        p = np.where(others > 0, p * ((1 - p[at]) / np.maximum((p * others).sum(1), 1e-12))[:, None], p)
+        p = np.where(
+            others > 0, p * ((1 - p[at]) / np.maximum((p * others).sum(1), 1e-12))[:, None], p
+        )
     label = (p.cumsum(1) / p.sum(1, keepdims=True) < random.random((len(p), 1))).sum(1)
-    return Crowd(Votes(row, annotator, label, rows, tuple(f"w{a}" for a in range(A))), truth, confusion)
+    return Crowd(
+        Votes(row, annotator, label, rows, tuple(f"w{a}" for a in range(A))), truth, confusion
+    )

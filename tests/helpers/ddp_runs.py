@@ -27,7 +27,8 @@ from noiseproof.train import METHODS, Method, Result, Settings, get_method, prep
 from noiseproof.train.step import forward_backward
 
 PLAIN, NORMALISED = "mlp:hidden=[16]", "bn-mlp"
-DRAW_FOR_THEMSELVES = {"het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for
+# losses that each process draws its own numbers for
+DRAW_FOR_THEMSELVES = {"het", "het-tau", "het-tau-full"}
 # Parameters with which the second of two epochs has something to do.
 BUSY = {
     "sln-mo": "sln-mo:alpha=0.9",
@@ -41,7 +42,8 @@ BUSY = {
     "pes-semi": "pes-semi:start=1,lambda_u=5,ramp=0",
     "promix": "promix:warmup=1,tau=0.2,guess_from=1",
 }
-# Each process draws among its own rows. With 20 rows a step, the last of 101 leaves one process only fillers.
+# Each process draws among its own rows. With 20 rows a step, the last of 101 leaves one process
+# only fillers.
 PEERS = "(peer:loss=ce,generator=0)"
 MORE = [
     PEERS,
@@ -75,7 +77,9 @@ class Normalised(Backbone):
 
 
 class Halves(nn.Module):
-    """A model that sees a batch as two processes would: in halves, the statistics of the first are kept."""
+    """A model that sees a batch as two processes would: in halves, the statistics of the first are
+    kept.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -110,7 +114,10 @@ class InHalves(Strategy):
 def results(processes: int) -> Iterator[Result]:
     """Each of RUNS, trained for two epochs in float64."""
     fabric = Fabric(
-        accelerator="cpu", devices=processes, strategy="ddp" if processes > 1 else "auto", precision="64-true"
+        accelerator="cpu",
+        devices=processes,
+        strategy="ddp" if processes > 1 else "auto",
+        precision="64-true",
     )
     fabric.launch()
     digits = get_dataset("digits")
@@ -120,16 +127,24 @@ def results(processes: int) -> Iterator[Result]:
     task = replace(task, augment=Compose([PadCrop(1), task.normalise]))
     for model, spec in RUNS:
         rows = 20 if spec == PEERS else 16
-        settings = Settings(model=model, epochs=2, batch_size=rows, optimizer="sgd:lr=0.1,momentum=0.9")
+        settings = Settings(
+            model=model, epochs=2, batch_size=rows, optimizer="sgd:lr=0.1,momentum=0.9"
+        )
         method = get_method(spec, task, settings)
         if model == NORMALISED and processes == 1:
-            method = Method(method.loss, method.head, (InHalves(method.strategies), *method.strategies))
+            method = Method(
+                method.loss, method.head, (InHalves(method.strategies), *method.strategies)
+            )
         yield train(task, method, settings, seed=7, fabric=fabric)
 
 
 def weights(result: Result) -> dict[str, Tensor]:
     """Of all models that predict."""
-    return {f"{m}.{name}": value for m, model in enumerate(result.models) for name, value in model.state_dict().items()}
+    return {
+        f"{m}.{name}": value
+        for m, model in enumerate(result.models)
+        for name, value in model.state_dict().items()
+    }
 
 
 def main(out: Path) -> None:
@@ -138,7 +153,9 @@ def main(out: Path) -> None:
     found = list(results(2))
     if found[0].run.processes.rank == 0:
         tensors = {
-            f"{i}/{name}": v.contiguous() for i, result in enumerate(found) for name, v in weights(result).items()
+            f"{i}/{name}": v.contiguous()
+            for i, result in enumerate(found)
+            for name, v in weights(result).items()
         }
         save_file(tensors, out / "weights.safetensors")
         (out / "rows.json").write_text(json.dumps([result.metrics for result in found]))

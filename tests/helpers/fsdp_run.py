@@ -2,9 +2,9 @@
 
     python tests/helpers/fsdp_run.py OUT
 
-Prints metrics of a run, of one that was stopped and resumed, and of one with a damaged share in its last checkpoint.
-Lightning and PyTorch offer FSDP on GPUs only: the first is told
-by a class of another name, the second by the device.
+Prints metrics of a run, of one that was stopped and resumed, and of one with a damaged share in its
+last checkpoint. Lightning and PyTorch offer FSDP on GPUs only: the first is told by a class of
+another name, the second by the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, prepare, train
 
-SETTINGS = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=32, optimizer="adam:lr=0.01", checkpoint_steps=1)
+SETTINGS = Settings(
+    model="mlp:hidden=[8]", epochs=2, batch_size=32, optimizer="adam:lr=0.01", checkpoint_steps=1
+)
 
 
 class SharedFSDP(FSDPStrategy):

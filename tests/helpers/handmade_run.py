@@ -34,7 +34,11 @@ def make_run(
     data = task.train if isinstance(task, Task) else task
     loss = get_loss(loss) if isinstance(loss, str) else loss
     loss.reduction = "none"
-    defaults = {"epochs": 100, "seed": 0, "normalise": task.normalise if isinstance(task, Task) else None}
+    defaults = {
+        "epochs": 100,
+        "seed": 0,
+        "normalise": task.normalise if isinstance(task, Task) else None,
+    }
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     run = Run(fabric=fabric, data=replace(data, clean=None), loss=loss, **{**defaults, **options})
     run.epoch, run.batch_size = epoch, batch_size
@@ -56,12 +60,17 @@ def make_batch(run: Run, rows: Any = None) -> Batch:
     """A step of one process on ``rows``, by default all of them."""
     rows = torch.arange(run.num_rows) if rows is None else torch.as_tensor(rows)
     given = run.data.given[rows]
-    return Batch(run.fetch(run.data.x, rows, run.normalise), given, given, rows, rows, count=len(rows))
+    return Batch(
+        run.fetch(run.data.x, rows, run.normalise), given, given, rows, rows, count=len(rows)
+    )
 
 
 def without_seconds(result: Result) -> list[dict[str, float]]:
     """The metrics of all epochs that do not depend on the machine's speed."""
-    return [{key: value for key, value in metrics.items() if key != "seconds"} for metrics in result.metrics]
+    return [
+        {key: value for key, value in metrics.items() if key != "seconds"}
+        for metrics in result.metrics
+    ]
 
 
 def check_same(first: Result, second: Result) -> None:

@@ -2,8 +2,9 @@
 
     python tests/helpers/killed_run.py OUT WHEN METHOD…
 
-WHEN is ``after-7`` (the seventh step) or ``saving-10`` (while the tenth step's checkpoint is being written). Every
-method goes on from its last checkpoint in OUT, or begins. Exits with 0 if all of them were killed by signal 9.
+WHEN is ``after-7`` (the seventh step) or ``saving-10`` (while the tenth step's checkpoint is being
+written). Every method goes on from its last checkpoint in OUT, or begins. Exits with 0 if all of
+them were killed by signal 9.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.train import Settings, Task, prepare, train
 
 SETTINGS = Settings(
-    model="mlp:hidden=[12]", epochs=3, batch_size=24, optimizer="adam:lr=0.01", schedule="cosine", checkpoint_steps=5
+    model="mlp:hidden=[12]",
+    epochs=3,
+    batch_size=24,
+    optimizer="adam:lr=0.01",
+    schedule="cosine",
+    checkpoint_steps=5,
 )
 STEPS = 5  # of an epoch, the last one of 4 rows
 
@@ -69,7 +75,16 @@ def run_until_killed(task: Task, method: str, out: Path, when: str) -> None:
         if moment == "after" and epoch * STEPS + position == int(number):
             kill_myself()
 
-    train(task, method, SETTINGS, fabric=cpu(), out=folder(out, method), resume=True, samples=True, progress=watch)
+    train(
+        task,
+        method,
+        SETTINGS,
+        fabric=cpu(),
+        out=folder(out, method),
+        resume=True,
+        samples=True,
+        progress=watch,
+    )
 
 
 def main(out: Path, when: str, methods: list[str]) -> None:

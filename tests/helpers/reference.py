@@ -4,11 +4,12 @@ Three things, in this order:
 
 * ``reference(name, logits, target, **hp)``: plain float64, as naive and as readable as the formula;
 * ``truth(name, hp, z, y)``: value and gradient of one row in 60-digit arithmetic;
-* ``released_*``: the losses as research code writes them (softmax, clamp, one-hot), the benchmarks' baselines.
+* ``released_*``: the losses as research code writes them (softmax, clamp, one-hot), the benchmarks'
+  baselines.
 
-The papers are those of ``shared/papers``, with the misprints that its README lists corrected. A setting is
-``(name, hp)``; ``("sum", {"terms": [(c, name, hp), …]})`` and
-``("remargin", {"loss": (name, hp), "shift": β, "scale": α})`` nest.
+The papers are those of ``shared/papers``, with the misprints that its README lists corrected. A
+setting is ``(name, hp)``; ``("sum", {"terms": [(c, name, hp), …]})`` and ``("remargin", {"loss":
+(name, hp), "shift": β, "scale": α})`` nest.
 """
 
 from __future__ import annotations
@@ -36,32 +37,23 @@ class Digits:
     where = staticmethod(lambda condition, yes, no: yes if condition else no)
 
 
-# --- Losses of the label's probability alone -------------------------------------------------------------------------
+# --- Losses of the label's probability alone -----------------------------------------------------
 # Each as (loss, weight w = −dl/dΔ) of p, u = 1 − p and n = −log p, with m = torch or Digits.
-# Losses: curriculum paper, Table 1, Table 6 and A.1-A.4; bias paper, Table 1. Weights: curriculum paper, Tables 1 and
-# 6; tgce, phuber by hand.
+# Losses: curriculum paper, Table 1, Table 6 and A.1-A.4; bias paper, Table 1. Weights: curriculum
+# paper, Tables 1 and 6; tgce, phuber by hand.
 Curve = tuple[Callable[..., Any], Callable[..., Any]]
 MARGIN: dict[str, Curve] = {
-    "ce": (
-        lambda m, p, u, n: n,
-        lambda m, p, u, n: u,
-    ),
+    "ce": (lambda m, p, u, n: n, lambda m, p, u, n: u),
     "focal": (
         lambda m, p, u, n, gamma=2.0: u**gamma * n,
         lambda m, p, u, n, gamma=2.0: u**gamma * (u + gamma * p * n),
     ),
-    "mae": (
-        lambda m, p, u, n, scale=1: scale * u,
-        lambda m, p, u, n, scale=1: scale * p * u,
-    ),
+    "mae": (lambda m, p, u, n, scale=1: scale * u, lambda m, p, u, n, scale=1: scale * p * u),
     "rce": (  # with the minus that curriculum paper, A.2 lost
         lambda m, p, u, n, A=LOG_1E4: -A * u,
         lambda m, p, u, n, A=LOG_1E4: -A * p * u,
     ),
-    "gce": (
-        lambda m, p, u, n, q=0.7: (1 - p**q) / q,
-        lambda m, p, u, n, q=0.7: p**q * u,
-    ),
+    "gce": (lambda m, p, u, n, q=0.7: (1 - p**q) / q, lambda m, p, u, n, q=0.7: p**q * u),
     "tgce": (  # Zhang & Sabuncu 2018, Eq. 8
         lambda m, p, u, n, q=0.7, k=0.5: m.where(p > k, (1 - p**q) / q, (1 - k ** (q + 0 * p)) / q),
         lambda m, p, u, n, q=0.7, k=0.5: m.where(p > k, p**q * u, 0 * p),
@@ -93,7 +85,7 @@ MARGIN: dict[str, Curve] = {
 }
 
 
-# --- float64 references ----------------------------------------------------------------------------------------------
+# --- float64 references --------------------------------------------------------------------------
 def per_class(name: str, logits: Tensor, **hp: Any) -> Tensor:
     """L(z, k) for every class k in the role of the label, (B, K)."""
     log_p = torch.log_softmax(logits, 1)
@@ -115,7 +107,9 @@ def per_class(name: str, logits: Tensor, **hp: Any) -> Tensor:
         r = hp.get("r", hp.get("alpha", 0.1))
         return (1 - r) * n + r / K * n.sum(1, keepdim=True)
     if name == "cr":  # curriculum paper, A.5, Eq. 6
-        return n - hp.get("beta", 1.0) * (n * torch.as_tensor(hp["prior"], dtype=p.dtype)).sum(1, keepdim=True)
+        return n - hp.get("beta", 1.0) * (n * torch.as_tensor(hp["prior"], dtype=p.dtype)).sum(
+            1, keepdim=True
+        )
     if name == "forward":  # Patrini et al. 2017; T[i, j] = P(given j | true i)
         return -torch.log(p @ torch.as_tensor(hp["T"], dtype=p.dtype))
     if name == "backward":
@@ -123,10 +117,15 @@ def per_class(name: str, logits: Tensor, **hp: Any) -> Tensor:
     if name == "remargin":  # bias paper, Eq. 4, curriculum paper, §5.1.1
         inner, shift, scale = hp["loss"], hp.get("shift", 0.0), hp.get("scale", 1.0)
         if scale == 1:
-            moved = logits[:, None, :] + shift * torch.eye(K, dtype=p.dtype)  # row k has its own shifted logit
-            losses = torch.stack([per_class(inner[0], moved[:, k], **inner[1])[:, k] for k in range(K)], 1)
+            # row k has its own shifted logit
+            moved = logits[:, None, :] + shift * torch.eye(K, dtype=p.dtype)
+            losses = torch.stack(
+                [per_class(inner[0], moved[:, k], **inner[1])[:, k] for k in range(K)], 1
+            )
             return losses
-        others = logits[:, None, :].masked_fill(torch.eye(K, dtype=torch.bool), -torch.inf).logsumexp(2)
+        others = (
+            logits[:, None, :].masked_fill(torch.eye(K, dtype=torch.bool), -torch.inf).logsumexp(2)
+        )
         p = torch.sigmoid(scale * (logits - others) + shift)
         return MARGIN[inner[0]][0](torch, p, 1 - p, -torch.log(p), **inner[1]) / scale
     if name == "unit":  # curriculum paper, §5
@@ -138,14 +137,23 @@ def per_class(name: str, logits: Tensor, **hp: Any) -> Tensor:
 
 
 def expected_margin(num_classes: int, sigma: float = 1.0) -> float:
-    """E[Δ_y] of N(0, σ²) logits: −E[log S] of S = Σ_{i≠y} exp z_i, with E[log S] = ∫ (e^(−s) − E[e^(−sS)]) ds/s."""
+    """E[Δ_y] of N(0, σ²) logits: −E[log S] of S = Σ_{i≠y} exp z_i, with E[log S] = ∫ (e^(−s) −
+    E[e^(−sS)]) ds/s.
+    """
     x, z = np.arange(-60, 12, 0.02), np.arange(-9, 9, 0.02)  # s = e^x
-    one = np.exp(-np.exp(x[:, None] + sigma * z)) @ np.exp(-(z**2) / 2) * 0.02 / math.sqrt(2 * math.pi)
+    one = (
+        np.exp(-np.exp(x[:, None] + sigma * z))
+        @ np.exp(-(z**2) / 2)
+        * 0.02
+        / math.sqrt(2 * math.pi)
+    )
     return -float((np.exp(-np.exp(x)) - one ** (num_classes - 1)).sum() * 0.02)
 
 
 def retau(name: str, hp: dict[str, Any]) -> Setting:
-    """curriculum paper, §5.1.1: shift by |E[Δ]| − τ or scale by τ/|E[Δ]|; τ is |E[Δ]| of 10 classes where not given."""
+    """curriculum paper, §5.1.1: shift by |E[Δ]| − τ or scale by τ/|E[Δ]|; τ is |E[Δ]| of 10 classes
+    where not given.
+    """
     size, tau = -expected_margin(hp["num_classes"]), hp.get("tau", -expected_margin(10))
     moved = {"shift": size - tau} if name == "tau-shift" else {"scale": tau / size}
     return "remargin", {"loss": hp["loss"], **moved}
@@ -159,17 +167,24 @@ def reference(name: str, logits: Tensor, target: Tensor, **hp: Any) -> Tensor:
     if name == "bitempered":
         return bitempered(logits, target, **hp)
     if name == "remargin" and hp["loss"][0] == "peer":
-        return reference(*hp["loss"][:1], logits + hp["shift"] * F.one_hot(target, K), target, **hp["loss"][1])
+        return reference(
+            *hp["loss"][:1], logits + hp["shift"] * F.one_hot(target, K), target, **hp["loss"][1]
+        )
     if name == "peer" or (name == "cr" and "prior" not in hp):
         t = target if target.dim() == 2 else F.one_hot(target, K).to(logits.dtype)
         if name == "cr":
             return reference("cr", logits, target, prior=t.mean(0), **hp)
         inner, inner_hp = hp.get("loss", ("ce", {}))
-        every = per_class(inner, logits, **inner_hp)  # L(z_n, k); row m's label is k for a share of the rows
+        # L(z_n, k); row m's label is k for a share of the rows
+        every = per_class(inner, logits, **inner_hp)
         drawn = t.T if "prior" not in hp else torch.as_tensor(hp["prior"], dtype=every.dtype)
         return (t * (every - (every @ drawn).mean())).sum(1)
     losses = per_class(name, logits, **hp)
-    return losses.gather(1, target[:, None]).squeeze(1) if target.dim() == 1 else (target * losses).sum(1)
+    return (
+        losses.gather(1, target[:, None]).squeeze(1)
+        if target.dim() == 1
+        else (target * losses).sum(1)
+    )
 
 
 def log_t(x: Tensor, t: float) -> Tensor:
@@ -195,7 +210,9 @@ def bregman(p: Tensor, t: Tensor, t1: float) -> Tensor:
 
 
 def tempered_softmax(logits: Tensor, t2: float) -> Tensor:
-    """exp_t2(z − λ) with λ such that it sums to one: λ between max z and the value for K equal logits, bisected."""
+    """exp_t2(z − λ) with λ such that it sums to one: λ between max z and the value for K equal
+    logits, bisected.
+    """
     z = logits.detach()
     low = z.amax(1, keepdim=True)
     high = low - log_t(torch.tensor(1 / z.shape[1], dtype=z.dtype), t2)
@@ -205,16 +222,20 @@ def tempered_softmax(logits: Tensor, t2: float) -> Tensor:
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     # One Newton step whose derivative is that of λ by the implicit function theorem.
     escort = exp_t(z - middle, t2) ** t2
-    centre = middle + (exp_t(logits - middle, t2).sum(1, keepdim=True) - 1) / escort.sum(1, keepdim=True)
+    centre = middle + (exp_t(logits - middle, t2).sum(1, keepdim=True) - 1) / escort.sum(
+        1, keepdim=True
+    )
     return exp_t(logits - centre, t2)
 
 
-def bitempered(logits: Tensor, target: Tensor, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0) -> Tensor:
+def bitempered(
+    logits: Tensor, target: Tensor, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0
+) -> Tensor:
     """Bi-tempered logistic loss (Amid et al. 2019, Eq. 9), converged."""
     return bregman(tempered_softmax(logits, t2), smoothed(target, logits.shape[1], smoothing), t1)
 
 
-# --- 60-digit truths -------------------------------------------------------------------------------------------------
+# --- 60-digit truths -----------------------------------------------------------------------------
 class Row:
     """One row of logits in 60 digits; e_k = exp(z_k − max z)."""
 
@@ -278,7 +299,9 @@ def curve(name: str, hp: dict[str, Any], margin: mpf) -> tuple[mpf, mpf]:
 
 
 def coupled(name: str, hp: dict[str, Any], z: tuple[float, ...], y: int) -> tuple[mpf, list[mpf]]:
-    """L(z, y) and its derivatives with respect to every −log p_k, of losses that look at all classes."""
+    """L(z, y) and its derivatives with respect to every −log p_k, of losses that look at all
+    classes.
+    """
     r, K = row(z), len(z)
     if name in ("nce", "nfl"):
         n = all_n(z)
@@ -287,7 +310,10 @@ def coupled(name: str, hp: dict[str, Any], z: tuple[float, ...], y: int) -> tupl
             f = [u**gamma * nk for u, nk in zip(r.u, n, strict=True)]
             slope = [u**gamma for u in r.u]
             if not hp.get("detach"):
-                slope = [s + gamma * s / u * p * nk for s, u, p, nk in zip(slope, r.u, r.p, n, strict=True)]
+                slope = [
+                    s + gamma * s / u * p * nk
+                    for s, u, p, nk in zip(slope, r.u, r.p, n, strict=True)
+                ]
         total = mp.fsum(f)
         own = [-f[y] / total**2 * s for s in slope]
         own[y] += slope[y] / total
@@ -358,8 +384,12 @@ def is_margin(name: str, hp: dict[str, Any]) -> bool:
     return is_margin(*hp["loss"]) if name in ("remargin", "unit") else name in MARGIN
 
 
-def bitempered_truth(hp: dict[str, Any], z: tuple[float, ...], target: Sequence[float]) -> tuple[mpf, list[mpf]]:
-    """Bi-tempered loss and its gradient; a class outside the support is locally constant, so it has no gradient."""
+def bitempered_truth(
+    hp: dict[str, Any], z: tuple[float, ...], target: Sequence[float]
+) -> tuple[mpf, list[mpf]]:
+    """Bi-tempered loss and its gradient; a class outside the support is locally constant, so it has
+    no gradient.
+    """
     t1, t2, s = mpf(hp.get("t1", 0.8)), mpf(hp.get("t2", 1.2)), mpf(hp.get("smoothing", 0.0))
     K = len(z)
     t = [mpf(x) * (1 - s * K / (K - 1)) + s / (K - 1) for x in target]
@@ -368,8 +398,10 @@ def bitempered_truth(hp: dict[str, Any], z: tuple[float, ...], target: Sequence[
     def log1(x: mpf) -> mpf:
         return mp.log(x) if t1 == 1 else (x ** (1 - t1) - 1) / (1 - t1) if x or t1 < 1 else -mp.inf
 
-    terms = [(tk * (log1(tk) - log1(pk)) if tk else 0) - (tk ** (2 - t1) - pk ** (2 - t1)) / (2 - t1)
-             for tk, pk in zip(t, p, strict=True)]  # fmt: skip
+    terms = [
+        (tk * (log1(tk) - log1(pk)) if tk else 0) - (tk ** (2 - t1) - pk ** (2 - t1)) / (2 - t1)
+        for tk, pk in zip(t, p, strict=True)
+    ]
     pulls = [pk ** (t2 - t1) * (pk - tk) if pk else mpf(0) for tk, pk in zip(t, p, strict=True)]
     escort = [pk**t2 for pk in p]
     share = mp.fsum(pulls) / mp.fsum(escort)
@@ -378,7 +410,9 @@ def bitempered_truth(hp: dict[str, Any], z: tuple[float, ...], target: Sequence[
 
 @cache
 def tempered_probabilities(z: tuple[float, ...], t: mpf) -> list[mpf]:
-    """exp_t(z − λ): Newton from max z, whence it climbs monotonically because Σ exp_t(z − λ) is convex in λ."""
+    """exp_t(z − λ): Newton from max z, whence it climbs monotonically because Σ exp_t(z − λ) is
+    convex in λ.
+    """
     if t == 1:
         return row(z).p
     numbers, ft = np.array([float(x) for x in z]), float(t)
@@ -394,7 +428,8 @@ def tempered_probabilities(z: tuple[float, ...], t: mpf) -> list[mpf]:
         excess = mp.fsum(p) - 1
         if abs(excess) < mpf(10) ** -50:
             return p
-        centre += excess / mp.fsum(pk / b for pk, b in zip(p, base, strict=True) if b)  # exp_t(x)^t = p/base
+        # exp_t(x)^t = p/base
+        centre += excess / mp.fsum(pk / b for pk, b in zip(p, base, strict=True) if b)
     raise ArithmeticError(f"tempered softmax of {z} at t={t} did not converge")
 
 
@@ -403,7 +438,9 @@ _largest: dict[str, Any] = {}
 
 
 def largest_weight(name: str, hp: dict[str, Any]) -> mpf:
-    """max_Δ w(Δ) by golden section around the best point of a grid; the limit at ±40 where there is no peak."""
+    """max_Δ w(Δ) by golden section around the best point of a grid; the limit at ±40 where there is
+    no peak.
+    """
     key = f"weight {name} {hp}"
     if key not in _largest:
         _largest[key] = _largest_weight(name, hp)
@@ -445,7 +482,7 @@ def largest_slope(name: str, hp: dict[str, Any]) -> float:
     return {"brier": 2.0}.get(name, 1.0)
 
 
-# --- The losses as research code writes them -------------------------------------------------------------------------
+# --- The losses as research code writes them -----------------------------------------------------
 # Shape (B,), not reduced. softmax → clamp(1e-7) → one-hot → log, with the defects that this brings.
 def _clamped(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     pred = F.softmax(logits, dim=1).clamp(min=1e-7, max=1.0)
@@ -507,7 +544,9 @@ def released_ael(logits: Tensor, target: Tensor, a: float = 2.5) -> Tensor:
 
 
 def normaliser_after(logits: Tensor, t: float, iterations: int = 5) -> Tensor:
-    """λ of the tempered softmax after a fixed number of steps: fixed point for t > 1, bisection for t < 1."""
+    """λ of the tempered softmax after a fixed number of steps: fixed point for t > 1, bisection for
+    t < 1.
+    """
     top = logits.max(dim=1, keepdim=True).values
     centred = logits - top
     if t > 1:
@@ -525,9 +564,16 @@ def normaliser_after(logits: Tensor, t: float, iterations: int = 5) -> Tensor:
 
 
 def released_bitempered(
-    logits: Tensor, target: Tensor, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int = 5
+    logits: Tensor,
+    target: Tensor,
+    t1: float = 0.8,
+    t2: float = 1.2,
+    smoothing: float = 0.0,
+    iterations: int = 5,
 ) -> Tensor:
-    """Bi-tempered loss with λ from a few iterations and autograd through the rest, λ's derivative in closed form."""
+    """Bi-tempered loss with λ from a few iterations and autograd through the rest, λ's derivative
+    in closed form.
+    """
     label = F.one_hot(target, logits.shape[1]).to(logits.dtype)
     if smoothing > 0:
         K = logits.shape[1]

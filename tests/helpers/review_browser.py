@@ -12,24 +12,36 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @contextmanager
 def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
-    """A browser with a memory of its own; any error on its pages, and any request to elsewhere, is a failure."""
+    """A browser with a memory of its own; any error on its pages, and any request to elsewhere, is
+    a failure.
+    """
     context = chromium.launch_persistent_context(
-        str(profile), executable_path=CHROMIUM, args=ARGUMENTS, accept_downloads=True,
+        str(profile),
+        executable_path=CHROMIUM,
+        args=ARGUMENTS,
+        accept_downloads=True,
         **{"viewport": {"width": 1100, "height": 700}, **options},
-    )  # fmt: skip
+    )
     page, errors = context.new_page(), []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on(
         "request",
         lambda r: (
-            None if re.match(r"(http://(127\.0\.0\.1|localhost):|file:|data:|blob:)", r.url) else errors.append(r.url)
+            None
+            if re.match(r"(http://(127\.0\.0\.1|localhost):|file:|data:|blob:)", r.url)
+            else errors.append(r.url)
         ),
     )
     try:
@@ -47,10 +59,14 @@ def open_page(page: Any, address: str, view: str = "list") -> None:
 
 
 def until(page: Any, expression: str, arg: object = None) -> None:
-    """Wait until a page says yes; playwright's own waiting evaluates strings, which the page forbids."""
+    """Wait until a page says yes; playwright's own waiting evaluates strings, which the page
+    forbids.
+    """
     ends = time.monotonic() + 30
     while not page.evaluate(expression, arg):
-        assert time.monotonic() < ends, f"{expression}; the page says {page.inner_text('body')[:500]}"
+        assert time.monotonic() < ends, (
+            f"{expression}; the page says {page.inner_text('body')[:500]}"
+        )
         page.wait_for_timeout(20)
 
 

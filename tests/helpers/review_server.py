@@ -1,4 +1,6 @@
-"""`noiseproof review` in a process of its own, for the tests of the server and of the page in a browser."""
+"""`noiseproof review` in a process of its own, for the tests of the server and of the page in a
+browser.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,30 @@ from typing import IO, Any
 class Server:
     """A review server; it is killed at the end."""
 
-    def __init__(self, folder: Path, *options: str, stderr: IO[str] | None = None, **environment: str) -> None:
-        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
+    def __init__(
+        self, folder: Path, *options: str, stderr: IO[str] | None = None, **environment: str
+    ) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "noiseproof",
+            "review",
+            str(folder),
+            "--no-browser",
+            *options,
+        ]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment}
+            command,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, **environment},
         )
         self.links = self._read_links(several="--reviewers" in options)
         self.link = next(iter(self.links.values()))
-        match = re.fullmatch(r"(http://(?:[a-z0-9.]+|\[[0-9a-f:]+\]):(\d+))/\?token=(\S+)", self.link)
+        match = re.fullmatch(
+            r"(http://(?:[a-z0-9.]+|\[[0-9a-f:]+\]):(\d+))/\?token=(\S+)", self.link
+        )
         assert match, self.link
         self.address, self.port, self.token = match[1], int(match[2]), match[3]
 

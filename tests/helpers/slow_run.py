@@ -1,4 +1,5 @@
-"""``noiseproof`` with steps of ``sln`` that take their time, so that test_cli_train.py can interrupt one of its runs.
+"""``noiseproof`` with steps of ``sln`` that take their time, so that test_cli_train.py can
+interrupt one of its runs.
 
 python tests/helpers/slow_run.py train --method sln …
 """

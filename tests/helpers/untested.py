@@ -1,4 +1,6 @@
-"""What a run of the tests left out because this machine lacks it, and the command that would change that."""
+"""What a run of the tests left out because this machine lacks it, and the command that would change
+that.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,16 @@ LACKS = (
     Lack("with other programs", re.compile(r"needs (g\+\+|bash)$"), "apt-get install g++ bash"),
     Lack(
         "with the official files",
-        re.compile("NOISEPROOF_(DATA|TABLES|SHARED)|official files are not here|^no /|dataset-fashion-mnist"),
+        re.compile(
+            "NOISEPROOF_(DATA|TABLES|SHARED)|official files are not here|^no"
+            " /|dataset-fashion-mnist"
+        ),
         "NOISEPROOF_DATA=FOLDER make test",
     ),
 )
-PACKAGE = re.compile(r"could not import '([\w.]+)'|no module (\w+)|needs (optuna)|^([\w-]+) is not installed")
+PACKAGE = re.compile(
+    r"could not import '([\w.]+)'|no module (\w+)|needs (optuna)|^([\w-]+) is not installed"
+)
 
 
 def untested(reasons: Iterable[str]) -> str:

@@ -1,4 +1,6 @@
-"""Expected output has at most six digits of a float: the others depend on the processor and on its libraries."""
+"""Expected output has at most six digits of a float: the others depend on the processor and on its
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ EXACT = {"equal", "array_equal", "assert_array_equal", "assert_equal"}
 
 def long_floats(text: str) -> list[str]:
     """The floats of a text that have more than six digits, without zeros at either end."""
-    return [found[0] for found in FLOAT.finditer(text) if len(found[1].replace(".", "").strip("0")) > DIGITS]
+    return [
+        found[0]
+        for found in FLOAT.finditer(text)
+        if len(found[1].replace(".", "").strip("0")) > DIGITS
+    ]
 
 
 def is_written(page: Path) -> bool:
@@ -38,7 +44,9 @@ def expected_by_examples(source: str) -> Iterator[str]:
 
 
 def exact_comparisons(source: str) -> Iterator[str]:
-    """What tests compare without a tolerance: numbers and texts beside ==, != and in, in `match` and in `equal`."""
+    """What tests compare without a tolerance: numbers and texts beside ==, != and in, in `match`
+    and in `equal`.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
             yield from constants(node)
@@ -71,7 +79,11 @@ def test_pages_show_at_most_six_digits(page: Path) -> None:
 def test_examples_of_docstrings_show_at_most_six_digits() -> None:
     shown = {}
     for path in SOURCES:
-        digits = [found for want in expected_by_examples(path.read_text("utf-8")) for found in long_floats(want)]
+        digits = [
+            found
+            for want in expected_by_examples(path.read_text("utf-8"))
+            for found in long_floats(want)
+        ]
         if digits:
             shown[str(path.relative_to(ROOT))] = digits
     assert shown == {}
@@ -80,18 +92,26 @@ def test_examples_of_docstrings_show_at_most_six_digits() -> None:
 def test_tests_compare_at_most_six_digits_without_a_tolerance() -> None:
     compared = {}
     for path in TESTS:
-        digits = [found for text in exact_comparisons(path.read_text("utf-8")) for found in long_floats(text)]
+        digits = [
+            found
+            for text in exact_comparisons(path.read_text("utf-8"))
+            for found in long_floats(text)
+        ]
         if digits and path != Path(__file__):
             compared[str(path.relative_to(ROOT))] = digits
     assert compared == {}
 
 
-@pytest.mark.parametrize("text", ["10.12814798297345", "-0.1234567", ".1234567", "1.234567e-5", "1000.001"])
+@pytest.mark.parametrize(
+    "text", ["10.12814798297345", "-0.1234567", ".1234567", "1.234567e-5", "1000.001"]
+)
 def test_long_floats_are_found(text: str) -> None:
     assert long_floats(f"`mae:scale={text}`, 2") == [text.removeprefix("-")]
 
 
-@pytest.mark.parametrize("text", ["10.128...", "0.00123456", "100000.0", "1234567", "2.13.0", "torch==2.1234567.0"])
+@pytest.mark.parametrize(
+    "text", ["10.128...", "0.00123456", "100000.0", "1234567", "2.13.0", "torch==2.1234567.0"]
+)
 def test_others_are_not(text: str) -> None:
     assert long_floats(text) == []
 

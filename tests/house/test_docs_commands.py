@@ -1,8 +1,10 @@
-"""Every command in a console block of README and docs is run, page by page and in order, in a folder of small data.
+"""Every command in a console block of README and docs is run, page by page and in order, in a
+folder of small data.
 
-What makes it quick is said here and nowhere else: options that are added to a command (``SMALL``), random pictures in
-the place of datasets that would have to be downloaded (``stand_in``), and small files of the names that pages use. A
-block that can't be run carries a line ``<!-- not run: REASON -->`` above it; those are counted and printed.
+What makes it quick is said here and nowhere else: options that are added to a command (``SMALL``),
+random pictures in the place of datasets that would have to be downloaded (``stand_in``), and small
+files of the names that pages use. A block that can't be run carries a line ``<!-- not run: REASON
+-->`` above it; those are counted and printed.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def stand_in(name: str, shape: tuple[int, ...], classes: int) -> Any:
             x = torch.randint(256, (rows, *shape), generator=random, dtype=torch.uint8)
             return Split(x, torch.arange(rows) % classes)
 
-        return Dataset(name, tuple(map(str, range(classes))), split(max(100, classes)), split(50), spec=name)
+        return Dataset(
+            name, tuple(map(str, range(classes))), split(max(100, classes)), split(50), spec=name
+        )
 
     return make
 
@@ -77,7 +81,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def table(name: str, label: str, classes: tuple[str, ...], rows: int = 80) -> None:
         y = random.integers(len(classes), size=rows)
         frame = pd.DataFrame(random.normal(y[:, None], 0.3, (rows, 4)), columns=list("abcd"))
-        given = np.where(np.arange(rows) % 10, y, (y + 1) % len(classes))  # every tenth label is wrong
+        # every tenth label is wrong
+        given = np.where(np.arange(rows) % 10, y, (y + 1) % len(classes))
         frame.assign(**{label: np.array(classes)[given]}).to_csv(folder / name, index=False)
 
     table("data.csv", "y", ("no", "yes"))
@@ -89,14 +94,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k, name in enumerate(("ann", "bob", "cid")):
         rated[name] = np.where(random.random(80) < 0.7 + 0.1 * k, rated["y"], "yes")
     rated.drop(columns="y").to_csv(folder / "rated.csv", index=False)
-    votes = rated[["ann", "bob", "cid"]].melt(ignore_index=False, var_name="annotator", value_name="label")
+    votes = rated[["ann", "bob", "cid"]].melt(
+        ignore_index=False, var_name="annotator", value_name="label"
+    )
     votes.rename_axis("row").to_csv(folder / "votes.csv")
     sweep = 'dataset = "digits"\nmethod = ["ce", "gce"]\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
     (folder / "sweep.toml").write_text(f"[[experiment]]\n{sweep}")
     labels = np.repeat([0, 1], 40)
     np.save(folder / "y.npy", labels)
     np.save(folder / "p.npy", np.where(labels[:, None] == [0, 1], 0.9, 0.1))
-    texts = [("a parcel for you", "delivery"), ("the invoice is here", "invoice"), ("we send parcels", "delivery")] * 20
+    texts = [
+        ("a parcel for you", "delivery"),
+        ("the invoice is here", "invoice"),
+        ("we send parcels", "delivery"),
+    ] * 20
     mails = pd.DataFrame(texts, columns=["body", "kind"])
     mails.assign(mail=mails["body"], topic=mails["kind"]).to_csv(folder / "mails.csv", index=False)
     pd.DataFrame(texts, columns=["review", "mood"]).to_csv(folder / "reviews.csv", index=False)
@@ -131,8 +142,13 @@ def is_heavy(line: Line) -> bool:
 
 def arguments(line: Line) -> list[str]:
     """A line's arguments, and what makes them quick."""
-    given = ["sln-mo-lc@sln:start=1" if word == "sln-mo-lc@sln" else word for word in words(line.text)]  # not 250
-    added = next((more for name, more in SMALL.items() if given[: len(name.split())] == name.split()), "")
+    # not 250
+    given = [
+        "sln-mo-lc@sln:start=1" if word == "sln-mo-lc@sln" else word for word in words(line.text)
+    ]
+    added = next(
+        (more for name, more in SMALL.items() if given[: len(name.split())] == name.split()), ""
+    )
     return [*given, *added.split(), *(TRIALS.split() if "--trials" in given else [])]
 
 
@@ -171,7 +187,10 @@ def accept_one(folder: str, ask: Ask) -> None:
                 else {"decision": "accept"}
             )
             body = {"row": asked["row"], "question": asked["number"], **answer}
-            assert json.loads(ask("api/decisions", json.dumps(body).encode()))["last"]["row"] == asked["row"]
+            assert (
+                json.loads(ask("api/decisions", json.dumps(body).encode()))["last"]["row"]
+                == asked["row"]
+            )
             about = json.loads(ask("api/audit", None))
         return
     issues = pd.read_csv(Path(folder, "issues.csv"))
@@ -192,7 +211,9 @@ def review_here(given: list[str]) -> None:
         async def send(path: str, body: bytes | None) -> bytes:
             headers = {"Authorization": "Bearer known", **JSON}
             transport = httpx.ASGITransport(server)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1", headers=headers
+            ) as client:
                 answer = await client.request("POST" if body else "GET", path, content=body)
                 return bytes(answer.raise_for_status().content)
 
@@ -215,11 +236,16 @@ def review(given: list[str]) -> None:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().removeprefix("review: ").strip()
-            base, token = urlsplit(address)._replace(query="").geturl(), parse_qs(urlsplit(address).query)["token"][0]
+            base, token = (
+                urlsplit(address)._replace(query="").geturl(),
+                parse_qs(urlsplit(address).query)["token"][0],
+            )
 
             def ask(path: str, body: bytes | None) -> bytes:
                 headers = {"Authorization": f"Bearer {token}", **JSON}
-                with urllib.request.urlopen(urllib.request.Request(base + path, body, headers), timeout=60) as answer:
+                with urllib.request.urlopen(
+                    urllib.request.Request(base + path, body, headers), timeout=60
+                ) as answer:
                     return bytes(answer.read())
 
             accept_one(given[1], ask)
@@ -228,7 +254,11 @@ def review(given: list[str]) -> None:
 
 
 def pages(heavy: bool) -> list[Any]:
-    found = [page for page in PAGES if any(line.why is None and is_heavy(line) >= heavy for line in lines(page))]
+    found = [
+        page
+        for page in PAGES
+        if any(line.why is None and is_heavy(line) >= heavy for line in lines(page))
+    ]
     return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in found]
 
 
@@ -241,11 +271,21 @@ def test_the_readme_leads_from_a_csv_file_to_a_corrected_one_in_five_commands(fo
     page = ROOT / "README.md"
     (block,) = (
         b
-        for b in re.findall(r"^```console\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        for b in re.findall(
+            r"^```console\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
         if "apply" in b
     )
-    steps = [step for line in block.splitlines() for step in line.removeprefix("$ ").partition("#")[0].split("&&")]
-    assert len(steps) <= 5 and [step.split()[0] for step in steps] == ["make", "source", *["noiseproof"] * 3]
+    steps = [
+        step
+        for line in block.splitlines()
+        for step in line.removeprefix("$ ").partition("#")[0].split("&&")
+    ]
+    assert len(steps) <= 5 and [step.split()[0] for step in steps] == [
+        "make",
+        "source",
+        *["noiseproof"] * 3,
+    ]
     own = [Line("README.md", 0, step, None) for step in steps[2:]]
     for line in own:
         if "review" in line.text:
@@ -258,9 +298,13 @@ def test_the_readme_leads_from_a_csv_file_to_a_corrected_one_in_five_commands(fo
 
 
 def test_the_ten_lines_of_the_readme_run_on_a_file_of_ones_own(folder: Path) -> None:
-    (block,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(
+        r"^```py\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     exec(compile(block, "README.md", "exec"), {})
-    assert len(Path("fixed.csv").read_text().splitlines()) == len(Path("data.csv").read_text().splitlines())
+    assert len(Path("fixed.csv").read_text().splitlines()) == len(
+        Path("data.csv").read_text().splitlines()
+    )
     assert len([line for line in block.splitlines() if line and "import" not in line]) <= 10
     with pytest.raises(Refused):  # what the line says about `yes`
         corrections(read_audit("issues"), {}, accept_all=True)
@@ -287,5 +331,7 @@ def test_make_targets_and_scripts_of_the_pages_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"^\$ make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
-        for script in re.findall(r"python ((?:benchmarks|examples)/\w+\.py)", page.read_text("utf-8")):
+        for script in re.findall(
+            r"python ((?:benchmarks|examples)/\w+\.py)", page.read_text("utf-8")
+        ):
             assert (ROOT / script).is_file(), f"{page.name}: {script}"

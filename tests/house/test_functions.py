@@ -33,4 +33,5 @@ def test_measures_of_a_small_package(tmp_path: Path) -> None:
         "        return sum(1 for row in rows if row)\n"
         "    return 0\n"
     )
-    assert house.functions(tmp_path) == [("data/rows.py: count", 4, 5)]  # if, and, for, if of the comprehension
+    # if, and, for, if of the comprehension
+    assert house.functions(tmp_path) == [("data/rows.py: count", 4, 5)]

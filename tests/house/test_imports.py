@@ -5,7 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-OPTIONAL = ("pandas", "matplotlib", "jinja2", "optuna", "ray", "tensorboardX", "pyarrow", "PIL", "timm")
+OPTIONAL = (
+    "pandas",
+    "matplotlib",
+    "jinja2",
+    "optuna",
+    "ray",
+    "tensorboardX",
+    "pyarrow",
+    "PIL",
+    "timm",
+)
 
 TRAIN = f"""
 import sys
@@ -37,7 +47,9 @@ def test_training_needs_none_of_the_optional_packages() -> None:
     assert '"test_accuracy"' in run(TRAIN)
 
 
-def test_importing_the_library_loads_neither_the_compiler_nor_what_only_some_commands_need() -> None:
+def test_importing_the_library_loads_neither_the_compiler_nor_what_only_some_commands_need() -> (
+    None
+):
     loaded = run("import sys, noiseproof; print('\\n'.join(sys.modules))").splitlines()
     heavy = {"torch._dynamo", "lightning_fabric", "sklearn", *OPTIONAL}
     assert heavy.isdisjoint(loaded), heavy & set(loaded)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 def run(*command: object, cwd: Path = ROOT) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -59,12 +61,25 @@ def test_the_wheel_and_the_sdist_have_the_package_and_no_more(built: tuple[Path,
     wheel, sdist = built
     with zipfile.ZipFile(wheel) as parts:
         names = parts.namelist()
-    code = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    code = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src").rglob("*")
+        if path.is_file()
+    }
     code = {name for name in code if "__pycache__" not in name and ".egg-info" not in name}
-    assert {name for name in names if ".dist-info/" not in name} == code and "noiseproof/py.typed" in code
+    assert {
+        name for name in names if ".dist-info/" not in name
+    } == code and "noiseproof/py.typed" in code
     with tarfile.open(sdist) as packed:
         tops = {name.split("/")[1] for name in packed.getnames() if "/" in name}
-    assert {"src", "tests", "docs", "LICENSE", "README.md", "pyproject.toml"} <= tops and ".ci" not in tops
+    assert {
+        "src",
+        "tests",
+        "docs",
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+    } <= tops and ".ci" not in tops
 
 
 def test_it_works_alone_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> None:
@@ -74,19 +89,48 @@ def test_it_works_alone_in_a_fresh_environment(fresh: Path, tmp_path: Path) -> N
     x = random.normal(size=(200, 3)) + np.arange(200)[:, None] % 2 * 3
     labels = np.where(np.arange(200) % 20 == 0, 1, np.arange(200) % 2)
     pd.DataFrame(x, columns=list("abc")).assign(y=labels).to_csv(tmp_path / "t.csv", index=False)
-    run(fresh / "noiseproof", "audit", "t.csv", "--label", "y", "--epochs", "3", "--json", cwd=tmp_path)
+    run(
+        fresh / "noiseproof",
+        "audit",
+        "t.csv",
+        "--label",
+        "y",
+        "--epochs",
+        "3",
+        "--json",
+        cwd=tmp_path,
+    )
     assert (tmp_path / "audit" / "issues.csv").exists()
-    used = run(fresh / "python", "-c", "import noiseproof; print(noiseproof.__file__)", cwd=tmp_path)
+    used = run(
+        fresh / "python", "-c", "import noiseproof; print(noiseproof.__file__)", cwd=tmp_path
+    )
     assert Path(used.strip()).is_relative_to(fresh.parent)
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_can_be_installed(extra: str, fresh: Path, built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_extra_can_be_installed(
+    extra: str, fresh: Path, built: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Its packages exist, and fit beside the others: nothing of what is installed would change."""
     report = tmp_path / "report.json"
-    run(fresh / "pip", "install", "--dry-run", "--quiet", "-c", PINS, "--report", report, f"{built[0]}[{extra}]")
-    names = {one["metadata"]["name"].lower().replace("_", "-") for one in json.loads(report.read_text())["install"]}
-    assert names.isdisjoint({"torch", "numpy", "pandas", "scikit-learn", "torchvision"} - _wanted(extra))
+    run(
+        fresh / "pip",
+        "install",
+        "--dry-run",
+        "--quiet",
+        "-c",
+        PINS,
+        "--report",
+        report,
+        f"{built[0]}[{extra}]",
+    )
+    names = {
+        one["metadata"]["name"].lower().replace("_", "-")
+        for one in json.loads(report.read_text())["install"]
+    }
+    assert names.isdisjoint(
+        {"torch", "numpy", "pandas", "scikit-learn", "torchvision"} - _wanted(extra)
+    )
     assert names
 
 
@@ -96,9 +140,19 @@ def _wanted(extra: str) -> set[str]:
 
 
 def test_the_command_for_timm_changes_no_torch(fresh: Path, tmp_path: Path) -> None:
-    """Its first half finds the torchvision that fits; without it, pip takes the newest one and its torch."""
-    command = run(fresh / "python", "-c", "from noiseproof.core.messages import install_command as i; print(i('timm'))")
+    """Its first half finds the torchvision that fits; without it, pip takes the newest one and its
+    torch.
+    """
+    command = run(
+        fresh / "python",
+        "-c",
+        "from noiseproof.core.messages import install_command as i; print(i('timm'))",
+    )
     first, report = command.partition(" --index-url")[0].split()[2:], tmp_path / "report.json"
     run(fresh / "pip", "install", "--dry-run", "--quiet", "--report", report, *first, "timm")
     names = {one["metadata"]["name"].lower() for one in json.loads(report.read_text())["install"]}
-    assert {"torchvision", "timm"} <= names and "torch" not in names and not [n for n in names if "nvidia" in n]
+    assert (
+        {"torchvision", "timm"} <= names
+        and "torch" not in names
+        and not [n for n in names if "nvidia" in n]
+    )

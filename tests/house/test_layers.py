@@ -1,4 +1,6 @@
-"""The order of the house, read from the source: imports point downward, only cli prints, no global random state."""
+"""The order of the house, read from the source: imports point downward, only cli prints, no global
+random state.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,68 @@ FLOORS = (
     {"estimator"},
     {"review"},
     {"bench", "demo"},
-    {"cli", "__main__", "__init__"},  # __init__ gathers the public names, so below it nothing may use them
+    # __init__ gathers the public names, so below it nothing may use them
+    {"cli", "__main__", "__init__"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
+MODULES = {
+    ".".join(path.relative_to(SRC).with_suffix("").parts): path
+    for path in sorted(SRC.rglob("*.py"))
+}
 
-SEEDS = {"manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all", "initial_seed"}
-TORCH_SEEDS = {f"torch.{place}{name}" for place in ("", "random.", "cuda.", "mps.") for name in SEEDS}
+SEEDS = {
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+    "initial_seed",
+}
+TORCH_SEEDS = {
+    f"torch.{place}{name}" for place in ("", "random.", "cuda.", "mps.") for name in SEEDS
+}
 TORCH_DRAWS = {
     f"torch.{name}"
-    for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")
+    for name in (
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "poisson",
+    )
 }
 NEVER = {"torch.rand_like", "torch.randn_like", "torch.randint_like"}  # they take no generator
 IN_PLACE = {
-    "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_",
-    "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_",
+    "uniform_",
+    "normal_",
+    "random_",
+    "bernoulli_",
+    "exponential_",
+    "log_normal_",
+    "cauchy_",
+    "geometric_",
+    "trunc_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "orthogonal_",
     "sparse_",
-}  # fmt: skip
+}
 OWN_STATE = {
-    "numpy.random.default_rng", "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.RandomState",
-    "numpy.random.PCG64", "numpy.random.Philox", "random.Random", "random.SystemRandom",
-}  # fmt: skip
+    "numpy.random.default_rng",
+    "numpy.random.Generator",
+    "numpy.random.SeedSequence",
+    "numpy.random.RandomState",
+    "numpy.random.PCG64",
+    "numpy.random.Philox",
+    "random.Random",
+    "random.SystemRandom",
+}
 
 
 def imports(tree: ast.AST, module: str) -> Iterator[tuple[str, str, int]]:
@@ -65,7 +108,9 @@ def floor(dotted: str) -> str:
     """The part of noiseproof that a dotted name belongs to; ``__init__`` for the public names."""
     part = dotted.split(".")[1] if "." in dotted else "__init__"
     return (
-        part if part in LEVEL or f"noiseproof.{part}" in MODULES or (SRC / "noiseproof" / part).is_dir() else "__init__"
+        part
+        if part in LEVEL or f"noiseproof.{part}" in MODULES or (SRC / "noiseproof" / part).is_dir()
+        else "__init__"
     )
 
 
@@ -92,11 +137,13 @@ class Habits(ast.NodeVisitor):
     def dotted(self, node: ast.expr) -> str:
         if isinstance(node, ast.Attribute):
             return f"{self.dotted(node.value)}.{node.attr}"
-        return self.names.get(node.id, "?") if isinstance(node, ast.Name) else "?"  # ?: a local variable
+        # ?: a local variable
+        return self.names.get(node.id, "?") if isinstance(node, ast.Name) else "?"
 
     def visit_With(self, node: ast.With) -> None:
         restored = any(
-            isinstance(item.context_expr, ast.Call) and self.dotted(item.context_expr.func).endswith("fork_rng")
+            isinstance(item.context_expr, ast.Call)
+            and self.dotted(item.context_expr.func).endswith("fork_rng")
             for item in node.items
         )
         self.forked += restored  # what happens inside is undone
@@ -118,14 +165,20 @@ class Habits(ast.NodeVisitor):
         name = self.dotted(node)
         own = any(name == known or name.startswith(f"{known}.") for known in OWN_STATE)
         numpy_or_python = name.startswith(("numpy.random.", "random.")) and not own
-        seeds = name in TORCH_SEEDS | NEVER or name.startswith(("torch.default_generator.", "torch.cuda.default_gen"))
+        seeds = name in TORCH_SEEDS | NEVER or name.startswith(
+            ("torch.default_generator.", "torch.cuda.default_gen")
+        )
         if numpy_or_python or (not self.forked and seeds):
             self.draws.append(node.lineno)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = self.dotted(node.func)
         draws = name in TORCH_DRAWS or name.rpartition(".")[2] in IN_PLACE
-        if draws and not self.forked and "generator" not in {keyword.arg for keyword in node.keywords}:
+        if (
+            draws
+            and not self.forked
+            and "generator" not in {keyword.arg for keyword in node.keywords}
+        ):
             self.draws.append(node.lineno)
         self.generic_visit(node)
 
@@ -139,8 +192,12 @@ def test_every_module_has_a_floor_and_imports_downward(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_only_cli_prints_and_nothing_uses_global_random_state(module: str) -> None:
     habits = Habits(MODULES[module].read_text("utf-8"), module)
-    assert habits.prints == [] or module.startswith("noiseproof.cli."), f"{module} prints on lines {habits.prints}"
-    assert habits.draws == [], f"{module} uses a global random state on lines {habits.draws}: pass a generator"
+    assert habits.prints == [] or module.startswith("noiseproof.cli."), (
+        f"{module} prints on lines {habits.prints}"
+    )
+    assert habits.draws == [], (
+        f"{module} uses a global random state on lines {habits.draws}: pass a generator"
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +273,12 @@ def test_a_generator_of_ones_own_is_fine(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["print(1)", "import sys; sys.stdout.write('x')", "from rich.console import Console; Console()"]
+    "line",
+    [
+        "print(1)",
+        "import sys; sys.stdout.write('x')",
+        "from rich.console import Console; Console()",
+    ],
 )
 def test_a_print_is_found(line: str) -> None:
     assert Habits(line, "noiseproof.losses.base").prints

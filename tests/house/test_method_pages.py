@@ -12,7 +12,9 @@ import pytest
 
 from noiseproof.train.methods import METHODS
 
-spec = importlib.util.spec_from_file_location("method_pages", Path(__file__).parents[2] / "docs" / "method_pages.py")
+spec = importlib.util.spec_from_file_location(
+    "method_pages", Path(__file__).parents[2] / "docs" / "method_pages.py"
+)
 assert spec is not None and spec.loader is not None
 method_pages = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(method_pages)
@@ -36,7 +38,10 @@ def test_a_method_has_a_page(name: str, against: pd.DataFrame) -> None:
     ]
     assert all(parts) and all(isinstance(line, str) for part in parts for line in part)
     page = "\n".join(line for part in parts for line in part)
-    assert page.startswith(f"# {name}\n") and f"With 10 classes and 100 epochs it is `{method}`." in page
+    assert (
+        page.startswith(f"# {name}\n")
+        and f"With 10 classes and 100 epochs it is `{method}`." in page
+    )
     files = {method_pages.file_name(each) for each in METHODS}
     assert {Path(link).stem for link in re.findall(r"\]\(([\w-]+\.md)\)", page)} <= files
     assert "nan" not in page
@@ -44,9 +49,15 @@ def test_a_method_has_a_page(name: str, against: pd.DataFrame) -> None:
 
 def test_the_index_has_all_methods_and_their_gains(against: pd.DataFrame) -> None:
     assert len({method_pages.file_name(name) for name in METHODS}) == len(METHODS)
-    rows = re.findall(r"^\| \[(.+?)\]\(.+\.md\) \| (.*) \|$", method_pages.index(against), re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[(.+?)\]\(.+\.md\) \| (.*) \|$", method_pages.index(against), re.MULTILINE
+    )
     assert sorted(name for name, _ in rows) == sorted(METHODS)
-    accuracy = {(r["method"], r["set"], r["seed"]): r.get("accuracy") for r in RESULTS["rows"] if r["noise"] == "none"}
+    accuracy = {
+        (r["method"], r["set"], r["seed"]): r.get("accuracy")
+        for r in RESULTS["rows"]
+        if r["noise"] == "none"
+    }
     gains: dict[str, list[float]] = {}
     for (method, at, seed), value in accuracy.items():
         if method == "gce" and value is not None and accuracy.get(("ce", at, seed)) is not None:

@@ -1,4 +1,6 @@
-"""What a stranger relies on: the examples in the pages run, and the set-up installs what was tested."""
+"""What a stranger relies on: the examples in the pages run, and the set-up installs what was
+tested.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,12 @@ def python_blocks(page: Path) -> list[str]:
 
 @pytest.mark.usefixtures("forget_plugins")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run_from_top_to_bottom(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS, SOURCES, ISSUES):
-        monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
+        # what a page registers does not stay
+        monkeypatch.setattr(registry, "_factories", dict(registry._factories))
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for block in python_blocks(page):
@@ -57,7 +62,9 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
             names |= test.globs
         else:
             exec(compile(block, page.name, "exec"), names)
-            for made in [value for value in names.values() if getattr(value, "__module__", "") == page.stem]:
+            for made in [
+                value for value in names.values() if getattr(value, "__module__", "") == page.stem
+            ]:
                 for test in doctest.DocTestFinder().find(made, globs=names):
                     runner.run(test, clear_globs=False)
     assert runner.summarize(verbose=False).failed == 0
@@ -78,7 +85,9 @@ CONTRIBUTED = {  # page: the package that its example belongs to, and where it i
 
 def example(page: str) -> str:
     """The module that a page of docs/extending shows."""
-    (module,) = (block for block in python_blocks(EXTENDING / f"{page}.md") if not block.startswith(">>>"))
+    (module,) = (
+        block for block in python_blocks(EXTENDING / f"{page}.md") if not block.startswith(">>>")
+    )
     return module
 
 
@@ -91,8 +100,11 @@ def test_every_page_on_extending_is_tried_as_a_file_and_listed() -> None:
 
 
 def test_the_examples_of_extending_are_files_of_their_packages(tmp_path: Path) -> None:
-    copy = shutil.copytree(ROOT / "src/noiseproof", tmp_path / "noiseproof", ignore=lambda *_: ["__pycache__"])
-    with (copy / "analysis/during/curves.py").open("a", encoding="utf-8") as curves:  # a figure joins a module
+    copy = shutil.copytree(
+        ROOT / "src/noiseproof", tmp_path / "noiseproof", ignore=lambda *_: ["__pycache__"]
+    )
+    # a figure joins a module
+    with (copy / "analysis/during/curves.py").open("a", encoding="utf-8") as curves:
         curves.write(example("figure"))
     asked = ""
     for page, (package, found) in CONTRIBUTED.items():
@@ -100,12 +112,23 @@ def test_the_examples_of_extending_are_files_of_their_packages(tmp_path: Path) -
         (folder / "contributed.py").write_text(example(page), "utf-8")
         init = folder / "__init__.py"
         first = f"from noiseproof.{package} import contributed\nfrom noiseproof."
-        init.write_text(re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M), "utf-8")
-        asked += f"from noiseproof.{package} import {found.split('[')[0]}; print({found}.__module__)\n"
+        init.write_text(
+            re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M),
+            "utf-8",
+        )
+        asked += (
+            f"from noiseproof.{package} import {found.split('[')[0]}; print({found}.__module__)\n"
+        )
     asked += "from noiseproof.analysis.figures import figure_makers\n"
-    asked += "print(next(maker.make.__module__ for maker in figure_makers() if maker.name == 'epoch-time'))\n"
+    asked += (
+        "print(next(maker.make.__module__ for maker in figure_makers() if maker.name =="
+        " 'epoch-time'))\n"
+    )
     answer = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
     modules = [f"noiseproof.{package}.contributed" for package, _ in CONTRIBUTED.values()]
     assert answer.stdout.split() == [*modules, "noiseproof.analysis.during.curves"], answer.stderr
@@ -119,7 +142,10 @@ def test_the_table_of_backbones_is_the_tested_one() -> None:
         weights = f"{count(backbone) + (backbone.num_features + 1) * 10:,}"
         sizes = (weights, str(backbone.num_features)) if model != "mlp" else ("", "")
         shape = " × ".join(map(str, (size, *(RUN.get(model) or INPUTS[model][0]))))
-        rows.append(f"| `{model}` | {' | '.join(sizes)} | {backbone.init} | {num_classes} | {shape} | {sigma:.4f} |")
+        rows.append(
+            f"| `{model}` | {' | '.join(sizes)} | {backbone.init} | {num_classes} | {shape} |"
+            f" {sigma:.4f} |"
+        )
     page = (ROOT / "docs" / "models.md").read_text("utf-8")
     assert "\n".join(rows) in page
 
@@ -138,7 +164,9 @@ def test_everything_that_make_installs_is_pinned() -> None:
     assert f"pip install --quiet torch=={pins['torch']}\n" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("target", re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+@pytest.mark.parametrize(
+    "target", re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+)
 def test_make_can_read_its_file(target: str) -> None:
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -147,9 +175,20 @@ def test_make_can_read_its_file(target: str) -> None:
 def test_required_packages_are_the_chosen_few() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {name(r) for r in project["dependencies"]} == {
-        "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "filelock", "xxhash", "pandas", "typer",
-        "rich", "jinja2", "matplotlib", "packaging",
-    }  # fmt: skip
+        "torch",
+        "numpy",
+        "scikit-learn",
+        "lightning-fabric",
+        "safetensors",
+        "filelock",
+        "xxhash",
+        "pandas",
+        "typer",
+        "rich",
+        "jinja2",
+        "matplotlib",
+        "packaging",
+    }
     extras = project["optional-dependencies"].values()
     assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}
 
@@ -170,10 +209,20 @@ def documented() -> tuple[set[tuple[str, str]], set[str]]:
 
 def test_the_api_pages_have_everything_public() -> None:
     names, whole = documented()
-    packages = [path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("__init__.py")]
-    modules = [import_module(".".join(package.parts)) for package in packages if "cli" not in package.parts]
-    public = [getattr(module, name) for module in modules for name in getattr(module, "__all__", ())]
-    public += [registry[name] for registry in (LOSSES, HEADS, STRATEGIES, NOISES) for name in registry]
+    packages = [
+        path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("__init__.py")
+    ]
+    modules = [
+        import_module(".".join(package.parts)) for package in packages if "cli" not in package.parts
+    ]
+    public = [
+        getattr(module, name) for module in modules for name in getattr(module, "__all__", ())
+    ]
+    public += [
+        registry[name] for registry in (LOSSES, HEADS, STRATEGIES, NOISES) for name in registry
+    ]
     things = {one for one in public if isinstance(one, type | FunctionType)}
-    absent = {(one.__module__, one.__name__) for one in things if one.__module__ not in whole} - names
+    absent = {
+        (one.__module__, one.__name__) for one in things if one.__module__ not in whole
+    } - names
     assert len(things) > 150 and sorted(absent) == []

@@ -1,4 +1,6 @@
-"""Numbers of README and docs that come from files: the comparison with cleanlab, how many cells were rerun."""
+"""Numbers of README and docs that come from files: the comparison with cleanlab, how many cells
+were rerun.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ KINDS = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means over sets of the means over seeds; of cleanlab's two models the better one for each set and kind."""
+    """Means over sets of the means over seeds; of cleanlab's two models the better one for each set
+    and kind.
+    """
     scores: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
     for row in rows:
         if "f1" in row:
@@ -32,11 +36,16 @@ def table(rows: list[dict[str, Any]]) -> str:
             by_name.setdefault(row["who"], []).append((row["ap"], row["f1"]))
     lines = []
     for kind, names in KINDS.items():
-        cells = [by_name for (_, noise), by_name in scores.items() if noise.partition(":")[0] in names]
+        cells = [
+            by_name for (_, noise), by_name in scores.items() if noise.partition(":")[0] in names
+        ]
         numbers = []
         for who in (("cleanlab-lr", "cleanlab-hgb"), ("fast",), ("thorough",)):
             best = [
-                [max(fmean(score[i] for score in cell[name]) for name in who if name in cell) for i in (0, 1)]
+                [
+                    max(fmean(score[i] for score in cell[name]) for name in who if name in cell)
+                    for i in (0, 1)
+                ]
                 for cell in cells
             ]
             numbers.append(", ".join(f"{fmean(column):.2f}" for column in zip(*best, strict=True)))
@@ -49,15 +58,21 @@ def test_the_table_beside_cleanlab_is_what_was_measured() -> None:
     expected = table(rows)
     page = (ROOT / "docs/comparison.md").read_text("utf-8")
     assert expected in page, f"docs/comparison.md should have:\n{expected}"
-    (theirs, _, ours) = (cell.strip().split(", ") for cell in expected.splitlines()[0].strip("| ").split(" | ")[2:])
+    theirs, _, ours = (
+        cell.strip().split(", ") for cell in expected.splitlines()[0].strip("| ").split(" | ")[2:]
+    )
     short = f"(average precision {ours[0]} to {theirs[0]}, F1 {ours[1]} to {theirs[1]};"
-    assert short in " ".join((ROOT / "README.md").read_text("utf-8").split()), f"README.md should have: {short}"
+    assert short in " ".join((ROOT / "README.md").read_text("utf-8").split()), (
+        f"README.md should have: {short}"
+    )
     cells = {(row["data"], row["noise"]) for row in rows if "f1" in row}
     assert sum(int(line.split("|")[2]) for line in expected.splitlines()) == len(cells)
 
 
 def real_table(rows: list[dict[str, Any]]) -> tuple[str, int]:
-    """Means over the sets of each kind of mistakes, and on how many sets with real ones we are ahead in F1."""
+    """Means over the sets of each kind of mistakes, and on how many sets with real ones we are
+    ahead in F1.
+    """
     by_set: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         by_set.setdefault(row["data"], {})[row["who"]] = row
@@ -65,14 +80,24 @@ def real_table(rows: list[dict[str, Any]]) -> tuple[str, int]:
     for name, by_who in by_set.items():
         ours = by_who.get("thorough") or by_who.get("judge")
         theirs = max(
-            (by_who[who] for who in by_who if who.startswith("cleanlab")), key=lambda r: r.get("f1", -1), default=None
+            (by_who[who] for who in by_who if who.startswith("cleanlab")),
+            key=lambda r: r.get("f1", -1),
+            default=None,
         )
         if ours is None or theirs is None or "f1" not in ours:
             continue
         kind = name.partition(" ")[2]
         kind = "real" if kind in ("", "vote", "aggregate", "random1", "worst", "noisy") else kind
         plain = by_who["self"]["ap"]
-        numbers = (ours["f1"], theirs["f1"], ours["best"], ours["ap"], plain, theirs["ap"], ours["holds"])
+        numbers = (
+            ours["f1"],
+            theirs["f1"],
+            ours["best"],
+            ours["ap"],
+            plain,
+            theirs["ap"],
+            ours["holds"],
+        )
         kinds.setdefault(kind, []).append(numbers)
     lines = []
     for kind, sets in sorted(kinds.items(), key=lambda item: (item[0] != "real", item[0])):
@@ -88,7 +113,10 @@ def test_the_figures_of_real_mistakes_are_what_was_measured() -> None:
         assert expected in (ROOT / page).read_text("utf-8"), f"{page} should have:\n{expected}"
     ours, theirs, best = (f"{float(cell):.2f}" for cell in expected.splitlines()[0].split("|")[3:6])
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert f"have F1 {ours}, cleanlab's {theirs}, the best possible cut of the ranking {best}" in readme
+    assert (
+        f"have F1 {ours}, cleanlab's {theirs}, the best possible cut of the ranking {best}"
+        in readme
+    )
     assert f"it is ahead on {ahead} of them" in readme
 
 
@@ -104,6 +132,8 @@ def test_the_pages_say_how_many_published_numbers_are_rerun() -> None:
     rerun = f"{counts.rerun} have been rerun, {counts.within} of {counts.judged} with"
     assert f"Of {counts.published} published numbers in the papers' tables, {rerun}" in limits
     assert f"{counts.published - counts.runnable} cannot be rerun" in limits
-    assert f"{datasets['clothing1m'] + datasets['webvision']} need Clothing1M or WebVision" in limits
+    assert (
+        f"{datasets['clothing1m'] + datasets['webvision']} need Clothing1M or WebVision" in limits
+    )
     assert f"{counts.published} published numbers, {counts.rerun} of them rerun" in index
     assert f"{counts.published} published numbers, of which {counts.rerun} are rerun" in changelog

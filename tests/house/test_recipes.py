@@ -1,4 +1,6 @@
-"""The recipes for Lightning, the Hugging Face Trainer and skorch, against stand-ins: none is installed here."""
+"""The recipes for Lightning, the Hugging Face Trainer and skorch, against stand-ins: none is
+installed here.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Trainer:
 class Classifier:
     """Makes its criterion from a class or function, as skorch does."""
 
-    def __init__(self, module: Any, criterion: Any, predict_nonlinearity: Any, **given: Any) -> None:
+    def __init__(
+        self, module: Any, criterion: Any, predict_nonlinearity: Any, **given: Any
+    ) -> None:
         self.criterion_, self.nonlinearity, self.given = criterion(), predict_nonlinearity, given
 
 
@@ -73,7 +77,9 @@ def test_the_page_names_the_versions_that_it_was_run_with() -> None:
     """`make integrations` installs these (tests/integrations/test_frameworks.py)."""
     makefile = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
     named = re.findall(r"(Lightning|transformers|skorch) ([0-9.]+[0-9])", PAGE.split("## ")[0])
-    assert len(named) == 3 and all(f"{name.lower()}=={version}" in makefile for name, version in named)
+    assert len(named) == 3 and all(
+        f"{name.lower()}=={version}" in makefile for name, version in named
+    )
     assert len(BLOCKS) == 4
 
 
@@ -86,7 +92,9 @@ def test_skorch_gets_probabilities(recipes: dict[str, Any]) -> None:
     assert made.given == {"max_epochs": 3}
 
 
-def test_lightning_takes_a_step_by_the_robust_loss_and_moves_the_average(recipes: dict[str, Any]) -> None:
+def test_lightning_takes_a_step_by_the_robust_loss_and_moves_the_average(
+    recipes: dict[str, Any],
+) -> None:
     module = recipes["Robust"](make_network(), alpha=0.5)
     optimizer = module.configure_optimizers()
     assert {id(p) for group in optimizer.param_groups for p in group["params"]} == set(
@@ -101,7 +109,9 @@ def test_lightning_takes_a_step_by_the_robust_loss_and_moves_the_average(recipes
     module.on_train_batch_end(None, None, 0)
     torch.testing.assert_close(module.average.weight, (before + module.network.weight.detach()) / 2)
     module.validation_step((inputs(), GIVEN), 0)
-    assert module.logged == {"noisy_accuracy": (module.average(inputs()).argmax(1) == GIVEN).double().mean().item()}
+    assert module.logged == {
+        "noisy_accuracy": (module.average(inputs()).argmax(1) == GIVEN).double().mean().item()
+    }
     assert "average.weight" in module.state_dict()
 
 
@@ -110,16 +120,24 @@ def test_accumulated_batches_of_the_trainer_sum_to_the_mean(recipes: dict[str, A
     compute = trainer.given["compute_loss_func"]
     logits = make_network()(inputs())
     whole = compute({"logits": logits}, GIVEN)
-    parts = [compute({"logits": logits[i]}, GIVEN[i], num_items_in_batch=4) for i in (slice(0, 1), slice(1, 4))]
+    parts = [
+        compute({"logits": logits[i]}, GIVEN[i], num_items_in_batch=4)
+        for i in (slice(0, 1), slice(1, 4))
+    ]
     torch.testing.assert_close(sum(parts), whole)
     p = logits.softmax(1).gather(1, GIVEN[:, None])
     torch.testing.assert_close(whole, ((1 - p**0.7) / 0.7).mean())
 
 
 def test_tokens_that_do_not_count_are_left_out(recipes: dict[str, Any]) -> None:
-    compute = recipes["make_trainer"](make_network(), "arguments", "dataset").given["compute_loss_func"]
+    compute = recipes["make_trainer"](make_network(), "arguments", "dataset").given[
+        "compute_loss_func"
+    ]
     logits = make_network()(inputs())  # (4, K)
-    tokens, labels = torch.stack([logits, logits.flip(0)]), torch.tensor([[0, 1, 1, 0], [-100, -100, 1, -100]])
+    tokens, labels = (
+        torch.stack([logits, logits.flip(0)]),
+        torch.tensor([[0, 1, 1, 0], [-100, -100, 1, -100]]),
+    )
     p = torch.cat([logits, logits[1:2]]).softmax(1)[range(5), [0, 1, 1, 0, 1]]
     torch.testing.assert_close(compute({"logits": tokens}, labels), ((1 - p**0.7) / 0.7).mean())
 
@@ -129,5 +147,7 @@ def test_the_callback_moves_the_average(recipes: dict[str, Any]) -> None:
     average = copy.deepcopy(model).requires_grad_(False)
     with torch.no_grad():
         model.weight += 1
-    recipes["MomentumModel"](average, alpha=0.75).on_step_end(None, None, None, model=model, tokenizer=None)
+    recipes["MomentumModel"](average, alpha=0.75).on_step_end(
+        None, None, None, model=model, tokenizer=None
+    )
     torch.testing.assert_close(average.weight, model.weight.detach() - 0.75)

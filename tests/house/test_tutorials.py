@@ -1,4 +1,6 @@
-"""Tutorials and pages on concepts run from top to bottom in an empty folder, and print what they promise."""
+"""Tutorials and pages on concepts run from top to bottom in an empty folder, and print what they
+promise.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def numbers(text: str, pattern: str) -> list[float]:
 
 
 def test_each_tutorial_is_tested_here_and_listed() -> None:
-    tested = {name.removeprefix("test_the_tutorial_") for name in globals() if name.startswith("test_the_tutorial_")}
+    tested = {
+        name.removeprefix("test_the_tutorial_")
+        for name in globals()
+        if name.startswith("test_the_tutorial_")
+    }
     pages = [*TUTORIALS.glob("*.md"), *CONCEPTS.glob("*.md")]
     assert tested == {path.stem for path in TUTORIALS.glob("*.md")}
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
@@ -60,9 +66,15 @@ def test_the_tutorial_pictures(run) -> None:  # type: ignore[no-untyped-def]
     text = run("pictures")
     before, after = numbers(text, r"misplaced pictures: (\d+) before, (\d+) after")
     assert before > 10 and after < before / 3
-    assert len(list(Path("corrected").glob("*/*.png"))) == len(list(Path("photos").glob("*/*.png"))) == 200
+    assert (
+        len(list(Path("corrected").glob("*/*.png")))
+        == len(list(Path("photos").glob("*/*.png")))
+        == 200
+    )
     assert "<script" in Path("review.html").read_text("utf-8")
-    assert Path("audit/fiftyone/labels.json").is_file() and Path("audit/label-studio.json").is_file()
+    assert (
+        Path("audit/fiftyone/labels.json").is_file() and Path("audit/label-studio.json").is_file()
+    )
 
 
 def test_the_tutorial_own_loop(run) -> None:  # type: ignore[no-untyped-def]
@@ -76,7 +88,9 @@ def test_the_tutorial_own_loop(run) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.slow
 def test_the_tutorial_text(run) -> None:  # type: ignore[no-untyped-def]
     text = run("text")
-    flagged, right, wrong = numbers(text, r"flagged: (\d+), of which wrong: (\d+), wrong in total: (\d+)")
+    flagged, right, wrong = numbers(
+        text, r"flagged: (\d+), of which wrong: (\d+), wrong in total: (\d+)"
+    )
     assert wrong == 50 and right > 0.7 * wrong and right > 0.8 * flagged
     assert numbers(text, r"right topic: (\S+)")[0] > 0.9
 
@@ -95,7 +109,9 @@ def test_the_pages_on_concepts(run) -> None:  # type: ignore[no-untyped-def]
             text = run(path.stem, CONCEPTS)
             if path.stem == "intervals":
                 assert numbers(text, r"([\d.]+)% of 2000 intervals contain the true rate")[0] >= 95
-                narrow, wide = numbers(text, r"doubts: (\S+) wide on average\ndrawn anywhere: (\S+) wide")
+                narrow, wide = numbers(
+                    text, r"doubts: (\S+) wide on average\ndrawn anywhere: (\S+) wide"
+                )
                 assert narrow < wide
 
 

@@ -1,4 +1,6 @@
-"""The walks of docs/architecture.md: their functions are entered in the order in which the page names them."""
+"""The walks of docs/architecture.md: their functions are entered in the order in which the page
+names them.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def run(command: str) -> None:
 
 
 @pytest.mark.parametrize("walk", walks())
-def test_a_walk_enters_its_functions_in_order(walk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_enters_its_functions_in_order(
+    walk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(0)
     y = random.integers(2, size=80)
     table = pd.DataFrame(random.normal(y[:, None], 0.3, (80, 4)), columns=list("abcd")).assign(y=y)

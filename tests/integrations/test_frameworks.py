@@ -1,4 +1,6 @@
-"""Recipes with Lightning, transformers and skorch, runs in MLflow and Weights & Biases, models of other packages."""
+"""Recipes with Lightning, transformers and skorch, runs in MLflow and Weights & Biases, models of
+other packages.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ import pytest
 from test_label_tools import ROOT, run_with
 
 pytestmark = pytest.mark.integration
-RECIPES = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs" / "recipes.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+RECIPES = re.findall(
+    r"^```py\n(.*?)^```",
+    (ROOT / "docs" / "recipes.md").read_text("utf-8"),
+    re.DOTALL | re.MULTILINE,
+)
 DATA = """
 import json, math, os, sys
 import numpy as np, torch
@@ -55,18 +61,24 @@ def run(script: str, *recipes: int) -> Any:
 
 
 def test_lightning() -> None:
-    right = run(DATA + """
+    right = run(
+        DATA
+        + """
 module = Robust(make(), alpha=0.9)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, given), 40, shuffle=True)
 L.Trainer(max_epochs=20, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu").fit(
     module, loader, loader)
 print(json.dumps([float((net(x).argmax(1) == y).float().mean()) for net in (module.network, module.average)]))
-""", 0)  # fmt: skip
+""",
+        0,
+    )
     assert min(right) > 0.9  # of the true labels, where 20 % of the given ones are wrong
 
 
 def test_hugging_face_trainer() -> None:
-    right = run(DATA + """
+    right = run(
+        DATA
+        + """
 from transformers import TrainingArguments
 class Model(torch.nn.Module):
     def __init__(self):
@@ -85,19 +97,26 @@ average = copy.deepcopy(model).requires_grad_(False)
 trainer.add_callback(MomentumModel(average, alpha=0.9))
 trainer.train()
 print(json.dumps([float((m(x)["logits"].argmax(1) == y).float().mean()) for m in (model, average)]))
-""", 1, 2)  # fmt: skip
+""",
+        1,
+        2,
+    )
     assert min(right) > 0.9
 
 
 def test_skorch() -> None:
-    right, sums, plain = run(DATA + """
+    right, sums, plain = run(
+        DATA
+        + """
 from sklearn.model_selection import cross_val_predict
 options = dict(max_epochs=20, lr=0.1, verbose=0, batch_size=40)
 p = cross_val_predict(make_classifier(make(), **options), x.numpy(), given.numpy(), method="predict_proba", cv=3)
 wrong = NeuralNetClassifier(make(), criterion=partial(get_loss, "gce:q=0.7"), **options).fit(x.numpy(), given.numpy())
 print(json.dumps([float((p.argmax(1) == y.numpy()).mean()), [float(p.sum(1).min()), float(p.sum(1).max())],
                   float(wrong.predict_proba(x.numpy()).min())]))
-""", 3)  # fmt: skip
+""",
+        3,
+    )
     assert right > 0.9 and sums == pytest.approx([1, 1], abs=1e-5)
     assert plain < 0  # logits: what the recipe is for
 
@@ -118,30 +137,49 @@ print(json.dumps([[r.data.params.get("seed"), r.info.status, "mlflow.parentRunId
                   for r in found if "seed" in r.data.params]))
 """
     )
-    expected = [[str(seed), "FINISHED", nested, [1, 2]] for nested in (False, True) for seed in range(2)]
+    expected = [
+        [str(seed), "FINISHED", nested, [1, 2]] for nested in (False, True) for seed in range(2)
+    ]
     assert sorted(runs, key=str) == sorted(expected, key=str)
 
 
 def test_wandb_keeps_two_trainings_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert run(TRAIN + """
+    assert (
+        run(
+            TRAIN
+            + """
 import json, wandb
 mine = wandb.init(dir="logs")
 two_trainings("wandb")
 assert wandb.run is mine
 mine.finish()
 print(json.dumps(len(list(Path("logs/wandb").glob("offline-run-*")))))
-""") == 3  # fmt: skip
+"""
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mlflow", "Expected to log to mlflow, got MlflowException: API request to http://127.0.0.1:9/"),
-        ("wandb", "Expected to log to wandb, got UsageError: No API key configured. Use `wandb login` to log in. Run"),
+        (
+            "mlflow",
+            "Expected to log to mlflow, got MlflowException: API request to http://127.0.0.1:9/",
+        ),
+        (
+            "wandb",
+            (
+                "Expected to log to wandb, got UsageError: No API key configured. Use `wandb login`"
+                " to log in. Run"
+            ),
+        ),
     ],
 )
-def test_what_cannot_be_reached_is_said_in_one_line(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_reached_is_said_in_one_line(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     code, error = run(f"""

@@ -1,6 +1,8 @@
-"""Label Studio, Argilla, FiftyOne, COCO and CVAT read what is written for them, and what they write is read.
+"""Label Studio, Argilla, FiftyOne, COCO and CVAT read what is written for them, and what they write
+is read.
 
-Each tool is in an environment of its own, which `make integrations` builds: their requirements do not go together.
+Each tool is in an environment of its own, which `make integrations` builds: their requirements do
+not go together.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ ROOT = Path(__file__).parents[2]
 VENVS = Path(os.environ.get("NOISEPROOF_INTEGRATIONS", ROOT / ".venv" / "integrations"))
 CLASSES = ("cat", "dög & co")
 WRONG = ("cat/09 ü.png", "dög & co/04 ü.png")
-EXPORTS = {"label-studio": "label-studio.json", "argilla": "argilla", "cvat": "cvat.xml", "fiftyone": "fiftyone",
-           "coco": "coco.json"}  # fmt: skip
+EXPORTS = {
+    "label-studio": "label-studio.json",
+    "argilla": "argilla",
+    "cvat": "cvat.xml",
+    "fiftyone": "fiftyone",
+    "coco": "coco.json",
+}
 
 
 def python_of(tool: str) -> str:
@@ -42,7 +49,9 @@ def python_of(tool: str) -> str:
 def run_with(tool: str, script: str) -> Any:
     """Run a script in a tool's environment, and return the JSON in the last line that it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run([python_of(tool), "-c", script], capture_output=True, text=True, env=environment)
+    result = subprocess.run(
+        [python_of(tool), "-c", script], capture_output=True, text=True, env=environment
+    )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -64,14 +73,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-SETS = {f"{i:02d} ü.png": [name for name, yes in zip(("cat", "dög & co", "wet"), (i % 2, i % 3 == 0, i % 5 < 2),
-        strict=True) if yes] for i in range(40)}  # fmt: skip
+SETS = {
+    f"{i:02d} ü.png": [
+        name
+        for name, yes in zip(
+            ("cat", "dög & co", "wet"), (i % 2, i % 3 == 0, i % 5 < 2), strict=True
+        )
+        if yes
+    ]
+    for i in range(40)
+}
 LOST, SPARE = "06 ü.png", "20 ü.png"  # one label is missing, and one too many
 
 
 @pytest.fixture
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """An audit of 40 pictures with several labels, exported to every tool; returns the given labels."""
+    """An audit of 40 pictures with several labels, exported to every tool; returns the given
+    labels.
+    """
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     given = SETS | {LOST: ["wet"], SPARE: ["cat", "wet"]}
@@ -79,7 +98,10 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]
         Image.new("RGB", (20, 10), (6 * int(name[:2]), 0, 0)).save(Path("photos", name))
     lines = [json.dumps({"file_name": name, "label": labels}) for name, labels in given.items()]
     Path("photos/metadata.jsonl").write_text("\n".join(lines))
-    probs = [[0.95 if name in labels else 0.05 for name in ("cat", "dög & co", "wet")] for labels in SETS.values()]
+    probs = [
+        [0.95 if name in labels else 0.05 for name in ("cat", "dög & co", "wet")]
+        for labels in SETS.values()
+    ]
     report = audit(read_rows("photos", pred_probs=np.array(probs)))
     assert {*report.data.names[report.label_issues.is_issue]} == {LOST, SPARE}
     report.save("audit")
@@ -89,7 +111,9 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]
 
 
 def chosen(back: str) -> dict[str, tuple[str, str]]:
-    return {one.id: (one.decision, one.label) for one in read_reviewed("audit", back).decisions.values()}
+    return {
+        one.id: (one.decision, one.label) for one in read_reviewed("audit", back).decisions.values()
+    }
 
 
 def decided(back: str) -> dict[str, str]:
@@ -97,7 +121,9 @@ def decided(back: str) -> dict[str, str]:
 
 
 def test_fiftyone(here: Path) -> None:
-    """Its importer, which `from_dir` calls, and its exporter; its database is not on the package index."""
+    """Its importer, which `from_dir` calls, and its exporter; its database is not on the package
+    index.
+    """
     seen = run_with(
         "fiftyone",
         """
@@ -146,7 +172,9 @@ print(json.dumps(seen))
 
 
 def test_argilla(here: Path) -> None:
-    """Its parsers of settings and records, and its writer of records; a server needs Elasticsearch."""
+    """Its parsers of settings and records, and its writer of records; a server needs
+    Elasticsearch.
+    """
     seen = run_with(
         "argilla",
         """
@@ -170,8 +198,9 @@ print(json.dumps([settings.questions.label.labels, [field.name for field in sett
     labels, fields, records = seen
     assert tuple(labels) == CLASSES and fields == ["image", "why"]
     assert records == [
-        [WRONG[0], CLASSES[1], "data:image/png;base64,"], [WRONG[1], CLASSES[0], "data:image/png;base64,"],
-    ]  # fmt: skip
+        [WRONG[0], CLASSES[1], "data:image/png;base64,"],
+        [WRONG[1], CLASSES[0], "data:image/png;base64,"],
+    ]
     assert decided("back.json") == {WRONG[0]: "accept", WRONG[1]: "keep"}
 
 
@@ -221,7 +250,9 @@ names = tags.categories()[dm.AnnotationType.label]
 print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]))
 """,
     )
-    assert by_file == sets and tags == {name.removesuffix(".png"): sets[name] for name in (LOST, SPARE)}
+    assert by_file == sets and tags == {
+        name.removesuffix(".png"): sets[name] for name in (LOST, SPARE)
+    }
 
 
 def test_coco_and_cvat(here: Path) -> None:
@@ -244,26 +275,40 @@ print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.anno
 """,
     )
     by_file, tags = seen
-    assert len(by_file) == 40 and all(name.split("/")[0] == label for name, label in by_file.items())
+    assert len(by_file) == 40 and all(
+        name.split("/")[0] == label for name, label in by_file.items()
+    )
     assert tags == {name.removesuffix(".png"): [name.split("/")[0]] for name in WRONG}
 
 
 @pytest.fixture
 def label_studio(tmp_path: Path) -> Iterator[httpx.Client]:
-    """A running Label Studio and a person who has signed up; its document root is the folder that holds photos/."""
+    """A running Label Studio and a person who has signed up; its document root is the folder that
+    holds photos/.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "LABEL_STUDIO_BASE_DATA_DIR": str(tmp_path / "label-studio"), "COLLECT_ANALYTICS": "false",
-        "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED": "true", "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT": str(tmp_path),
+        "LABEL_STUDIO_BASE_DATA_DIR": str(tmp_path / "label-studio"),
+        "COLLECT_ANALYTICS": "false",
+        "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED": "true",
+        "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT": str(tmp_path),
         "LATEST_VERSION_CHECK": "false",
-    }  # fmt: skip
-    command = [Path(python_of("label-studio")).with_name("label-studio"), "start", "--no-browser", "--port", str(port)]
+    }
+    command = [
+        Path(python_of("label-studio")).with_name("label-studio"),
+        "start",
+        "--no-browser",
+        "--port",
+        str(port),
+    ]
     with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, follow_redirects=True) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=60, follow_redirects=True
+        ) as client:
             for _ in range(600):
                 assert server.poll() is None, (tmp_path / "server.log").read_text()[-2000:]
                 try:
@@ -276,7 +321,11 @@ def label_studio(tmp_path: Path) -> Iterator[httpx.Client]:
             token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', page)
             assert token is not None
             client.headers["Referer"] = str(client.base_url)
-            person = {"email": "ann@example.com", "password": "Secret-1234", "csrfmiddlewaretoken": token[1]}
+            person = {
+                "email": "ann@example.com",
+                "password": "Secret-1234",
+                "csrfmiddlewaretoken": token[1],
+            }
             assert client.post("/user/signup", data=person).status_code == 200
             client.headers["X-CSRFToken"] = client.cookies["csrftoken"]
             yield client
@@ -288,24 +337,35 @@ def label_studio(tmp_path: Path) -> Iterator[httpx.Client]:
 def test_label_studio_sets(label_studio: httpx.Client, sets: dict[str, list[str]]) -> None:
     """Several choices and none, in both exports."""
     view = Path("audit/label-studio.xml").read_text("utf-8")
-    project = label_studio.post("/api/projects", json={"title": "photos", "label_config": view}).json()["id"]
+    project = label_studio.post(
+        "/api/projects", json={"title": "photos", "label_config": view}
+    ).json()["id"]
     tasks = json.loads(Path("audit/label-studio.json").read_text("utf-8"))
     imported = label_studio.post(f"/api/projects/{project}/import", json=tasks).json()
     assert (imported["task_count"], imported["prediction_count"]) == (2, 2)
     for task in label_studio.get(f"/api/tasks?project={project}&fields=all").json()["tasks"]:
         result = task["predictions"][0]["result"] if task["data"]["source_id"] == LOST else []
-        answered = label_studio.post(f"/api/tasks/{task['id']}/annotations/", json={"result": result})
+        answered = label_studio.post(
+            f"/api/tasks/{task['id']}/annotations/", json={"result": result}
+        )
         assert answered.status_code == 201
     for kind in ("JSON", "JSON_MIN"):
         export = label_studio.get(f"/api/projects/{project}/export?exportType={kind}")
         Path("export.json").write_bytes(export.content)
-        assert chosen("export.json") == {LOST: ("accept", "wet|dög & co"), SPARE: ("other", "(none)")}
+        assert chosen("export.json") == {
+            LOST: ("accept", "wet|dög & co"),
+            SPARE: ("other", "(none)"),
+        }
 
 
 def test_label_studio(label_studio: httpx.Client, here: Path) -> None:
-    """Tasks with predictions are imported, pictures are served, and both of its exports come back."""
+    """Tasks with predictions are imported, pictures are served, and both of its exports come
+    back.
+    """
     view = Path("audit/label-studio.xml").read_text("utf-8")
-    project = label_studio.post("/api/projects", json={"title": "photos", "label_config": view}).json()["id"]
+    project = label_studio.post(
+        "/api/projects", json={"title": "photos", "label_config": view}
+    ).json()["id"]
     storage = {"project": project, "path": str(here / "photos"), "use_blob_urls": True}
     assert label_studio.post("/api/storages/localfiles", json=storage).status_code == 201
     tasks = json.loads(Path("audit/label-studio.json").read_text("utf-8"))
@@ -314,13 +374,30 @@ def test_label_studio(label_studio: httpx.Client, here: Path) -> None:
     for task in label_studio.get(f"/api/tasks?project={project}&fields=all").json()["tasks"]:
         picture = label_studio.get(task["data"]["image"])
         assert picture.content == Path("photos", task["data"]["source_id"]).read_bytes()
-        choice = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": ["dög & co"]}}
-        answered = label_studio.post(f"/api/tasks/{task['id']}/annotations/", json={"result": [choice]})
+        choice = {
+            "from_name": "label",
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": ["dög & co"]},
+        }
+        answered = label_studio.post(
+            f"/api/tasks/{task['id']}/annotations/", json={"result": [choice]}
+        )
         assert answered.status_code == 201
     for kind in ("JSON", "JSON_MIN"):
         export = label_studio.get(f"/api/projects/{project}/export?exportType={kind}")
         Path("export.json").write_bytes(export.content)
         assert decided("export.json") == {WRONG[0]: "accept", WRONG[1]: "keep"}
-    command = [sys.executable, "-m", "noiseproof", "apply", "audit", "--decisions", "export.json", "--out", "corrected"]
+    command = [
+        sys.executable,
+        "-m",
+        "noiseproof",
+        "apply",
+        "audit",
+        "--decisions",
+        "export.json",
+        "--out",
+        "corrected",
+    ]
     subprocess.run(command, check=True)
     assert Path("corrected", "dög & co", "09 ü.png").exists()

@@ -1,4 +1,6 @@
-"""Backbones and features of the real timm, in the environment that runs the tests: its torchvision has to fit torch."""
+"""Backbones and features of the real timm, in the environment that runs the tests: its torchvision
+has to fit torch.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,14 @@ def test_a_checkpoint_with_its_classifier_is_the_backbone_of_pictures(tmp_path: 
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(whole.get_classifier()(backbone(x)), whole(x))
-    features, _ = encode_pictures(torch.from_numpy(PHOTOS), f"timm:resnet18,checkpoint_path={tmp_path / 'mine.pth'}")
-    assert features.shape == (len(PHOTOS), 512) and np.isfinite(features).all() and features.std(0).max() > 0
+    features, _ = encode_pictures(
+        torch.from_numpy(PHOTOS), f"timm:resnet18,checkpoint_path={tmp_path / 'mine.pth'}"
+    )
+    assert (
+        features.shape == (len(PHOTOS), 512)
+        and np.isfinite(features).all()
+        and features.std(0).max() > 0
+    )
 
 
 def test_a_run_trains_a_backbone_of_timm() -> None:

@@ -1,5 +1,6 @@
-"""NAL, ELR and SOP against 60-digit arithmetic, the NAL paper's Theorem 1, the released codes' behaviour, and the
-contract."""
+"""NAL, ELR and SOP against 60-digit arithmetic, the NAL paper's Theorem 1, the released codes'
+behaviour, and the contract.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from noiseproof.models.base import INITS
 mp.dps = 60
 
 
-# --- The formulas in 60 digits ---------------------------------------------------------------------------------------
+# --- The formulas in 60 digits -------------------------------------------------------------------
 @cache
 def softmax(z: tuple[float, ...], digits: int) -> list[mpf]:
     e = [mp.exp(mpf(x) - mpf(max(z))) for x in z]
@@ -36,13 +37,17 @@ def softmax(z: tuple[float, ...], digits: int) -> list[mpf]:
 def nal_truth(
     z: Sequence[float], a: float, q: Sequence[float], lam: float, beta: float = 0, floor: float = 0
 ) -> tuple[mpf, list[mpf], mpf]:
-    """NAL paper, Eq. 1 with the released reverse term: value, gradient in z (Eq. 6) and in the logit a of τ."""
+    """NAL paper, Eq. 1 with the released reverse term: value, gradient in z (Eq. 6) and in the
+    logit a of τ.
+    """
     p, tau, rest = softmax(tuple(z), mp.dps), 1 / (1 + mp.exp(-mpf(a))), 1 / (1 + mp.exp(mpf(a)))
     q = [max(mpf(x), mpf(floor)) for x in q]
     m = [tau * pk + rest * qk for pk, qk in zip(p, q, strict=True)]
     log_q = [mp.log(max(x, mpf("1e-4"))) for x in q]
     value = -mp.fsum(qk * mp.log(mk) for qk, mk in zip(q, m, strict=True) if qk)
-    value += -mpf(lam) * mp.log(tau) - mpf(beta) * mp.fsum(mk * lk for mk, lk in zip(m, log_q, strict=True))
+    value += -mpf(lam) * mp.log(tau) - mpf(beta) * mp.fsum(
+        mk * lk for mk, lk in zip(m, log_q, strict=True)
+    )
     # −dL/dm_k
     pull = [(qk / mk if qk else 0) + mpf(beta) * lk for qk, mk, lk in zip(q, m, log_q, strict=True)]
     total = mp.fsum(tau * g * pk for g, pk in zip(pull, p, strict=True))
@@ -51,20 +56,28 @@ def nal_truth(
     return value, in_z, in_tau * tau * rest
 
 
-def elr_truth(z: Sequence[float], t: Sequence[float], q: Sequence[float], lam: float) -> tuple[mpf, list[mpf]]:
+def elr_truth(
+    z: Sequence[float], t: Sequence[float], q: Sequence[float], lam: float
+) -> tuple[mpf, list[mpf]]:
     """Cross entropy + λ·log(1 − ⟨t, p⟩); digits enough that 1 − ⟨t, p⟩ keeps 60 of them."""
     with mp.workdps(520):
         p = softmax(tuple(z), mp.dps)
         apart = 1 - mp.fsum(mpf(tk) * pk for tk, pk in zip(t, p, strict=True))
         total = mp.fsum(mpf(x) for x in q)  # linear in the target, as every loss
-        value = -mp.fsum(mpf(qk) * mp.log(pk) for qk, pk in zip(q, p, strict=True)) + mpf(lam) * total * mp.log(apart)
+        value = -mp.fsum(mpf(qk) * mp.log(pk) for qk, pk in zip(q, p, strict=True)) + mpf(
+            lam
+        ) * total * mp.log(apart)
         pull = [pk * (mpf(tk) - 1 + apart) / apart for tk, pk in zip(t, p, strict=True)]
-        gradient = [pk * total - qk - mpf(lam) * total * g for pk, qk, g in zip(p, q, pull, strict=True)]
+        gradient = [
+            pk * total - qk - mpf(lam) * total * g for pk, qk, g in zip(p, q, pull, strict=True)
+        ]
     return value, gradient
 
 
 def released_nal(z: Tensor, a: Tensor, y: Tensor, lam: float, beta: float) -> Tensor:
-    """What the released code computes, from its description in the papers' README: all its clamps."""
+    """What the released code computes, from its description in the papers' README: all its
+    clamps.
+    """
     tau, p = (x.clamp(1e-12, 1 - 1e-12) for x in (torch.sigmoid(a)[:, None], torch.softmax(z, 1)))
     q = F.one_hot(y, z.shape[1]).to(z.dtype).clamp_min(1e-4)
     m = (tau * p + (1 - tau) * q).clamp_min(1e-7)
@@ -98,7 +111,9 @@ def memory(rows: int, K: int, y: np.ndarray) -> np.ndarray:
     return t.astype(np.float32).astype(np.float64)
 
 
-def evaluate(run: Callable[..., Tensor], *inputs: np.ndarray, dtype: torch.dtype) -> list[np.ndarray]:
+def evaluate(
+    run: Callable[..., Tensor], *inputs: np.ndarray, dtype: torch.dtype
+) -> list[np.ndarray]:
     leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in inputs]
     losses = run(*leaves)
     gradients = torch.autograd.grad(losses.sum(), leaves)
@@ -107,12 +122,20 @@ def evaluate(run: Callable[..., Tensor], *inputs: np.ndarray, dtype: torch.dtype
 
 
 def floats(rows: list[Any]) -> np.ndarray:
-    return np.array([[float(x) for x in row] if isinstance(row, list) else float(row) for row in rows])
+    return np.array(
+        [[float(x) for x in row] if isinstance(row, list) else float(row) for row in rows]
+    )
 
 
 ATTENTION = np.array([0.5, -2.0, 8.0, 500.0, -500.0, -30.0])  # σ⁻¹(τ) of the rows
-NAL = [{"lam": 0.5}, {"lam": 50.0, "beta": 0.1}, {"lam": 10.0, "floor": 1e-4}, {"lam": 0.0, "beta": 1.0, "floor": 1e-4}]
-FEWER = [case for case in CASES if case[0] < 1000 or case[1] in (1, 500)]  # 60 digits are dear at 1000 classes
+NAL = [
+    {"lam": 0.5},
+    {"lam": 50.0, "beta": 0.1},
+    {"lam": 10.0, "floor": 1e-4},
+    {"lam": 0.0, "beta": 1.0, "floor": 1e-4},
+]
+# 60 digits are dear at 1000 classes
+FEWER = [case for case in CASES if case[0] < 1000 or case[1] in (1, 500)]
 
 
 def name_of(hp: dict[str, float]) -> str:
@@ -138,10 +161,14 @@ def test_nal_value_and_gradients(kind: str, hp: dict[str, float]) -> None:
         truths = [floats(list(column)) for column in truths]
         for dtype in TOLERANCE:
             for target in targets(kind, y, q, dtype):
-                got = evaluate(lambda z, a, t=target: loss(Output(z, attention=a), t), z, a, dtype=dtype)
+                got = evaluate(
+                    lambda z, a, t=target: loss(Output(z, attention=a), t), z, a, dtype=dtype
+                )
                 for what, have, want in zip(("value", "dz", "da"), got, truths, strict=True):
                     error = excess(have, want, dtype, slope)
-                    assert error <= 1, f"{what} at K={K}, logits {centre}±{scale}, {dtype}: {error:.3g} × allowed"
+                    assert error <= 1, (
+                        f"{what} at K={K}, logits {centre}±{scale}, {dtype}: {error:.3g} × allowed"
+                    )
 
 
 @pytest.mark.parametrize("lam", [1.0, 7.0])
@@ -156,16 +183,22 @@ def test_elr_value_and_gradient(kind: str, lam: float) -> None:
         for dtype in TOLERANCE:
             held = torch.tensor(t, dtype=dtype)
             for target in targets(kind, y, q, dtype):
-                got = evaluate(lambda z, m=held, t=target: loss(Output(z, memory=m), t), z, dtype=dtype)
+                got = evaluate(
+                    lambda z, m=held, t=target: loss(Output(z, memory=m), t), z, dtype=dtype
+                )
                 for what, have, want in zip(("value", "dz"), got, truths, strict=True):
                     error = excess(have, want, dtype, 1 + lam)
-                    assert error <= 1, f"{what} at K={K}, logits {centre}±{scale}, {dtype}: {error:.3g} × allowed"
+                    assert error <= 1, (
+                        f"{what} at K={K}, logits {centre}±{scale}, {dtype}: {error:.3g} × allowed"
+                    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_nal_of_a_class_keeps_relative_accuracy(beta: float, dtype: torch.dtype) -> None:
-    """Where the label is nearly certain or hopeless, value and gradients still have all their digits."""
+    """Where the label is nearly certain or hopeless, value and gradients still have all their
+    digits.
+    """
     z = np.array([[sure, 0.0, 0.25, -1.0] for sure in (-80.0, -20.0, 0.0, 20.0, 50.0, 80.0)])
     a = np.array([2.0, -1.0, 0.5, 3.0, -2.0, 20.0])
     loss = get_loss("nal", lam=0.0, beta=beta, reduction="none")
@@ -178,14 +211,15 @@ def test_nal_of_a_class_keeps_relative_accuracy(beta: float, dtype: torch.dtype)
         np.testing.assert_allclose(have, want, rtol=TOLERANCE[dtype][0], atol=1e-36)
 
 
-# --- What the papers say ---------------------------------------------------------------------------------------------
+# --- What the papers say -------------------------------------------------------------------------
 B, K = 6, 5
 g = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(B, K, generator=g, dtype=torch.float64)
 LABELS = torch.tensor([0, 3, 1, 4, 3, 2])
 HINT = 2 * torch.randn(B, generator=g, dtype=torch.float64)
 MEMORY = (
-    torch.softmax(torch.randn(B, K, generator=g, dtype=torch.float64), 1) * torch.linspace(0, 1, B).double()[:, None]
+    torch.softmax(torch.randn(B, K, generator=g, dtype=torch.float64), 1)
+    * torch.linspace(0, 1, B).double()[:, None]
 )
 SOFT = torch.softmax(2 * torch.randn(B, K, generator=g, dtype=torch.float64), 1)
 SOFT[1], SOFT[2, 3] = F.one_hot(LABELS, K)[1].double(), 0
@@ -203,24 +237,32 @@ def test_theorem_1() -> None:
         z = LOGITS.clone().requires_grad_()
         losses = get_loss("nal", lam=lam, reduction="none")(Output(z, attention=HINT), LABELS)
         (gradient,) = torch.autograd.grad(losses.sum(), z)
-        torch.testing.assert_close(gradient, phi[:, None] * (p - F.one_hot(LABELS, K)), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(
+            gradient, phi[:, None] * (p - F.one_hot(LABELS, K)), rtol=1e-12, atol=1e-14
+        )
 
 
 @pytest.mark.parametrize("lam", [0.05, 0.5, 10.0])
 def test_the_best_attention(lam: float) -> None:
-    """The minimiser over τ is λ/((1 + λ)(1 − p_y)) where that is below one; else the loss falls as τ → 1."""
+    """The minimiser over τ is λ/((1 + λ)(1 − p_y)) where that is below one; else the loss falls as
+    τ → 1.
+    """
     best = lam / ((1 + lam) * (1 - torch.softmax(LOGITS, 1)[torch.arange(B), LABELS]))
     inside = best < 1
     a = torch.where(inside, torch.logit(best.clamp_max(1 - 1e-9)), 3.0).requires_grad_()
     losses = get_loss("nal", lam=lam, reduction="none")(Output(LOGITS, attention=a), LABELS)
     (slope,) = torch.autograd.grad(losses.sum(), a)
-    torch.testing.assert_close(slope[inside], torch.zeros_like(slope[inside]), rtol=0, atol=1e-12 * (1 + lam))
+    torch.testing.assert_close(
+        slope[inside], torch.zeros_like(slope[inside]), rtol=0, atol=1e-12 * (1 + lam)
+    )
     assert bool((slope[~inside] < 0).all()) and bool(inside.any())
 
 
 @pytest.mark.parametrize("wrap", ["nal:lam=0.5,warmup=2", "0.5*ce + 0.5*nal:lam=0.5,warmup=2"])
 def test_before_its_epoch_nal_is_cross_entropy_whatever_the_attention(wrap: str) -> None:
-    loss, whole = (get_loss(spec, reduction="none") for spec in (wrap, wrap.replace(",warmup=2", "")))
+    loss, whole = (
+        get_loss(spec, reduction="none") for spec in (wrap, wrap.replace(",warmup=2", ""))
+    )
     for target in (LABELS, SOFT):
         for epoch in (0, 1, 2, 1, 5):
             z, a = LOGITS.clone().requires_grad_(), HINT.clone().requires_grad_()
@@ -251,14 +293,24 @@ def test_full_attention_is_cross_entropy_and_none_has_no_gradient() -> None:
 
 @pytest.mark.parametrize(("lam", "beta"), [(0.5, 0.0), (50.0, 0.1)])
 def test_nal_as_released(lam: float, beta: float) -> None:
-    """``floor=1e-4`` is the released loss; without it the value is Eq. 1's, which is smaller by what the floor adds."""
+    """``floor=1e-4`` is the released loss; without it the value is Eq. 1's, which is smaller by
+    what the floor adds.
+    """
     ours, theirs = ([x.clone().requires_grad_() for x in (LOGITS, HINT)] for _ in range(2))
-    loss = get_loss("nal", lam=lam, beta=beta, floor=1e-4, reduction="none")(Output(ours[0], attention=ours[1]), LABELS)
+    loss = get_loss("nal", lam=lam, beta=beta, floor=1e-4, reduction="none")(
+        Output(ours[0], attention=ours[1]), LABELS
+    )
     released = released_nal(*theirs, LABELS, lam, beta)
     torch.testing.assert_close(loss, released, rtol=1e-10, atol=1e-10)
-    for a, b in zip(torch.autograd.grad(loss.sum(), ours), torch.autograd.grad(released.sum(), theirs), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(loss.sum(), ours),
+        torch.autograd.grad(released.sum(), theirs),
+        strict=True,
+    ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
-    plain = get_loss("nal", lam=lam, beta=beta, reduction="none")(Output(LOGITS, attention=HINT), LABELS)
+    plain = get_loss("nal", lam=lam, beta=beta, reduction="none")(
+        Output(LOGITS, attention=HINT), LABELS
+    )
     added = released.detach() - plain
     assert bool((added > 1e-4).all()) and bool((added < 1e-4 * 10 * K).all())
 
@@ -270,7 +322,9 @@ def test_gradient_of_estimated_targets() -> None:
     z = LOGITS.clone().requires_grad_()
     losses = get_loss("nal", reduction="none")(Output(z, attention=HINT), SOFT)
     (gradient,) = torch.autograd.grad(losses.sum(), z)
-    torch.testing.assert_close(gradient, p * share.sum(1, keepdim=True) - share, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        gradient, p * share.sum(1, keepdim=True) - share, rtol=1e-12, atol=1e-14
+    )
 
 
 def test_elr_without_a_memory_is_cross_entropy() -> None:
@@ -297,14 +351,20 @@ def test_elr_gradient_goes_through_the_prediction_only() -> None:
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_elr_as_released(scale: float) -> None:
     ours, theirs = ((scale * LOGITS).requires_grad_() for _ in range(2))
-    loss = get_loss("elr", lam=3.0, clip=1e-4, reduction="none")(Output(ours, memory=MEMORY), LABELS)
+    loss = get_loss("elr", lam=3.0, clip=1e-4, reduction="none")(
+        Output(ours, memory=MEMORY), LABELS
+    )
     released = released_elr(theirs, MEMORY, LABELS, 3.0)
     torch.testing.assert_close(loss, released)
-    torch.testing.assert_close(*(torch.autograd.grad(x.sum(), z)[0] for x, z in ((loss, ours), (released, theirs))))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(x.sum(), z)[0] for x, z in ((loss, ours), (released, theirs)))
+    )
 
 
 def test_elr_is_bounded_where_the_memory_is_below_one_and_clip_bounds_it_elsewhere() -> None:
-    """Memory on class 1, label 0: the surer the model is of class 1, the lower the loss, to λ·log(1 − t) or no end."""
+    """Memory on class 1, label 0: the surer the model is of class 1, the lower the loss, to λ·log(1
+    − t) or no end.
+    """
     sure = torch.tensor([[0.0, 10.0], [0.0, 50.0], [0.0, 200.0]], dtype=torch.float64)
     y = torch.zeros(3, dtype=torch.long)
 
@@ -315,11 +375,17 @@ def test_elr_is_bounded_where_the_memory_is_below_one_and_clip_bounds_it_elsewhe
 
     assert bool((kept(0.99) >= 3 * math.log(0.01)).all())
     torch.testing.assert_close(kept(1.0)[1:], torch.tensor([-150.0, -600.0], dtype=torch.float64))
-    torch.testing.assert_close(kept(1.0, clip=1e-4)[1:], torch.full((2,), 3 * math.log(1e-4), dtype=torch.float64))
+    torch.testing.assert_close(
+        kept(1.0, clip=1e-4)[1:], torch.full((2,), 3 * math.log(1e-4), dtype=torch.float64)
+    )
 
 
-def sop_truth(z: Sequence[float], u: float, v: Sequence[float], y: int) -> tuple[mpf, list[mpf], mpf, list[mpf]]:
-    """Liu et al. (2022), section 3.2: value, the gradients of CE in z and u, and that of MSE in v; nothing clipped."""
+def sop_truth(
+    z: Sequence[float], u: float, v: Sequence[float], y: int
+) -> tuple[mpf, list[mpf], mpf, list[mpf]]:
+    """Liu et al. (2022), section 3.2: value, the gradients of CE in z and u, and that of MSE in v;
+    nothing clipped.
+    """
     p, K = softmax(tuple(z), mp.dps), range(len(z))
     s = [mpf(u) ** 2 if k == y else -(mpf(v[k]) ** 2) for k in K]
     a = [p[k] + s[k] for k in K]
@@ -335,7 +401,10 @@ def sop_truth(z: Sequence[float], u: float, v: Sequence[float], y: int) -> tuple
 
 def test_sop_value_and_gradients() -> None:
     """The model and u learn from the cross entropy, v from the squares alone."""
-    u, v = torch.linspace(0.1, 0.9, B).double(), torch.rand(B, K, generator=torch.Generator().manual_seed(5)).double()
+    u, v = (
+        torch.linspace(0.1, 0.9, B).double(),
+        torch.rand(B, K, generator=torch.Generator().manual_seed(5)).double(),
+    )
     v = v * (0.5 * LOGITS.softmax(1)).sqrt()
     leaves = [x.clone().requires_grad_() for x in (LOGITS, u, v)]
     y = F.one_hot(LABELS, K).double()
@@ -343,28 +412,43 @@ def test_sop_value_and_gradients() -> None:
     losses = get_loss("sop", reduction="none")(Output(leaves[0], noise=noise), LABELS)
     found = [losses, *torch.autograd.grad(losses.sum(), leaves)]
     rows = zip(LOGITS.tolist(), u.tolist(), v.tolist(), LABELS.tolist(), strict=True)
-    for ours, truth in zip(found, zip(*(sop_truth(*row) for row in rows), strict=True), strict=True):
-        np.testing.assert_allclose(ours.detach().numpy(), np.array(truth, dtype=float), rtol=1e-12, atol=1e-14)
+    for ours, truth in zip(
+        found, zip(*(sop_truth(*row) for row in rows), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(
+            ours.detach().numpy(), np.array(truth, dtype=float), rtol=1e-12, atol=1e-14
+        )
 
 
 def test_sop_without_noise_is_cross_entropy_and_a_square_without_a_gradient() -> None:
     z = LOGITS.clone().requires_grad_()
-    losses = get_loss("sop", reduction="none")(Output(z, noise=torch.zeros(B, 2, K).double()), LABELS)
+    losses = get_loss("sop", reduction="none")(
+        Output(z, noise=torch.zeros(B, 2, K).double()), LABELS
+    )
     plain = F.cross_entropy(LOGITS, LABELS, reduction="none")
     missed = 2.0 * (LOGITS.argmax(1) != LABELS)
     torch.testing.assert_close(losses.detach(), plain + missed)
-    torch.testing.assert_close(torch.autograd.grad(losses.sum(), z)[0], LOGITS.softmax(1) - F.one_hot(LABELS, K))
+    torch.testing.assert_close(
+        torch.autograd.grad(losses.sum(), z)[0], LOGITS.softmax(1) - F.one_hot(LABELS, K)
+    )
 
 
 def test_selc_is_cross_entropy_with_estimated_targets() -> None:
-    torch.testing.assert_close(get_loss("ce")(LOGITS, SOFT), -(SOFT * torch.log_softmax(LOGITS, 1)).sum(1).mean())
+    torch.testing.assert_close(
+        get_loss("ce")(LOGITS, SOFT), -(SOFT * torch.log_softmax(LOGITS, 1)).sum(1).mean()
+    )
 
 
-# --- The contract of every loss, with what these need beside logits --------------------------------------------------
+# --- The contract of every loss, with what these need beside logits ------------------------------
 SETTINGS = [
-    *(("nal", hp) for hp in ({}, {"beta": 0.1}, {"floor": 1e-4})), ("elr", {}), ("elr", {"clip": 1e-4}), ("sop", {})
-]  # fmt: skip
-every_loss = pytest.mark.parametrize(("name", "hp"), SETTINGS, ids=[f"{n}:{name_of(hp)}" for n, hp in SETTINGS])
+    *(("nal", hp) for hp in ({}, {"beta": 0.1}, {"floor": 1e-4})),
+    ("elr", {}),
+    ("elr", {"clip": 1e-4}),
+    ("sop", {}),
+]
+every_loss = pytest.mark.parametrize(
+    ("name", "hp"), SETTINGS, ids=[f"{n}:{name_of(hp)}" for n, hp in SETTINGS]
+)
 
 
 def output(z: Tensor, rows: Any = slice(None)) -> Output:
@@ -403,7 +487,10 @@ def test_finite_at_the_ends(name: str, hp: dict[str, float], dtype: torch.dtype)
     noise = torch.stack([held, 1 - held], 1)
     for hint in (-500.0, 0.0, 500.0):
         for target in (y, F.one_hot(y, K).to(dtype)):
-            leaves = z.clone().requires_grad_(), torch.full((4,), hint, dtype=dtype, requires_grad=True)
+            leaves = (
+                z.clone().requires_grad_(),
+                torch.full((4,), hint, dtype=dtype, requires_grad=True),
+            )
             losses = get_loss(name, **hp, reduction="none")(
                 Output(leaves[0], None, None, None, leaves[1], held, noise), target
             )
@@ -414,7 +501,9 @@ def test_finite_at_the_ends(name: str, hp: dict[str, float], dtype: torch.dtype)
 
 @every_loss
 def test_targets_weights_and_reduction(name: str, hp: dict[str, float]) -> None:
-    """Class ≡ one-hot; rows times weight[y] times sample_weight; ignored rows are not there; mean of real targets."""
+    """Class ≡ one-hot; rows times weight[y] times sample_weight; ignored rows are not there; mean
+    of real targets.
+    """
     rows = get_loss(name, **hp, reduction="none")(output(LOGITS), LABELS)
     each = torch.linspace(0.5, 2, B).double()
     weighed = get_loss(name, **hp, weight=WEIGHT, reduction="none")
@@ -428,12 +517,15 @@ def test_targets_weights_and_reduction(name: str, hp: dict[str, float]) -> None:
     torch.testing.assert_close(value, (rows * each)[counted].sum() / counted.sum())
     assert bool((gradient[~counted] == 0).all())
     torch.testing.assert_close(
-        loss(output(LOGITS), SOFT), get_loss(name, **hp, reduction="none")(output(LOGITS), SOFT).mean()
+        loss(output(LOGITS), SOFT),
+        get_loss(name, **hp, reduction="none")(output(LOGITS), SOFT).mean(),
     )
 
 
 @every_loss
-def test_rows_do_not_see_each_other(name: str, hp: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_see_each_other(
+    name: str, hp: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One by one, without a batch, by vmap, and where a large batch would go by blocks of rows."""
     loss = get_loss(name, **hp, reduction="none")
     for target in (LABELS, SOFT):
@@ -443,7 +535,9 @@ def test_rows_do_not_see_each_other(name: str, hp: dict[str, float], monkeypatch
                 loss(output(LOGITS[i : i + 1], slice(i, i + 1)), target[i : i + 1])[0], values[i]
             )
             torch.testing.assert_close(loss(output(LOGITS[i], i), target[i]), values[i])
-        mapped = torch.func.vmap(torch.func.grad(lambda z, a, m, s, t: loss(Output(z, *[None] * 3, a, m, s), t)))
+        mapped = torch.func.vmap(
+            torch.func.grad(lambda z, a, m, s, t: loss(Output(z, *[None] * 3, a, m, s), t))
+        )
         torch.testing.assert_close(mapped(LOGITS, HINT, MEMORY, NOISE, target), gradients)
         with monkeypatch.context() as patch:
             patch.setattr(fast, "LARGE", 4 * K)
@@ -466,7 +560,12 @@ def test_copies_and_spec(name: str, hp: dict[str, float]) -> None:
     loss = get_loss(name, **hp, weight=WEIGHT)
     want = with_gradient(loss, LOGITS, LABELS)
     again = get_loss(str(loss), weight=WEIGHT)
-    for copied in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), again, loss.with_hyperparameters()):
+    for copied in (
+        copy.deepcopy(loss),
+        pickle.loads(pickle.dumps(loss)),
+        again,
+        loss.with_hyperparameters(),
+    ):
         torch.testing.assert_close(with_gradient(copied, LOGITS, LABELS), want)
 
 
@@ -474,7 +573,9 @@ def test_autocast() -> None:
     for name in ("nal", "elr", "sop"):
         with torch.autocast("cpu", torch.bfloat16):
             low = get_loss(name)(output(LOGITS.bfloat16()), LABELS)
-        torch.testing.assert_close(low.double(), get_loss(name)(output(LOGITS), LABELS), rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(
+            low.double(), get_loss(name)(output(LOGITS), LABELS), rtol=2e-2, atol=2e-2
+        )
 
 
 def test_sums_and_shifts_pass_on_what_a_loss_needs() -> None:
@@ -488,19 +589,46 @@ def test_sums_and_shifts_pass_on_what_a_loss_needs() -> None:
     shifted = get_loss("remargin:loss=nal,shift=1.5")
     assert shifted.needs == {"logits", "attention"}
     moved = LOGITS + 1.5 * F.one_hot(LABELS, K)
-    torch.testing.assert_close(shifted(output(LOGITS), LABELS), get_loss("nal")(output(moved), LABELS))
+    torch.testing.assert_close(
+        shifted(output(LOGITS), LABELS), get_loss("nal")(output(moved), LABELS)
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "out", "target", "message"),
     [
         ("nal", Output(LOGITS), LABELS, "`attention` of shape (6,), got none. Use a head"),
-        ("nal", Output(LOGITS, attention=HINT[:, None]), LABELS, "`attention` of shape (6,), got shape (6, 1)"),
-        ("nal", Output(LOGITS, attention=HINT), SOFT - 0.5, "no negative entries in the target of nal, got -0.5"),
+        (
+            "nal",
+            Output(LOGITS, attention=HINT[:, None]),
+            LABELS,
+            "`attention` of shape (6,), got shape (6, 1)",
+        ),
+        (
+            "nal",
+            Output(LOGITS, attention=HINT),
+            SOFT - 0.5,
+            "no negative entries in the target of nal, got -0.5",
+        ),
         ("elr", Output(LOGITS), LABELS, "`memory` of shape (6, 5), got none. A strategy keeps it"),
-        ("elr", Output(LOGITS, memory=MEMORY[:, :4]), LABELS, "`memory` of shape (6, 5), got shape (6, 4)"),
-        ("sop", Output(LOGITS, noise=MEMORY), LABELS, "`noise` of shape (6, 2, 5), got shape (6, 5). A strategy"),
-        ("elr", Output(LOGITS, memory=2 - MEMORY), LABELS, "Expected a `memory` of probabilities, got entries from"),
+        (
+            "elr",
+            Output(LOGITS, memory=MEMORY[:, :4]),
+            LABELS,
+            "`memory` of shape (6, 5), got shape (6, 4)",
+        ),
+        (
+            "sop",
+            Output(LOGITS, noise=MEMORY),
+            LABELS,
+            "`noise` of shape (6, 2, 5), got shape (6, 5). A strategy",
+        ),
+        (
+            "elr",
+            Output(LOGITS, memory=2 - MEMORY),
+            LABELS,
+            "Expected a `memory` of probabilities, got entries from",
+        ),
     ],
 )
 def test_refusals(name: str, out: Output, target: Tensor, message: str) -> None:
@@ -509,7 +637,7 @@ def test_refusals(name: str, out: Output, target: Tensor, message: str) -> None:
     assert message in str(caught.value)
 
 
-# --- The head --------------------------------------------------------------------------------------------------------
+# --- The head ------------------------------------------------------------------------------------
 def test_attention_head() -> None:
     """A classifier drawn as the linear head's, and one more row for the attention."""
     heads = {name: get_head(name, 8, 3) for name in ("linear", "attention")}
@@ -523,4 +651,6 @@ def test_attention_head() -> None:
     torch.testing.assert_close(out.logits, plain.logits)
     assert heads["attention"].gives >= get_loss("nal").needs
     get_loss("nal")(out, torch.tensor([0, 2, 1, 0])).backward()
-    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in heads["attention"].parameters())
+    assert all(
+        p.grad is not None and bool(p.grad.abs().sum() > 0) for p in heads["attention"].parameters()
+    )

@@ -1,7 +1,8 @@
 """What every registered loss must do; a new loss is found and tested without editing this file.
 
-Here a loss is a function of logits; those that need more of a head are tested beside their own reference.
-A loss that needs arguments gets them by parameter name from ``REQUIRED``; its formula belongs in ``reference.py``.
+Here a loss is a function of logits; those that need more of a head are tested beside their own
+reference. A loss that needs arguments gets them by parameter name from ``REQUIRED``; its formula
+belongs in ``reference.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from noiseproof.losses.remargin import Remargin
 B, K = 6, 5
 T = 0.75 * torch.eye(K, dtype=torch.float64) + 0.05 * torch.ones(K, K, dtype=torch.float64)
 PRIOR = [0.1, 0.3, 0.2, 0.25, 0.15]
-REQUIRED: dict[str, Any] = {"T": T, "loss": "gce:q=0.7", "num_classes": K}  # arguments without a default, by name
+# arguments without a default, by name
+REQUIRED: dict[str, Any] = {"T": T, "loss": "gce:q=0.7", "num_classes": K}
 
 # Beside each loss as registered, variants whose code differs.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -50,10 +52,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 OF_LOGITS = [
     name
     for name in LOSSES  # those of several labels a row are tested in test_loss_multilabel.py
-    if getattr(LOSSES[name], "needs", {"logits"}) == {"logits"} and not getattr(LOSSES[name], "multilabel", False)
+    if getattr(LOSSES[name], "needs", {"logits"}) == {"logits"}
+    and not getattr(LOSSES[name], "multilabel", False)
 ]
 BATCHWISE = ("peer", "cr")  # look at the other rows of the batch
-CLASSES_ONLY = tuple(name for name in LOSSES if inspect.isclass(LOSSES[name]) and issubclass(LOSSES[name], Remargin))
+CLASSES_ONLY = tuple(
+    name for name in LOSSES if inspect.isclass(LOSSES[name]) and issubclass(LOSSES[name], Remargin)
+)
 NOT_LINEAR = ("bitempered",)  # in the target
 ONCE_DIFFERENTIABLE = ("bitempered",)
 
@@ -66,7 +71,9 @@ class Case:
         if name != "sum":
             for key, default in LOSSES.parameters(name).items():
                 if default is inspect.Parameter.empty and key not in hp:
-                    assert key in REQUIRED, f"{name} needs `{key}`: give the contract tests one in REQUIRED."
+                    assert key in REQUIRED, (
+                        f"{name} needs `{key}`: give the contract tests one in REQUIRED."
+                    )
                     self.hp[key] = REQUIRED[key]
 
     def __repr__(self) -> str:
@@ -84,7 +91,8 @@ class Case:
 
     @property
     def batchwise(self) -> bool:
-        given = self.name == "cr" and "prior" in self.hp  # peers of `peer` are other rows' in any case
+        # peers of `peer` are other rows' in any case
+        given = self.name == "cr" and "prior" in self.hp
         return (self.holds(BATCHWISE) or self.hp.get("loss") in BATCHWISE) and not given
 
     @property
@@ -92,13 +100,20 @@ class Case:
         return not self.holds(CLASSES_ONLY)
 
     def targets(self) -> list[Tensor]:
-        return [LABELS, REAL.abs() if self.holds(NOT_LINEAR) else REAL] if self.real_valued else [LABELS]
+        return (
+            [LABELS, REAL.abs() if self.holds(NOT_LINEAR) else REAL]
+            if self.real_valued
+            else [LABELS]
+        )
 
     def reference(self, logits: Tensor, target: Tensor) -> Tensor:
         hp = {key: value for key, value in self.hp.items() if key != "exact"}
         if self.name == "sum":
             terms = {
-                "10*nce + 0.1*agce:a=1.8,q=3": [(10, "nce", {}), (0.1, "agce", {"a": 1.8, "q": 3.0})],
+                "10*nce + 0.1*agce:a=1.8,q=3": [
+                    (10, "nce", {}),
+                    (0.1, "agce", {"a": 1.8, "q": 3.0}),
+                ],
                 "0.3*ce + 0.7*mae": [(0.3, "ce", {}), (0.7, "mae", {})],
                 "ce + 0.5*peer": [(1, "ce", {}), (0.5, "peer", {})],
                 "ael + 2*forward": [(1, "ael", {}), (2, "forward", {"T": T})],
@@ -106,7 +121,14 @@ class Case:
             return sum(c * reference(name, logits, target, **own) for c, name, own in terms)
         if isinstance(hp.get("loss"), str):
             name, _, params = hp["loss"].partition(":")
-            hp["loss"] = (name, {k: float(v) for k, _, v in (item.partition("=") for item in params.split(",")) if k})
+            hp["loss"] = (
+                name,
+                {
+                    k: float(v)
+                    for k, _, v in (item.partition("=") for item in params.split(","))
+                    if k
+                },
+            )
         return reference(self.name, logits, target, **hp)
 
 
@@ -115,14 +137,17 @@ g = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(B, K, generator=g, dtype=torch.float64)
 LABELS = torch.tensor([0, 3, 1, 4, 3, 2])
 LABELS[0] = LOGITS[0].argmax()
-REAL = F.one_hot(LABELS, K) + 0.5 * torch.randn(B, K, generator=g, dtype=torch.float64)  # negative entries too
+# negative entries too
+REAL = F.one_hot(LABELS, K) + 0.5 * torch.randn(B, K, generator=g, dtype=torch.float64)
 WEIGHT = torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)
 ROW_WEIGHT = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.5, 1.0], dtype=torch.float64)
 
 every_loss = pytest.mark.parametrize("case", CASES, ids=repr)
 
 
-def with_gradient(loss: Any, logits: Tensor, target: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
+def with_gradient(
+    loss: Any, logits: Tensor, target: Tensor, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
     z = logits.detach().clone().requires_grad_()
     losses = loss(z, target, **kwargs)
     (gradient,) = torch.autograd.grad(losses.sum(), z)
@@ -134,7 +159,7 @@ def same(one: tuple[Tensor, ...], other: tuple[Tensor, ...], tolerance: float = 
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-# --- The function itself ---------------------------------------------------------------------------------------------
+# --- The function itself -------------------------------------------------------------------------
 @every_loss
 def test_value_and_gradient_against_reference(case: Case) -> None:
     loss = case.make(reduction="none")
@@ -161,7 +186,9 @@ def test_gradcheck(case: Case) -> None:
 def test_sample_weight_is_minus_the_derivative(case: Case) -> None:
     """w(Δ) = −dl/dΔ: with two classes and z = (Δ, 0), Δ is the margin, so autograd gives it."""
     if case.hp.get("T") is not None or "prior" in case.hp:
-        case = Case(case.name, {**case.hp, "T": torch.eye(2)} if "T" in case.hp else {"prior": [0.5, 0.5]})
+        case = Case(
+            case.name, {**case.hp, "T": torch.eye(2)} if "T" in case.hp else {"prior": [0.5, 0.5]}
+        )
     loss = case.make(reduction="none")
     at = torch.linspace(-30, 30, 121, dtype=torch.float64) + 0.01
     if loss.kind != "margin":
@@ -184,7 +211,10 @@ def test_finite_at_extreme_margins(case: Case, dtype: torch.dtype) -> None:
     loss = case.make(reduction="none")
     z = torch.zeros(4, K, dtype=dtype)
     z[0, 0], z[1, 0], z[2], z[3] = 200, -200, 200, -200
-    for target in (torch.zeros(4, dtype=torch.long), F.one_hot(torch.zeros(4, dtype=torch.long), K).to(dtype)):
+    for target in (
+        torch.zeros(4, dtype=torch.long),
+        F.one_hot(torch.zeros(4, dtype=torch.long), K).to(dtype),
+    ):
         if target.dim() == 2 and not case.real_valued:
             continue
         losses, gradient = with_gradient(loss, z, target)
@@ -202,7 +232,7 @@ def test_nan_logits_never_become_a_finite_loss(case: Case) -> None:
             assert loss(z, target)[1].isnan()
 
 
-# --- Targets ---------------------------------------------------------------------------------------------------------
+# --- Targets -------------------------------------------------------------------------------------
 @every_loss
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weight"])
 def test_class_label_equals_one_hot_target(case: Case, weight: Tensor | None) -> None:
@@ -256,11 +286,12 @@ def test_common_offset_of_the_logits_changes_nothing(case: Case) -> None:
         same(with_gradient(loss, LOGITS + 64, target), with_gradient(loss, LOGITS, target), 1e-9)
 
 
-# --- Weights and reduction, as in torch.nn.CrossEntropyLoss ----------------------------------------------------------
+# --- Weights and reduction, as in torch.nn.CrossEntropyLoss --------------------------------------
 @every_loss
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weight"])
 def test_weights_and_reduction(case: Case, weight: Tensor | None) -> None:
-    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that count.
+    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that
+    count.
 
     Smoothing weighs each class of its sum: test_smoothing_is_torchs holds what its rows are.
     """
@@ -269,8 +300,11 @@ def test_weights_and_reduction(case: Case, weight: Tensor | None) -> None:
     labels[1] = 1
     counted = labels != 1
     per_row = torch.zeros(B, dtype=torch.float64)
-    per_row[counted] = case.make(reduction="none")(LOGITS[counted], labels[counted])  # the others are not there at all
-    class_weight = (weight if weight is not None else torch.ones(K, dtype=torch.float64))[labels] * counted
+    # the others are not there at all
+    per_row[counted] = case.make(reduction="none")(LOGITS[counted], labels[counted])
+    class_weight = (weight if weight is not None else torch.ones(K, dtype=torch.float64))[
+        labels
+    ] * counted
     if case.make().weighs_classes:
         weighed = case.make(reduction="none", weight=weight)(LOGITS[counted], labels[counted])
         per_row[counted] = weighed / class_weight[counted]
@@ -280,7 +314,9 @@ def test_weights_and_reduction(case: Case, weight: Tensor | None) -> None:
         for reduction, want in by_hand.items():
             loss = case.make(weight=weight, ignore_index=1, reduction=reduction)
             torch.testing.assert_close(loss(LOGITS, labels, sample_weight=row_weight), want)
-    ignored = with_gradient(case.make(weight=weight, ignore_index=1, reduction="sum"), LOGITS, labels)[1][~counted]
+    ignored = with_gradient(
+        case.make(weight=weight, ignore_index=1, reduction="sum"), LOGITS, labels
+    )[1][~counted]
     torch.testing.assert_close(ignored, torch.zeros_like(ignored))
 
 
@@ -294,7 +330,11 @@ def test_reduction_of_real_valued_targets(case: Case) -> None:
         rows = case.make(reduction="none", weight=weight)(LOGITS, target)
         for row_weight in (None, ROW_WEIGHT):
             each = rows if row_weight is None else rows * row_weight
-            for reduction, want in {"none": each, "sum": each.sum(), "mean": each.sum() / B}.items():
+            for reduction, want in {
+                "none": each,
+                "sum": each.sum(),
+                "mean": each.sum() / B,
+            }.items():
                 loss = case.make(reduction=reduction, weight=weight)
                 torch.testing.assert_close(loss(LOGITS, target, sample_weight=row_weight), want)
 
@@ -304,9 +344,18 @@ def test_reduction_of_real_valued_targets(case: Case) -> None:
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weight"])
 def test_ce_is_torchs_cross_entropy(weight: Tensor | None, reduction: Any, exact: bool) -> None:
     ignoring = torch.where(LABELS == 3, -100, LABELS)
-    for ignore_index, target in ((-100, ignoring), (3, LABELS), (-100, REAL), (-100, torch.full((B,), -100))):
-        ours = get_loss("ce", weight=weight, reduction=reduction, ignore_index=ignore_index, exact=exact)
-        torchs = torch.nn.CrossEntropyLoss(weight=weight, reduction=reduction, ignore_index=ignore_index)
+    for ignore_index, target in (
+        (-100, ignoring),
+        (3, LABELS),
+        (-100, REAL),
+        (-100, torch.full((B,), -100)),
+    ):
+        ours = get_loss(
+            "ce", weight=weight, reduction=reduction, ignore_index=ignore_index, exact=exact
+        )
+        torchs = torch.nn.CrossEntropyLoss(
+            weight=weight, reduction=reduction, ignore_index=ignore_index
+        )
         for rows in (slice(None), 0, slice(0, 0)):  # a batch, one sample, nothing
             same((ours(LOGITS[rows], target[rows]),), (torchs(LOGITS[rows], target[rows]),))
         if not target.eq(-100).all():
@@ -328,10 +377,16 @@ def test_smoothing_is_torchs(reduction: Any, exact: bool) -> None:
         for spec in ("ls:alpha=0.3", "gls:r=0.3"):
             same(with_gradient(get_loss(spec, exact=exact, **how), LOGITS, target), want)
         both = get_loss("2*ls:alpha=0.3 + ce", exact=exact, **how)
-        same(with_gradient(both, LOGITS, target), tuple(2 * a + b for a, b in zip(want, other, strict=True)))
+        same(
+            with_gradient(both, LOGITS, target),
+            tuple(2 * a + b for a, b in zip(want, other, strict=True)),
+        )
         # Negative smoothing goes on in the same direction: L is linear in r.
         beyond = get_loss("gls:r=-0.3", exact=exact, **how)
-        same(with_gradient(beyond, LOGITS, target), tuple(2 * b - a for a, b in zip(want, other, strict=True)))
+        same(
+            with_gradient(beyond, LOGITS, target),
+            tuple(2 * b - a for a, b in zip(want, other, strict=True)),
+        )
 
 
 @every_loss
@@ -359,10 +414,12 @@ def test_output_has_the_dtype_of_the_logits(case: Case) -> None:
                 assert case.make(reduction=reduction)(LOGITS.to(dtype), target).dtype == dtype
 
 
-# --- Where it must run -----------------------------------------------------------------------------------------------
+# --- Where it must run ---------------------------------------------------------------------------
 @every_loss
 def test_autocast(case: Case) -> None:
-    """Under autocast the logits come in bfloat16; the loss is that of those logits, with a gradient."""
+    """Under autocast the logits come in bfloat16; the loss is that of those logits, with a
+    gradient.
+    """
     x = torch.randn(B, 8, generator=torch.Generator().manual_seed(1))
     layer = torch.nn.utils.skip_init(torch.nn.Linear, 8, K)
     with torch.no_grad():
@@ -446,12 +503,18 @@ def test_schedule_moves_inside_a_sum() -> None:
 
 
 # The C++ compiler is what takes the time; every loss's graph is compiled without it above.
-@pytest.mark.parametrize("name", ["gce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ce", "nce"))])
+@pytest.mark.parametrize(
+    "name", ["gce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ce", "nce"))]
+)
 def test_compile_inductor(name: str) -> None:
     if " " in os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir()):
-        pytest.skip("PyTorch 2.13 does not quote names of files that it compiles: set TORCHINDUCTOR_CACHE_DIR")
+        pytest.skip(
+            "PyTorch 2.13 does not quote names of files that it compiles: set"
+            " TORCHINDUCTOR_CACHE_DIR"
+        )
     case = Case(name, {})
-    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):  # they are in the temporary folder
+    # they are in the temporary folder
+    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
         compiled_equals_eager(case, "inductor", case.targets())
 
 
@@ -465,13 +528,17 @@ def test_gradient_of_each_sample_by_vmap(case: Case, weight: Tensor | None) -> N
         _, want = with_gradient(loss, LOGITS, target)
         mapped = torch.func.vmap(torch.func.grad(lambda z, t: loss(z, t)))(LOGITS, target)
         torch.testing.assert_close(mapped, want)
-        mapped = torch.func.vmap(torch.func.grad(lambda z, t: loss(z[None], t[None])))(LOGITS, target)
+        mapped = torch.func.vmap(torch.func.grad(lambda z, t: loss(z[None], t[None])))(
+            LOGITS, target
+        )
         torch.testing.assert_close(mapped, want)
 
 
 @every_loss
 def test_large_batches_by_blocks_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large batch on the CPU goes through some losses by blocks of rows; here every batch is large."""
+    """A large batch on the CPU goes through some losses by blocks of rows; here every batch is
+    large.
+    """
     loss = case.make(weight=WEIGHT, ignore_index=4)
     for target in case.targets():
         want = with_gradient(loss, LOGITS, target)
@@ -486,7 +553,9 @@ def test_large_batches_by_blocks_are_the_same(case: Case, monkeypatch: pytest.Mo
 
 @every_loss
 @pytest.mark.parametrize("block", [4 * K, 2**18])
-def test_gradient_reaches_a_real_valued_target(case: Case, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_reaches_a_real_valued_target(
+    case: Case, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """dL/dt_k = L(z, k), as in torch: targets may be learned too."""
     if not case.real_valued or case.batchwise or case.holds(NOT_LINEAR):
         pytest.skip("class indices only, or not linear in its target")
@@ -507,7 +576,7 @@ def test_functional_gradient_of_a_batch(case: Case) -> None:
         torch.testing.assert_close(gradient, with_gradient(loss, LOGITS, target)[1])
 
 
-# --- As a module and as text -----------------------------------------------------------------------------------------
+# --- As a module and as text ---------------------------------------------------------------------
 @every_loss
 def test_copies_are_the_same_loss(case: Case) -> None:
     loss = case.make(weight=WEIGHT, ignore_index=4, reduction="sum")
@@ -515,7 +584,11 @@ def test_copies_are_the_same_loss(case: Case) -> None:
     file = io.BytesIO()
     torch.save(loss, file)
     file.seek(0)
-    for copied in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), torch.load(file, weights_only=False)):
+    for copied in (
+        copy.deepcopy(loss),
+        pickle.loads(pickle.dumps(loss)),
+        torch.load(file, weights_only=False),
+    ):
         same(with_gradient(copied, LOGITS, LABELS), want)
     fresh = case.make(weight=torch.ones_like(WEIGHT), ignore_index=4, reduction="sum")
     fresh.load_state_dict(loss.state_dict())

@@ -1,5 +1,6 @@
-"""Logistic-Normal and Het: 60-digit truth, the propositions of the LN paper, quadrature, and what every loss must
-do."""
+"""Logistic-Normal and Het: 60-digit truth, the propositions of the LN paper, quadrature, and what
+every loss must do.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def eq5_by_matrices(r: list[mpf], root: mp.matrix) -> mpf:
 
 
 def full_root(c: list[mpf], lam: mpf) -> mp.matrix:
-    return mp.matrix([[ci * cj + (lam if i == j else 0) for j, cj in enumerate(c)] for i, ci in enumerate(c)])
+    return mp.matrix(
+        [[ci * cj + (lam if i == j else 0) for j, cj in enumerate(c)] for i, ci in enumerate(c)]
+    )
 
 
 def full_truth(r: list[mpf], c: list[mpf], lam: mpf) -> Row:
@@ -73,16 +76,26 @@ def full_truth(r: list[mpf], c: list[mpf], lam: mpf) -> Row:
     g = solve(w)
     value = mp.fsum(x * x for x in w) / 2 + (D - 1) * mp.log(lam) + mp.log(lam + s)
     cw, cg = q / (lam + s), q / (lam + s) ** 2  # cᵀw and cᵀg
-    return value, [-x for x in g], [2 * x / (lam + s) - cw * b - cg * a for x, a, b in zip(c, w, g, strict=True)]
+    return (
+        value,
+        [-x for x in g],
+        [2 * x / (lam + s) - cw * b - cg * a for x, a, b in zip(c, w, g, strict=True)],
+    )
 
 
 def diagonal_truth(r: list[mpf], scale: list[mpf], lam: mpf) -> Row:
     """Eq. 5 for Σ^½ = diag(σ) + λI; one σ stands for all."""
     D, one = len(r), len(scale) == 1
     d = [lam + x for x in (scale * D if one else scale)]
-    value = mp.fsum((x / y) ** 2 for x, y in zip(r, d, strict=True)) / 2 + mp.fsum(mp.log(y) for y in d)
+    value = mp.fsum((x / y) ** 2 for x, y in zip(r, d, strict=True)) / 2 + mp.fsum(
+        mp.log(y) for y in d
+    )
     slopes = [1 / y - x**2 / y**3 for x, y in zip(r, d, strict=True)]
-    return value, [-x / y**2 for x, y in zip(r, d, strict=True)], [mp.fsum(slopes)] if one else slopes
+    return (
+        value,
+        [-x / y**2 for x, y in zip(r, d, strict=True)],
+        [mp.fsum(slopes)] if one else slopes,
+    )
 
 
 def replaced(v: list[mpf], i: int, x: mpf) -> list[mpf]:
@@ -102,17 +115,25 @@ def test_truth_is_the_definition(D: int) -> None:
     for i in range(D):
         by_r = mp.diff(lambda x, i=i: eq5_by_matrices(replaced(r, i, x), full_root(c, lam)), r[i])
         by_c = mp.diff(lambda x, i=i: eq5_by_matrices(r, full_root(replaced(c, i, x), lam)), c[i])
-        by_scale = mp.diff(lambda x, i=i: diagonal_truth(r, replaced(scale, i, x), lam)[0], scale[i])
-        assert max(abs(by_r + of_mean[i]), abs(by_c - of_root[i]), abs(by_scale - diagonal[2][i])) < tiny
+        by_scale = mp.diff(
+            lambda x, i=i: diagonal_truth(r, replaced(scale, i, x), lam)[0], scale[i]
+        )
+        assert (
+            max(abs(by_r + of_mean[i]), abs(by_c - of_root[i]), abs(by_scale - diagonal[2][i]))
+            < tiny
+        )
 
 
-# --- Logistic-Normal against it --------------------------------------------------------------------------------------
+# --- Logistic-Normal against it ------------------------------------------------------------------
 def float32_numbers(x: np.ndarray) -> np.ndarray:
     """Exactly representable in float32, so that one truth serves both precisions."""
     return x.astype(np.float32).astype(np.float64)
 
 
-CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [(10, 3, 480), (10, 3, -480)]
+CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [
+    (10, 3, 480),
+    (10, 3, -480),
+]
 ROWS = {2: 8, 10: 8, 100: 4, 1000: 2}
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -127,15 +148,22 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def named(settings: list[dict[str, Any]]) -> list[Any]:
-    return [pytest.param(s, id=",".join(f"{k}={v}" for k, v in s.items()) or "default") for s in settings]
+    return [
+        pytest.param(s, id=",".join(f"{k}={v}" for k, v in s.items()) or "default")
+        for s in settings
+    ]
 
 
 def spread_name(loss: LN) -> str | None:
     return next(iter(loss.needs - {"logits"}), None)
 
 
-def batch(loss: LN, K: int, scale: float, centre: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, what spreads them, labels. Some roots point nearly where training drives them: along the residual."""
+def batch(
+    loss: LN, K: int, scale: float, centre: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, what spreads them, labels. Some roots point nearly where training drives them: along
+    the residual.
+    """
     rng = np.random.default_rng([K, int(scale), abs(int(centre))])
     B, D = ROWS[K], loss.num_outputs(K)
     mean = float32_numbers(centre + scale * rng.uniform(-1, 1, size=(B, D)))
@@ -145,9 +173,13 @@ def batch(loss: LN, K: int, scale: float, centre: float) -> tuple[np.ndarray, np
     spread = rng.normal(size=(B, width)) * 10.0 ** rng.uniform(-2, 1, size=(B, 1))
     if loss.covariance == "full":
         for i in (1, 3, 5)[: B // 2]:
-            r = np.array([float(x) for x in residual(mean[i], int(y[i]), loss.tau, loss.t, loss.dummy)])
+            r = np.array(
+                [float(x) for x in residual(mean[i], int(y[i]), loss.tau, loss.t, loss.dummy)]
+            )
             length = np.linalg.norm(r)
-            spread[i] = (r / length + 0.01 * rng.normal(size=D)) * math.sqrt(max(length - loss.lam, 1e-4))
+            spread[i] = (r / length + 0.01 * rng.normal(size=D)) * math.sqrt(
+                max(length - loss.lam, 1e-4)
+            )
         spread[0] = 0 if K == 10 else spread[0]
     return mean, float32_numbers(spread if loss.covariance == "full" else np.abs(spread)), y
 
@@ -163,12 +195,18 @@ def truths(key: str, K: int, scale: float, centre: float) -> tuple[np.ndarray, .
         if loss.covariance == "identity":
             rows.append(diagonal_truth(r, [mpf(0)], mpf(1)))
         else:
-            rows.append((full_truth if loss.covariance == "full" else diagonal_truth)(r, other, mpf(loss.lam)))
+            rows.append(
+                (full_truth if loss.covariance == "full" else diagonal_truth)(
+                    r, other, mpf(loss.lam)
+                )
+            )
     gradients = (np.array([[float(g) for g in row[i]] for row in rows]) for i in (1, 2))
     return mean, spread, y, np.array([float(row[0]) for row in rows]), *gradients
 
 
-def run(loss: Any, parts: dict[str, Tensor], target: Tensor, **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def run(
+    loss: Any, parts: dict[str, Tensor], target: Tensor, **options: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss and gradients of every part of an output."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in parts.items()}
     value = loss(Output(**leaves), target, **options)
@@ -177,7 +215,9 @@ def run(loss: Any, parts: dict[str, Tensor], target: Tensor, **options: Any) -> 
 
 
 def excess(got: Tensor, want: np.ndarray, dtype: torch.dtype) -> float:
-    """Largest error in units of what is allowed: relative, and absolute in units of the row's largest entry."""
+    """Largest error in units of what is allowed: relative, and absolute in units of the row's
+    largest entry.
+    """
     assert got.dtype == dtype
     rtol, atol = TOLERANCE[dtype]
     size = np.abs(want).max(-1, keepdims=True) if want.ndim == 2 else 1.0
@@ -199,10 +239,15 @@ def test_value_and_gradient(setting: dict[str, Any], dtype: torch.dtype) -> None
             parts[name] = torch.tensor(spread, dtype=dtype)
         got, found = run(loss, parts, torch.from_numpy(y))
         for what, have, want in zip(
-            ("value", *parts), (got, *found.values()), (value, *gradients)[: 1 + len(parts)], strict=True
+            ("value", *parts),
+            (got, *found.values()),
+            (value, *gradients)[: 1 + len(parts)],
+            strict=True,
         ):
             if not (ratio := excess(have, want, dtype)) <= 1:
-                wrong.append(f"{what} at K={K}, logits {centre}±{scale}: {ratio:.3g} times the allowed error")
+                wrong.append(
+                    f"{what} at K={K}, logits {centre}±{scale}: {ratio:.3g} times the allowed error"
+                )
     assert not wrong, "\n".join(wrong)
 
 
@@ -216,20 +261,28 @@ def test_extreme_roots(dtype: torch.dtype) -> None:
         root[1] = float32_numbers(size * np.sign(mean[1]))
         mean, y = float32_numbers(mean), rng.integers(10, size=4)
         rows = [
-            full_truth(residual(m, int(k), loss.tau, loss.t, True), [mpf(float(x)) for x in c], mpf(loss.lam))
+            full_truth(
+                residual(m, int(k), loss.tau, loss.t, True),
+                [mpf(float(x)) for x in c],
+                mpf(loss.lam),
+            )
             for m, c, k in zip(mean, root, y, strict=True)
         ]
         parts = {"logits": torch.tensor(mean, dtype=dtype), "root": torch.tensor(root, dtype=dtype)}
         got, found = run(loss, parts, torch.from_numpy(y))
         assert excess(got, np.array([float(r[0]) for r in rows]), dtype) <= 1
         for i, gradient in enumerate(found.values()):
-            assert excess(gradient, np.array([[float(x) for x in r[1 + i]] for r in rows]), dtype) <= 1, size
+            assert (
+                excess(gradient, np.array([[float(x) for x in r[1 + i]] for r in rows]), dtype) <= 1
+            ), size
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_roots_along_the_residual(dtype: torch.dtype, lam: float) -> None:
-    """Where training drives c (Eq. 7) the part of the residual across c is all rounding, and weighs 1/λ²."""
+    """Where training drives c (Eq. 7) the part of the residual across c is all rounding, and weighs
+    1/λ².
+    """
     rng, loss = np.random.default_rng(4), LN(lam=lam, tau=1.0, reduction="none")
     for D in (2, 10, 100):
         mean, y = float32_numbers(rng.normal(size=(4, D))), rng.integers(D, size=4)
@@ -237,28 +290,42 @@ def test_roots_along_the_residual(dtype: torch.dtype, lam: float) -> None:
         r = np.array([[float(x) for x in row] for row in rs])
         length = np.linalg.norm(r, axis=1, keepdims=True)
         root = float32_numbers(r / length * np.sqrt(length - lam))
-        rows = [full_truth(row, [mpf(float(x)) for x in c], mpf(lam)) for row, c in zip(rs, root, strict=True)]
+        rows = [
+            full_truth(row, [mpf(float(x)) for x in c], mpf(lam))
+            for row, c in zip(rs, root, strict=True)
+        ]
         parts = {"logits": torch.tensor(mean, dtype=dtype), "root": torch.tensor(root, dtype=dtype)}
         got, found = run(loss, parts, torch.from_numpy(y))
         assert excess(got, np.array([float(row[0]) for row in rows]), dtype) <= 1
         for i, gradient in enumerate(found.values()):
-            assert excess(gradient, np.array([[float(x) for x in row[1 + i]] for row in rows]), dtype) <= 1, D
+            assert (
+                excess(gradient, np.array([[float(x) for x in row[1 + i]] for row in rows]), dtype)
+                <= 1
+            ), D
 
 
 @pytest.mark.parametrize("dummy", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_soft_targets(dtype: torch.dtype, dummy: bool) -> None:
-    """Another model's prediction: smoothed by t, mapped by S_C⁻¹ (LN paper, section 6), zeros included."""
+    """Another model's prediction: smoothed by t, mapped by S_C⁻¹ (LN paper, section 6), zeros
+    included.
+    """
     rng, K, t, tau, lam = np.random.default_rng(2), 5, 0.01, 0.5, 0.5
     loss = LN(dummy=dummy, reduction="none")
     D = loss.num_outputs(K)
-    mean, root = float32_numbers(3 * rng.normal(size=(6, D))), float32_numbers(rng.normal(size=(6, D)))
+    mean, root = (
+        float32_numbers(3 * rng.normal(size=(6, D))),
+        float32_numbers(rng.normal(size=(6, D))),
+    )
     target = float32_numbers(rng.dirichlet(np.full(K, 0.3), size=6))
     target[0] = np.eye(K)[K - 1]
     rows = []
     for m, c, p in zip(mean, root, target, strict=True):
         classes = K + dummy
-        q = [(1 - mpf(t)) * (mpf(float(p[k])) if k < K else 0) + mpf(t) / classes for k in range(classes)]
+        q = [
+            (1 - mpf(t)) * (mpf(float(p[k])) if k < K else 0) + mpf(t) / classes
+            for k in range(classes)
+        ]
         r = [mpf(tau) * mp.log(q[k] / q[-1]) - mpf(float(m[k])) for k in range(D)]
         rows.append(full_truth(r, [mpf(float(x)) for x in c], mpf(lam)))
     parts = {"logits": torch.tensor(mean, dtype=dtype), "root": torch.tensor(root, dtype=dtype)}
@@ -304,7 +371,9 @@ def test_eq_6_the_gradient_is_the_residual_over_the_covariance() -> None:
 
 
 def test_eq_7_and_8_the_best_covariance_divides_the_gradient_by_the_squared_residual() -> None:
-    """c ∥ r with cᵀc = ‖r‖ − λ is a minimum, there Σr = ‖r‖²r (Eq. 20) and ∂L/∂μ = −r/‖r‖² (Eq. 8)."""
+    """c ∥ r with cᵀc = ‖r‖ − λ is a minimum, there Σr = ‖r‖²r (Eq. 20) and ∂L/∂μ = −r/‖r‖² (Eq.
+    8).
+    """
     mean, _, y, r = residuals()
     length = r.norm(dim=1, keepdim=True)
     best = r / length * (length - 0.5).sqrt()
@@ -331,7 +400,9 @@ def test_eq_7_without_lambda_the_optimum_is_the_outer_product() -> None:
 
 @pytest.mark.parametrize("lam", [0.1, 0.5, 1.0])
 def test_b_4_lambda_is_the_threshold_of_attenuation(lam: float) -> None:
-    """One logit: the best variance is max(λ², r²); below λ the loss is a squared error over λ² (Figure 2)."""
+    """One logit: the best variance is max(λ², r²); below λ the loss is a squared error over λ²
+    (Figure 2).
+    """
     r = torch.linspace(0.02, 5, 250, dtype=torch.float64)
     loss = LN(lam=lam, tau=1.0, dummy=False, reduction="none")
     mean = (loss.label_logit(2) - r)[:, None]  # (B, 1); the label is class 0 of two
@@ -364,24 +435,32 @@ def test_eq_12_temperature_scales_the_squared_error() -> None:
 
 
 def test_the_dummy_class_treats_all_classes_alike() -> None:
-    """Permuting classes permutes the loss with the dummy class, not without (LN paper, section 3.2)."""
+    """Permuting classes permutes the loss with the dummy class, not without (LN paper, section
+    3.2).
+    """
     mean, root, _, _ = residuals(D=5)
     order = torch.tensor([4, 2, 0, 1, 3])
     loss = LN(reduction="none")
     for k in range(5):
         y, moved = torch.full((5,), k), torch.full((5,), int((order == k).nonzero()))
         torch.testing.assert_close(
-            loss(Output(mean[:, order], root=root[:, order]), moved), loss(Output(mean, root=root), y)
+            loss(Output(mean[:, order], root=root[:, order]), moved),
+            loss(Output(mean, root=root), y),
         )
     plain = LN(dummy=False, covariance="identity", tau=1.0, reduction="none")
     at_origin = plain(torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 4]))
     assert at_origin[1].item() == pytest.approx(4 * at_origin[0].item())  # (K − 1)·C² against C²
 
 
-# --- The distribution ------------------------------------------------------------------------------------------------
+# --- The distribution ----------------------------------------------------------------------------
 def distributions(lam: float = 0.4, tau: float = 1.5) -> list[LogisticNormal]:
     mean, root, _, _ = residuals(B=3, D=4)
-    variants: list[dict[str, Tensor]] = [{"root": root}, {"scale": root.abs()}, {"scale": root[:, :1].abs()}, {}]
+    variants: list[dict[str, Tensor]] = [
+        {"root": root},
+        {"scale": root.abs()},
+        {"scale": root[:, :1].abs()},
+        {},
+    ]
     return [LogisticNormal(mean, **spread, lam=lam, tau=tau) for spread in variants]
 
 
@@ -391,18 +470,25 @@ def points(B: int, classes: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("which", range(4), ids=["full", "diagonal", "isotropic", "identity"])
 def test_log_prob_is_a_normal_density_times_a_jacobian(which: int) -> None:
-    """Eq. 4 against scipy's normal density and the determinant of S_C⁻¹'s Jacobian by autograd, D × D."""
+    """Eq. 4 against scipy's normal density and the determinant of S_C⁻¹'s Jacobian by autograd, D ×
+    D.
+    """
     distribution = distributions()[which]
     q = points(3, 5)
     covariance = distribution.logit_covariance()
     for i in range(3):
 
         def chart(head: Tensor) -> Tensor:
-            return inverse_softmax_centred(torch.cat([head, 1 - head.sum()[None]]), distribution.tau)
+            return inverse_softmax_centred(
+                torch.cat([head, 1 - head.sum()[None]]), distribution.tau
+            )
 
         jacobian = torch.autograd.functional.jacobian(chart, q[i, :-1])
         normal = stats.multivariate_normal(distribution.loc[i].numpy(), covariance[i].numpy())
-        want = normal.logpdf(chart(q[i, :-1]).numpy()) + torch.linalg.slogdet(jacobian).logabsdet.item()
+        want = (
+            normal.logpdf(chart(q[i, :-1]).numpy())
+            + torch.linalg.slogdet(jacobian).logabsdet.item()
+        )
         assert distribution.log_prob(q)[i].item() == pytest.approx(want, rel=1e-9)
 
 
@@ -417,7 +503,8 @@ def test_density_integrates_to_one() -> None:
 
 
 def test_released_nll_counts_the_simplex_as_a_surface() -> None:
-    """The released code's −log_prob exceeds Eq. 4 by ½ log(D + 1): its Jacobian is √det JᵀJ of D → D + 1.
+    """The released code's −log_prob exceeds Eq. 4 by ½ log(D + 1): its Jacobian is √det JᵀJ of D →
+    D + 1.
 
     README section 2: beside that constant, NLL = Eq. 5 + D/2·log 2π − D·log τ + Σ_k log q_k.
     """
@@ -428,10 +515,14 @@ def test_released_nll_counts_the_simplex_as_a_surface() -> None:
     ours = -loss.distribution(Output(mean, root=root)).log_prob(q)
     for i in range(3):
         z = inverse_softmax_centred(q[i], 1.5)
-        jacobian = torch.autograd.functional.jacobian(lambda z: softmax_centred(z, 1.5), z)  # (5, 4)
+        # (5, 4)
+        jacobian = torch.autograd.functional.jacobian(lambda z: softmax_centred(z, 1.5), z)
         covariance = loss.distribution(Output(mean, root=root)).logit_covariance()[i]
         normal = stats.multivariate_normal(mean[i].numpy(), covariance.numpy())
-        released = -normal.logpdf(z.numpy()) + torch.linalg.slogdet(jacobian.T @ jacobian).logabsdet.item() / 2
+        released = (
+            -normal.logpdf(z.numpy())
+            + torch.linalg.slogdet(jacobian.T @ jacobian).logabsdet.item() / 2
+        )
         assert released - ours[i].item() == pytest.approx(math.log(5) / 2, abs=1e-9)
     eq5 = loss(Output(mean, root=root), y)
     constants = 4 / 2 * math.log(2 * math.pi) - 4 * math.log(1.5) + q.log().sum(1)
@@ -440,7 +531,9 @@ def test_released_nll_counts_the_simplex_as_a_surface() -> None:
 
 @pytest.mark.parametrize("setting", named(SETTINGS))
 def test_nll_is_minus_the_log_density(setting: dict[str, Any]) -> None:
-    """The same gradients as Eq. 5, and a value that differs by what does not depend on the output."""
+    """The same gradients as Eq. 5, and a value that differs by what does not depend on the
+    output.
+    """
     plain, whole = (get_loss("ln", **setting, nll=nll, reduction="none") for nll in (False, True))
     parts, y = parts_of(plain), torch.tensor([0, 3, 1, 4, 3, 2])
     (value, found), (density, same) = run(plain, parts, y), run(whole, parts, y)
@@ -454,7 +547,9 @@ def test_nll_is_minus_the_log_density(setting: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("which", range(4), ids=["full", "diagonal", "isotropic", "identity"])
 def test_samples_have_the_moments_of_the_logits(which: int) -> None:
-    """Mean and covariance of S_C⁻¹ of 40 000 samples within five standard errors; the global state stays."""
+    """Mean and covariance of S_C⁻¹ of 40 000 samples within five standard errors; the global state
+    stays.
+    """
     distribution, n = distributions()[which], 40_000
     state = torch.get_rng_state()
     q = distribution.sample((n,), generator=torch.Generator().manual_seed(0))
@@ -466,7 +561,9 @@ def test_samples_have_the_moments_of_the_logits(which: int) -> None:
     torch.testing.assert_close(distribution.logit_variance, variance)
     assert (z.mean(0).abs() < 5 * (variance / n).sqrt()).all()
     error = torch.einsum("nbi,nbj->bij", z, z) / n - covariance
-    assert (error.abs() < 5 * ((variance[:, :, None] * variance[:, None] + covariance**2) / n).sqrt()).all()
+    assert (
+        error.abs() < 5 * ((variance[:, :, None] * variance[:, None] + covariance**2) / n).sqrt()
+    ).all()
     again = distribution.sample((n,), generator=torch.Generator().manual_seed(0))
     assert torch.equal(again, q)
 
@@ -499,7 +596,7 @@ def test_distribution_refuses() -> None:
         LogisticNormal(loc, validate_args=True).log_prob(torch.ones(2, 4))
 
 
-# --- Cost ------------------------------------------------------------------------------------------------------------
+# --- Cost ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("soft", [False, True], ids=["classes", "real"])
 def test_memory_is_linear_in_the_classes(soft: bool) -> None:
     """No tensor beyond (B, K), forward and backward, and a fixed number of those."""
@@ -515,7 +612,7 @@ def test_memory_is_linear_in_the_classes(soft: bool) -> None:
     assert counts[0] == counts[1] <= 20
 
 
-# --- What every loss must do -----------------------------------------------------------------------------------------
+# --- What every loss must do ---------------------------------------------------------------------
 B, K = 6, 5
 LABELS = torch.tensor([0, 3, 1, 4, 3, 2])
 SPECS = [
@@ -536,7 +633,11 @@ def parts_of(loss: Any, rows: int = B, num_classes: int = K, seed: int = 3) -> d
     """An output with the fields that ``loss`` needs, float64."""
     generator = torch.Generator().manual_seed(seed)
     D = loss.num_outputs(num_classes)
-    shapes = {"root": (D,), "scale": (1 if loss.covariance == "isotropic" else D,), "factors": (D, 2)}
+    shapes = {
+        "root": (D,),
+        "scale": (1 if loss.covariance == "isotropic" else D,),
+        "factors": (D, 2),
+    }
     parts = {"logits": 2 * torch.randn(rows, D, generator=generator, dtype=torch.float64)}
     for name in sorted(loss.needs - {"logits"}):
         parts[name] = torch.randn(rows, *shapes[name], generator=generator, dtype=torch.float64)
@@ -577,7 +678,10 @@ def test_class_label_equals_one_hot_target(spec: str) -> None:
     for weight in (None, torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)):
         loss = get_loss(spec, reduction="none", weight=weight)
         parts = parts_of(loss)
-        (value, found), (same, also) = run(loss, parts, LABELS), run(loss, parts, F.one_hot(LABELS, K).double())
+        (value, found), (same, also) = (
+            run(loss, parts, LABELS),
+            run(loss, parts, F.one_hot(LABELS, K).double()),
+        )
         torch.testing.assert_close(value, same)
         for name in found:
             torch.testing.assert_close(found[name], also[name])
@@ -595,13 +699,17 @@ def test_order_of_the_batch_does_not_matter(spec: str) -> None:
     for name in found:
         torch.testing.assert_close(also[name], found[name][order])
     if spec.startswith("ln"):
-        alone = torch.cat([loss(Output(**pick(parts, slice(i, i + 1))), LABELS[i : i + 1]) for i in range(B)])
+        alone = torch.cat(
+            [loss(Output(**pick(parts, slice(i, i + 1))), LABELS[i : i + 1]) for i in range(B)]
+        )
         torch.testing.assert_close(alone, value)
 
 
 @every_loss
 def test_weights_and_reduction(spec: str) -> None:
-    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that count."""
+    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that
+    count.
+    """
     weight = torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)
     row_weight = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.5, 1.0], dtype=torch.float64)
     parts = parts_of(get_loss(spec))
@@ -610,7 +718,11 @@ def test_weights_and_reduction(spec: str) -> None:
         counted = LABELS != 3
         share = weight[LABELS] * counted
         want = rows * share * row_weight
-        for reduction, expected in (("none", want), ("sum", want.sum()), ("mean", want.sum() / share.sum())):
+        for reduction, expected in (
+            ("none", want),
+            ("sum", want.sum()),
+            ("mean", want.sum() / share.sum()),
+        ):
             loss = get_loss(spec, reduction=reduction, weight=weight, ignore_index=ignore_index)
             value, found = run(loss, parts, labels, sample_weight=row_weight)
             torch.testing.assert_close(value, expected)
@@ -631,20 +743,28 @@ def test_one_sample_and_no_sample(spec: str) -> None:
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(spec: str, dtype: torch.dtype) -> None:
-    """The dtype of the logits comes back, near the loss of the same numbers in float64, and finite far out."""
+    """The dtype of the logits comes back, near the loss of the same numbers in float64, and finite
+    far out.
+    """
     loss = get_loss(spec, reduction="none")
     parts = {name: x.to(dtype) for name, x in parts_of(loss).items()}
     for target in (LABELS, points(B, K).to(dtype)):
         value, found = run(loss, parts, target)
-        assert value.dtype == dtype and all(g.dtype == dtype and g.isfinite().all() for g in found.values())
+        assert value.dtype == dtype and all(
+            g.dtype == dtype and g.isfinite().all() for g in found.values()
+        )
         if spec.startswith("ln"):
             wide = {name: x.double() for name, x in parts.items()}
             want, also = run(loss, wide, target if target.dim() == 1 else target.double())
             torch.testing.assert_close(value.double(), want, rtol=2e-2, atol=2e-2)
             for name in found:
                 torch.testing.assert_close(found[name].double(), also[name], rtol=2e-2, atol=2e-2)
-    parts["logits"] = parts["logits"].sign() * 30  # float16 ends at 65504, which a squared error of 100/λ passes
-    assert all(x.isfinite().all() for x in (run(loss, parts, LABELS)[0], *run(loss, parts, LABELS)[1].values()))
+    # float16 ends at 65504, which a squared error of 100/λ passes
+    parts["logits"] = parts["logits"].sign() * 30
+    assert all(
+        x.isfinite().all()
+        for x in (run(loss, parts, LABELS)[0], *run(loss, parts, LABELS)[1].values())
+    )
 
 
 @every_loss
@@ -696,7 +816,12 @@ def test_copies_and_specs_are_the_same_loss(spec: str) -> None:
     file.seek(0)
     again = get_loss(str(loss), weight=weight, ignore_index=4)
     assert str(again) == str(loss)
-    copies = (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), torch.load(file, weights_only=False), again)
+    copies = (
+        copy.deepcopy(loss),
+        pickle.loads(pickle.dumps(loss)),
+        torch.load(file, weights_only=False),
+        again,
+    )
     for copied in (*copies, loss.with_hyperparameters(**loss.hyperparameters)):
         torch.testing.assert_close(copied(Output(**parts), LABELS), want)
         assert copied.needs == loss.needs and copied.num_outputs(K) == loss.num_outputs(K)
@@ -716,7 +841,11 @@ def test_missing_and_misshapen_fields(spec: str) -> None:
     loss = get_loss(spec)
     parts = parts_of(loss)
     for name in loss.needs - {"logits"}:
-        for wrong in (None, parts[name][:3], parts[name][:, :-1] if parts[name].shape[1] > 1 else parts[name][:, 0]):
+        for wrong in (
+            None,
+            parts[name][:3],
+            parts[name][:, :-1] if parts[name].shape[1] > 1 else parts[name][:, 0],
+        ):
             with pytest.raises(ValueError, match=f"`{name}` of shape"):
                 loss(Output(**{**parts, name: wrong}), LABELS)
     with pytest.raises(ValueError, match="target of shape"):
@@ -737,19 +866,27 @@ def test_ln_refuses() -> None:
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_exploding_covariances_are_named(bad: float) -> None:
-    for spec, name in (("ln", "root"), ("ln:dummy=false", "root"), ("ln:covariance=diagonal", "scale")):
+    for spec, name in (
+        ("ln", "root"),
+        ("ln:dummy=false", "root"),
+        ("ln:covariance=diagonal", "scale"),
+    ):
         loss = get_loss(spec)
         for classes in (K, 2):
             parts = parts_of(loss, num_classes=classes)
             parts[name][4, 0] = bad
-            with pytest.raises(ValueError, match=f"finite covariance, got `{name}` up to (inf|nan) in row 4"):
+            with pytest.raises(
+                ValueError, match=f"finite covariance, got `{name}` up to (inf|nan) in row 4"
+            ):
                 loss(Output(**parts), LABELS % classes)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @every_loss
 def test_on_a_gpu(spec: str) -> None:
-    """ln: the CPU's numbers, without waiting for the device; het draws other noise there, the same at every call."""
+    """ln: the CPU's numbers, without waiting for the device; het draws other noise there, the same
+    at every call.
+    """
     loss = get_loss(spec, reduction="none")
     parts = parts_of(loss)
     there = {name: x.cuda() for name, x in parts.items()}
@@ -770,9 +907,11 @@ def test_on_a_gpu(spec: str) -> None:
             torch.testing.assert_close(got, run(loss, there, moved)[0])
 
 
-# --- Prediction ------------------------------------------------------------------------------------------------------
+# --- Prediction ----------------------------------------------------------------------------------
 def test_ln_scores() -> None:
-    """softmax(scores) is S_C(μ/τ) with the dummy class dropped and renormalised, or kept as the released code does."""
+    """softmax(scores) is S_C(μ/τ) with the dummy class dropped and renormalised, or kept as the
+    released code does.
+    """
     mean = torch.tensor([[1.0, -0.5, 0.25]])
     with_dummy = softmax_centred(mean, 0.5)
     dropped = with_dummy[:, :3] / with_dummy[:, :3].sum()
@@ -803,23 +942,37 @@ def test_binary(dummy: bool) -> None:
     torch.testing.assert_close(mean.detach().double(), want, rtol=1e-2, atol=1e-2)
 
 
-# --- Het -------------------------------------------------------------------------------------------------------------
-def noise_of(loss: Het, parts: dict[str, Tensor], seed: int = 0, pieces: tuple[int, ...] = ()) -> list[Any]:
+# --- Het -----------------------------------------------------------------------------------------
+def noise_of(
+    loss: Het, parts: dict[str, Tensor], seed: int = 0, pieces: tuple[int, ...] = ()
+) -> list[Any]:
     """Chunks of fixed noise, split as ``pieces`` says."""
     rows, K = parts["logits"].shape
     rank = parts["factors"].shape[2] if "factors" in parts else 0
     generator = torch.Generator().manual_seed(seed)
     like = {"generator": generator, "dtype": torch.float64}
-    each, across = torch.randn(loss.samples, rows, K, **like), torch.randn(loss.samples, rows, max(rank, 1), **like)
+    each, across = (
+        torch.randn(loss.samples, rows, K, **like),
+        torch.randn(loss.samples, rows, max(rank, 1), **like),
+    )
     each, across = (x.float().to(parts["logits"].dtype) for x in (each, across))
     sizes = list(pieces or (loss.samples,))
-    return [(a, b if rank else None) for a, b in zip(each.split(sizes), across.split(sizes), strict=True)]
+    return [
+        (a, b if rank else None)
+        for a, b in zip(each.split(sizes), across.split(sizes), strict=True)
+    ]
 
 
-def het_truth(parts: dict[str, Tensor], chunks: list[Any], tau: float, y: int, row: int) -> tuple[mpf, dict[str, Any]]:
+def het_truth(
+    parts: dict[str, Tensor], chunks: list[Any], tau: float, y: int, row: int
+) -> tuple[mpf, dict[str, Any]]:
     """−log mean_s softmax(u_s/τ)_y of one row and its gradients, in 60 digits."""
     mean, scale = ([mpf(x) for x in parts[name][row].tolist()] for name in ("logits", "scale"))
-    factors = [[mpf(x) for x in line] for line in parts["factors"][row].tolist()] if "factors" in parts else None
+    factors = (
+        [[mpf(x) for x in line] for line in parts["factors"][row].tolist()]
+        if "factors" in parts
+        else None
+    )
     K, temperature = len(mean), mpf(tau)
     sums = {"p": mpf(0), "logits": [mpf(0)] * K, "scale": [mpf(0)] * K}
     sums["factors"] = [[mpf(0)] * len(factors[0]) for _ in range(K)] if factors else []
@@ -871,12 +1024,20 @@ def test_het_against_the_same_noise_in_60_digits(
         y[0] = parts["logits"][0].argmin()
         value, found = run(loss, parts, y)
         truth = [het_truth(parts, chunks, tau, int(y[row]), row) for row in range(3)]
-        # Noisy logits round at their own size; a label 500 below the top weighs its samples by the digits left.
+        # Noisy logits round at their own size; a label 500 below the top weighs its samples by the
+        # digits left.
         allowed = 5 if size == 500 and dtype is torch.float32 else 1
-        assert excess(value, np.array([float(v) for v, _ in truth]), dtype) <= allowed, (classes, size)
+        assert excess(value, np.array([float(v) for v, _ in truth]), dtype) <= allowed, (
+            classes,
+            size,
+        )
         for name, gradient in found.items():
             want = np.stack([g[name] for _, g in truth])
-            assert excess(gradient.flatten(1), want.reshape(3, -1), dtype) <= allowed, (classes, size, name)
+            assert excess(gradient.flatten(1), want.reshape(3, -1), dtype) <= allowed, (
+                classes,
+                size,
+                name,
+            )
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
@@ -895,11 +1056,14 @@ def test_chunks_do_not_change_the_value(covariance: str, monkeypatch: pytest.Mon
             torch.testing.assert_close(found[name], results[0][1][name], rtol=1e-11, atol=1e-12)
 
 
-def quadrature(mean: np.ndarray, d: np.ndarray, v: np.ndarray | None = None, tau: float = 1.0) -> np.ndarray:
+def quadrature(
+    mean: np.ndarray, d: np.ndarray, v: np.ndarray | None = None, tau: float = 1.0
+) -> np.ndarray:
     """E softmax((μ + vε + d·ε′)/τ) exactly, (K,): no sampling.
 
-    With 1/Σ_k e^u_k = ∫₀^∞ exp(−t Σ_k e^u_k) dt the expectation over independent u_k is a one-dimensional integral over
-    x = log t of a product of one-dimensional ones; ε of a single factor is one more, outside.
+    With 1/Σ_k e^u_k = ∫₀^∞ exp(−t Σ_k e^u_k) dt the expectation over independent u_k is a
+    one-dimensional integral over x = log t of a product of one-dimensional ones; ε of a single
+    factor is one more, outside.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     weights = weights / weights.sum()
@@ -919,10 +1083,14 @@ def quadrature(mean: np.ndarray, d: np.ndarray, v: np.ndarray | None = None, tau
 def test_quadrature_is_right() -> None:
     """Where it is known: no noise, symmetry, and two classes as one logistic-normal integral."""
     mean = np.array([0.3, -1.0, 2.0])
-    np.testing.assert_allclose(quadrature(mean, np.zeros(3)), np.exp(mean) / np.exp(mean).sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        quadrature(mean, np.zeros(3)), np.exp(mean) / np.exp(mean).sum(), rtol=1e-9
+    )
     d, v = np.array([0.7, 1.5]), np.array([0.4, -1.1])
     spread = math.sqrt((d**2).sum() + (v[0] - v[1]) ** 2)
-    want = integrate.quad(lambda e: stats.norm.pdf(e) / (1 + math.exp(-(0.8 + spread * e) / 1.7)), -12, 12)[0]
+    want = integrate.quad(
+        lambda e: stats.norm.pdf(e) / (1 + math.exp(-(0.8 + spread * e) / 1.7)), -12, 12
+    )[0]
     got = quadrature(np.array([0.5, -0.3]), d, v, tau=1.7)
     assert got[0] == pytest.approx(want, rel=1e-8) and got.sum() == pytest.approx(1, rel=1e-8)
 
@@ -930,7 +1098,9 @@ def test_quadrature_is_right() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("classes", "tau"), [(2, 1.0), (5, 0.5), (10, 1.0)])
 def test_het_is_within_its_standard_error_of_the_truth(classes: int, tau: float, rank: int) -> None:
-    """20 000 samples against quadrature: the probabilities, and the gradients by μ (Eq. 14) and d."""
+    """20 000 samples against quadrature: the probabilities, and the gradients by μ (Eq. 14) and
+    d.
+    """
     rng, samples = np.random.default_rng(classes), 20_000
     mean, d, v = rng.normal(size=classes), 0.2 + rng.uniform(size=classes), rng.normal(size=classes)
     parts = {"logits": torch.tensor(mean)[None], "scale": torch.tensor(d)[None]}
@@ -946,7 +1116,10 @@ def test_het_is_within_its_standard_error_of_the_truth(classes: int, tau: float,
     for name in ("logits", "scale"):
         for k in (0, 1):
             step = h * np.eye(classes)[k]
-            moved = [(mean + sign * step, d) if name == "logits" else (mean, d + sign * step) for sign in (1, -1)]
+            moved = [
+                (mean + sign * step, d) if name == "logits" else (mean, d + sign * step)
+                for sign in (1, -1)
+            ]
             low, high = (math.log(quadrature(*at, v if rank else None, tau)[1]) for at in moved)
             # A softmax moves by at most 1/(4τ) with a logit and |ε|/(4τ) with its scale, over p_y.
             spread = 1 / (tau * exact[1] * math.sqrt(samples))
@@ -958,7 +1131,9 @@ def test_het_without_noise_is_cross_entropy() -> None:
     logits = torch.randn(B, K, generator=generator)
     out = Output(logits, scale=torch.zeros(B, 1))
     for tau in (1.0, 0.5):
-        torch.testing.assert_close(Het(tau=tau, samples=3)(out, LABELS), F.cross_entropy(logits / tau, LABELS))
+        torch.testing.assert_close(
+            Het(tau=tau, samples=3)(out, LABELS), F.cross_entropy(logits / tau, LABELS)
+        )
 
 
 def test_het_of_a_class_that_cannot_be() -> None:
@@ -970,14 +1145,18 @@ def test_het_of_a_class_that_cannot_be() -> None:
 
 
 def test_het_noise_is_drawn_for_each_class_and_factor() -> None:
-    """Equal scales do not cancel (one scalar for all classes would), and with R = K no two noises are the same."""
+    """Equal scales do not cancel (one scalar for all classes would), and with R = K no two noises
+    are the same.
+    """
     out = Output(torch.zeros(4, 3), scale=torch.full((4, 3), 2.0))
     p = Het(samples=1).scores(out)
     assert (p.std(1) > 0.1).all() and len({tuple(row) for row in p.tolist()}) == 4
     shared = Het(samples=1, shared=True).scores(out)
     torch.testing.assert_close(shared, shared[:1].expand(4, 3))
     each, across = next(draw_noise(torch.zeros(4, 3), 3, samples=5, source=0, shared=False))
-    assert across is not None and each.shape == across.shape and not torch.isclose(each, across).any()
+    assert (
+        across is not None and each.shape == across.shape and not torch.isclose(each, across).any()
+    )
     each, across = next(draw_noise(torch.zeros(4, 3), 2, samples=5, source=0, shared=True))
     assert across is not None and each.shape == (5, 1, 3) and across.shape == (5, 1, 2)
 
@@ -991,12 +1170,17 @@ def test_het_noise_comes_before_the_temperature() -> None:
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_het_draws_once_a_step_from_a_generator(covariance: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CUDA graph can hold a generator and no seed: loss, way back and prediction of a step then share one draw."""
+def test_het_draws_once_a_step_from_a_generator(
+    covariance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph can hold a generator and no seed: loss, way back and prediction of a step then
+    share one draw.
+    """
     loss = Het(samples=40, covariance=covariance, tau=0.5)  # type: ignore[arg-type]
     parts = {name: value.requires_grad_() for name, value in parts_of(loss).items()}
     out = Output(**parts)
-    monkeypatch.setattr("noiseproof.losses.het.CHUNK", 7 * out.logits.numel())  # several, drawn again else
+    # several, drawn again else
+    monkeypatch.setattr("noiseproof.losses.het.CHUNK", 7 * out.logits.numel())
 
     def step(source: torch.Generator | None, seed: int) -> list[torch.Tensor]:
         loss.set_step(seed, source)
@@ -1016,10 +1200,14 @@ def test_het_draws_once_a_step_from_a_generator(covariance: str, monkeypatch: py
     assert torch.equal(loss(out, LABELS), step(None, 0)[0]) and not loss._drawn
     loss.set_step(0, generator)
     loss.eval()
-    assert torch.equal(loss(out, LABELS), Het(samples=40, covariance=covariance, tau=0.5).eval()(out, LABELS))  # type: ignore[arg-type]
+    assert torch.equal(
+        loss(out, LABELS), Het(samples=40, covariance=covariance, tau=0.5).eval()(out, LABELS)
+    )  # type: ignore[arg-type]
 
 
-def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loss = Het(samples=9)
     out = Output(**{name: value.requires_grad_() for name, value in parts_of(loss).items()})
     spy = mock.Mock(wraps=module._MeanSoftmax.apply)
@@ -1029,8 +1217,10 @@ def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: 
     with torch.no_grad():
         log_p = loss.scores(out)
         assert spy.call_count == 1 and torch.equal(F.nll_loss(log_p, LABELS), value)
-        assert not torch.equal(loss.scores(out._replace(scale=2 * out.scale)), log_p)  # another output
-    assert torch.equal(loss.scores(out), log_p) and loss.scores(out).requires_grad  # a gradient is not kept
+        # another output
+        assert not torch.equal(loss.scores(out._replace(scale=2 * out.scale)), log_p)
+    # a gradient is not kept
+    assert torch.equal(loss.scores(out), log_p) and loss.scores(out).requires_grad
     copies = (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)))
     assert all(made._last._result is None for made in copies)
     with torch.no_grad():
@@ -1048,7 +1238,9 @@ def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: 
 
 
 def test_het_draws_depend_on_seed_and_step_only() -> None:
-    """A fresh loss at the same step draws the same: what a resumed run relies on. The global state is not touched."""
+    """A fresh loss at the same step draws the same: what a resumed run relies on. The global state
+    is not touched.
+    """
     out = Output(**parts_of(Het()))
     state = torch.get_rng_state()
 
@@ -1059,7 +1251,10 @@ def test_het_draws_depend_on_seed_and_step_only() -> None:
         return float(loss(out, LABELS))
 
     assert value(7) == value(7) and value(None) == value(0)
-    assert len({value(0), value(7), value(8), value(7, seed=1), value(7, train=False), value(2**62)}) == 6
+    assert (
+        len({value(0), value(7), value(8), value(7, seed=1), value(7, train=False), value(2**62)})
+        == 6
+    )
     assert value(7, train=False) == value(8, train=False)
     moved = get_loss("ce + 0.5*het:samples=5")
     moved.set_step(3)
@@ -1070,7 +1265,9 @@ def test_het_draws_depend_on_seed_and_step_only() -> None:
 
 
 def test_het_memory_does_not_grow_with_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing larger than a chunk is ever made, and what waits for the way back does not depend on the samples."""
+    """Nothing larger than a chunk is ever made, and what waits for the way back does not depend on
+    the samples.
+    """
     monkeypatch.setattr(module, "CHUNK", 10 * B * K)
     kept = []
     for samples in (10, 1000):
@@ -1092,7 +1289,9 @@ def test_het_memory_does_not_grow_with_the_samples(monkeypatch: pytest.MonkeyPat
 def test_het_targets_are_linear() -> None:
     loss = Het(samples=11, reduction="none")
     out = Output(**parts_of(loss))
-    target = F.one_hot(LABELS, K) + torch.randn(B, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = F.one_hot(LABELS, K) + torch.randn(
+        B, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     each = torch.stack([loss(out, torch.full((B,), k)) for k in range(K)], 1)
     torch.testing.assert_close(loss(out, target), (target * each).sum(1))
 
@@ -1106,7 +1305,9 @@ def test_het_scores_are_its_prediction() -> None:
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_het_prediction_of_a_row_depends_on_that_row_alone(covariance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_het_prediction_of_a_row_depends_on_that_row_alone(
+    covariance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever rows are in the call, and in however many chunks their noisy logits are made."""
     loss = Het(samples=40, covariance=covariance)  # type: ignore[arg-type]
     out = Output(**parts_of(loss))
@@ -1123,7 +1324,8 @@ def test_het_prediction_of_a_row_depends_on_that_row_alone(covariance: str, monk
         if room >= 40 * K:  # what is drawn at a time is that of a row
             torch.testing.assert_close(whole, once)
     loss.train()
-    assert not torch.isclose(scores(slice(1, 2)), loss.scores(out)[1:2]).all()  # in training rows differ
+    # in training rows differ
+    assert not torch.isclose(scores(slice(1, 2)), loss.scores(out)[1:2]).all()
 
 
 def test_het_refuses() -> None:
@@ -1134,7 +1336,7 @@ def test_het_refuses() -> None:
         Het(covariance="identity")
 
 
-# --- Heads -----------------------------------------------------------------------------------------------------------
+# --- Heads ---------------------------------------------------------------------------------------
 PAIRS = [
     ("ln", "gaussian-root"),
     ("ln:dummy=false", "gaussian-root"),
@@ -1175,10 +1377,15 @@ def test_heads_by_hand() -> None:
     h = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     state = torch.get_rng_state()
     root, scale = get_head("gaussian-root", 4, 3), get_head("gaussian-scale", 4, 3)
-    one, factors = get_head("gaussian-scale:isotropic=true,floor=0.5", 4, 3), get_head("gaussian-factors:rank=2", 4, 3)
+    one, factors = (
+        get_head("gaussian-scale:isotropic=true,floor=0.5", 4, 3),
+        get_head("gaussian-factors:rank=2", 4, 3),
+    )
     assert torch.equal(state, torch.get_rng_state())
     torch.testing.assert_close(root(h).root, h @ root.root.weight.T + root.root.bias)
-    torch.testing.assert_close(scale(h).scale, F.softplus(h @ scale.scale.weight.T + scale.scale.bias) + 1e-3)
+    torch.testing.assert_close(
+        scale(h).scale, F.softplus(h @ scale.scale.weight.T + scale.scale.bias) + 1e-3
+    )
     assert one(h).scale.shape == (5, 1) and (one(h).scale > 0.5).all()
     flat = h @ factors.factors.weight.T + factors.factors.bias
     torch.testing.assert_close(factors(h).factors, flat.view(5, 3, 2))

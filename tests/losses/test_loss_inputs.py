@@ -25,21 +25,41 @@ LOGITS = torch.randn(4, K, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 4, 2, 2])
 
 
-# --- Shapes and dtypes -----------------------------------------------------------------------------------------------
+# --- Shapes and dtypes ---------------------------------------------------------------------------
 BAD: list[tuple[torch.Tensor, torch.Tensor, Any, str]] = [
     (torch.zeros(4, K, 2), LABELS, ValueError, "logits of shape (B, K), got (4, 5, 2)"),
     (torch.zeros(4), LABELS, ValueError, "logits"),
     (torch.zeros(()), LABELS, ValueError, "logits"),
-    (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes, got shape (4, 1)"),
+    (
+        torch.zeros(4, 1),
+        torch.zeros(4, dtype=torch.long),
+        ValueError,
+        "at least two classes, got shape (4, 1)",
+    ),
     (torch.zeros(4, 0), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes"),
     (torch.zeros(4, 1), torch.ones(4, 1), ValueError, "at least two classes"),
     (torch.zeros(1), torch.tensor(0), ValueError, "at least two classes"),
-    (torch.zeros(4, K, dtype=torch.long), LABELS, TypeError, "floating-point logits, got torch.int64"),
-    (torch.zeros(4, K, dtype=torch.complex64), LABELS, TypeError, "floating-point logits, got torch.complex64"),
+    (
+        torch.zeros(4, K, dtype=torch.long),
+        LABELS,
+        TypeError,
+        "floating-point logits, got torch.int64",
+    ),
+    (
+        torch.zeros(4, K, dtype=torch.complex64),
+        LABELS,
+        TypeError,
+        "floating-point logits, got torch.complex64",
+    ),
     (LOGITS, LABELS[:3], ValueError, "4 targets, one for each row of logits, got 3"),
     (LOGITS, LABELS.float(), TypeError, "torch.int64 in a target of shape (B,), got torch.float32"),
     (LOGITS, LABELS.bool(), TypeError, "torch.int64"),
-    (LOGITS, torch.zeros(4, K, dtype=torch.long), TypeError, "floating-point target of shape (B, K)"),
+    (
+        LOGITS,
+        torch.zeros(4, K, dtype=torch.long),
+        TypeError,
+        "floating-point target of shape (B, K)",
+    ),
     (LOGITS, torch.zeros(4, K + 1), ValueError, "target of shape (4, 5), got (4, 6)"),
     (LOGITS, torch.zeros(3, K), ValueError, "4 targets"),
     (LOGITS, torch.zeros(4, 1, dtype=torch.long), (TypeError, ValueError), "target"),
@@ -57,7 +77,9 @@ def test_shapes_and_dtypes(case: Case) -> None:
         assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("target", [[0, 1, 2, 3], np.zeros(4, dtype=np.int64), None], ids=["list", "numpy", "none"])
+@pytest.mark.parametrize(
+    "target", [[0, 1, 2, 3], np.zeros(4, dtype=np.int64), None], ids=["list", "numpy", "none"]
+)
 def test_targets_that_are_not_tensors(target: Any) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError)):
         get_loss("ce")(LOGITS, target)
@@ -71,7 +93,9 @@ def test_labels_outside_the_classes(case: Case, exact: bool) -> None:
         for label, ignore_index in ((K, -100), (-1, -100), (10**6, -100), (-K - 1, 2), (-2, -1)):
             labels = torch.tensor([0, ignore_index, label, 1])
             loss = case.make(ignore_index=ignore_index, weight=weight, exact=exact)
-            with pytest.raises(ValueError, match=f"labels in 0 … {K - 1}, got {label} at position 2"):
+            with pytest.raises(
+                ValueError, match=f"labels in 0 … {K - 1}, got {label} at position 2"
+            ):
                 loss(LOGITS, labels)
             assert loss(LOGITS, torch.where(labels == label, 1, labels)).isfinite()
 
@@ -122,7 +146,7 @@ def test_unknown_parameter(case: Case) -> None:
     assert case.name in str(caught.value), "the message names the loss"
 
 
-# --- Hyperparameters -------------------------------------------------------------------------------------------------
+# --- Hyperparameters -----------------------------------------------------------------------------
 OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("focal", "gamma", (-0.1,)),
     ("mae", "scale", (0, -1)),
@@ -195,12 +219,19 @@ def test_hyperparameters_outside_their_range(name: str, parameter: str, value: A
         Case(name, {parameter: value}).make()
     message = str(caught.value)
     assert parameter in message or "loss" in message.lower(), message
-    assert parameter == "loss" or not isinstance(value, (int, float)) or str(value) in message, message
+    assert parameter == "loss" or not isinstance(value, (int, float)) or str(value) in message, (
+        message
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "parameter"),
-    [(name, parameter) for name in LOSSES for parameter in LOSSES.parameters(name) if parameter not in OPTIONS],
+    [
+        (name, parameter)
+        for name in LOSSES
+        for parameter in LOSSES.parameters(name)
+        if parameter not in OPTIONS
+    ],
 )
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "q", [0.5, [1]]], ids=str)
 def test_nonsense_is_refused_for_every_parameter(name: str, parameter: str, value: Any) -> None:
@@ -216,12 +247,14 @@ def test_every_number_has_a_row_above() -> None:
         (name, parameter)
         for name in LOSSES
         for parameter, default in LOSSES.parameters(name).items()
-        if parameter not in OPTIONS and isinstance(default, (int, float)) and not isinstance(default, bool)
+        if parameter not in OPTIONS
+        and isinstance(default, (int, float))
+        and not isinstance(default, bool)
     }
     assert numeric <= known, f"Add to OUTSIDE: {sorted(numeric - known)}"
 
 
-# --- Particular losses -----------------------------------------------------------------------------------------------
+# --- Particular losses ---------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["forward", "backward"])
 @pytest.mark.parametrize(
     ("matrix", "message"),
@@ -246,7 +279,9 @@ def test_transition_matrix_of_the_wrong_size_or_singular() -> None:
             get_loss(name, T=torch.eye(3))(LOGITS, LABELS)
     with pytest.raises(ValueError, match="invertible"):
         get_loss("backward", T=torch.full((3, 3), 1 / 3))
-    assert get_loss("forward", T=torch.full((K, K), 1 / K))(LOGITS, LABELS).item() == pytest.approx(math.log(K))
+    assert get_loss("forward", T=torch.full((K, K), 1 / K))(LOGITS, LABELS).item() == pytest.approx(
+        math.log(K)
+    )
 
 
 def test_prior_of_the_wrong_size() -> None:
@@ -265,7 +300,10 @@ def test_remargin_refuses_real_valued_targets() -> None:
         with pytest.raises(ValueError, match="class indices"):
             get_loss("remargin", loss=loss, shift=1.0)(LOGITS, torch.eye(K)[LABELS])
     moved = get_loss("remargin", loss="mae", shift=1.0)
-    for outer in (get_loss("ce") + moved, *(get_loss(name, loss=moved) for name in ("unit", "peer", "cr"))):
+    for outer in (
+        get_loss("ce") + moved,
+        *(get_loss(name, loss=moved) for name in ("unit", "peer", "cr")),
+    ):
         with pytest.raises(ValueError, match="class indices"):
             outer(LOGITS, torch.eye(K)[LABELS])
 
@@ -278,14 +316,19 @@ def test_bitempered_refuses_negative_targets() -> None:
 
 
 def test_wrapped_losses_keep_what_they_were_given() -> None:
-    """A wrapper must not change the loss that the user passes in, nor drop its options without a word."""
+    """A wrapper must not change the loss that the user passes in, nor drop its options without a
+    word.
+    """
     inner = get_loss("ce", ignore_index=3)
     for name in ("remargin", "peer", "unit"):
         with pytest.raises(ValueError, match="Expected `ignore_index` on the outermost loss only"):
             get_loss(name, loss=inner)
         assert get_loss(name, loss=inner, ignore_index=3).loss is inner
         plain = get_loss("ce")
-        assert get_loss(name, loss=plain, ignore_index=3).loss.ignore_index == 3 and plain.ignore_index == -100
+        assert (
+            get_loss(name, loss=plain, ignore_index=3).loss.ignore_index == 3
+            and plain.ignore_index == -100
+        )
 
 
 @pytest.mark.parametrize("name", ["remargin", "peer", "unit"])
@@ -315,17 +358,68 @@ def test_adding_something_else() -> None:
         get_loss("ce", weight=torch.ones(K)) + get_loss("mae")
 
 
-# --- Specs -----------------------------------------------------------------------------------------------------------
+# --- Specs ---------------------------------------------------------------------------------------
 NAMES = st.sampled_from([*LOSSES, "nosuch", "gce@bias", "nce+agce@bias"])
 WORDS = st.sampled_from(
-    ["002", "000", "cifar10", "true", "none", "1", "-2.5", "1e999", "1e-5", "9" * 5000, "[1, 2]", "{}", '{"a": 1}',
-     "[[1, 0], [0, 1]]", "[[0.5]]", "(gce:q=0.7)", "nce", "()", "", " ", "nan", "inf", "½", "٣"]
-)  # fmt: skip
+    [
+        "002",
+        "000",
+        "cifar10",
+        "true",
+        "none",
+        "1",
+        "-2.5",
+        "1e999",
+        "1e-5",
+        "9" * 5000,
+        "[1, 2]",
+        "{}",
+        '{"a": 1}',
+        "[[1, 0], [0, 1]]",
+        "[[0.5]]",
+        "(gce:q=0.7)",
+        "nce",
+        "()",
+        "",
+        " ",
+        "nan",
+        "inf",
+        "½",
+        "٣",
+    ]
+)
 KEYS = st.sampled_from(
-    ["q", "a", "T", "loss", "shift", "scale", "every", "prior", "generator", "gamma", "t", "t1", "tau", "weight",
-     "reduction", "ignore_index", "exact", "detach", "self", "options", "num_classes", "dataset", "class", "1", ""]
-)  # fmt: skip
-MARKS = st.sampled_from([":", ",", "=", "+", "*", "@", "(", ")", "[", "]", "{", "}", " + ", "2*", " ", "-"])
+    [
+        "q",
+        "a",
+        "T",
+        "loss",
+        "shift",
+        "scale",
+        "every",
+        "prior",
+        "generator",
+        "gamma",
+        "t",
+        "t1",
+        "tau",
+        "weight",
+        "reduction",
+        "ignore_index",
+        "exact",
+        "detach",
+        "self",
+        "options",
+        "num_classes",
+        "dataset",
+        "class",
+        "1",
+        "",
+    ]
+)
+MARKS = st.sampled_from(
+    [":", ",", "=", "+", "*", "@", "(", ")", "[", "]", "{", "}", " + ", "2*", " ", "-"]
+)
 TEXTS = st.one_of(
     st.text(max_size=40),
     st.lists(st.one_of(NAMES, WORDS, KEYS, MARKS), max_size=10).map("".join),
@@ -338,7 +432,9 @@ TEXTS = st.one_of(
 @settings(max_examples=300)
 @given(TEXTS)
 def test_specs_are_read_or_refused(text: str) -> None:
-    """Whatever the text: a loss, or ValueError or TypeError; what is built can be written and read again."""
+    """Whatever the text: a loss, or ValueError or TypeError; what is built can be written and read
+    again.
+    """
     try:
         loss = get_loss(text)
     except (ValueError, TypeError):
@@ -349,20 +445,34 @@ def test_specs_are_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["tce:t=1e999", "ce:ignore_index=1e999", "forward:T={}", 'cr:prior={"a": 1}', "ce:weight={}", "peer:generator=word",
-     "peer:generator=1e30", "peer:generator=99999999999999999999999", "nfl:detach=word", "ce:exact=3", "1e999*ce",
-     "(" * 3000 + "ce" + ")" * 3000, "cr:prior=" + "[" * 3000 + "]" * 3000,
-     "remargin:loss=ce,every=1e999"],
+    [
+        "tce:t=1e999",
+        "ce:ignore_index=1e999",
+        "forward:T={}",
+        'cr:prior={"a": 1}',
+        "ce:weight={}",
+        "peer:generator=word",
+        "peer:generator=1e30",
+        "peer:generator=99999999999999999999999",
+        "nfl:detach=word",
+        "ce:exact=3",
+        "1e999*ce",
+        "(" * 3000 + "ce" + ")" * 3000,
+        "cr:prior=" + "[" * 3000 + "]" * 3000,
+        "remargin:loss=ce,every=1e999",
+    ],
     ids=lambda spec: spec[:30],
-)  # fmt: skip
+)
 def test_specs_that_need_care(spec: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         get_loss(spec)
 
 
-# --- estimate_transition (Patrini et al. 2017, Eq. 12-13 and their 97th percentile) ----------------------------------
+# --- estimate_transition (Patrini et al. 2017, Eq. 12-13 and their 97th percentile) --------------
 def anchors(probs: np.ndarray, percentile: float | None) -> np.ndarray:
-    """Row i: the prediction at the sample of largest p_i among those below the percentile of p_i; rows sum to one."""
+    """Row i: the prediction at the sample of largest p_i among those below the percentile of p_i;
+    rows sum to one.
+    """
     rows = []
     for i in range(probs.shape[1]):
         column = probs[:, i].copy()
@@ -379,15 +489,23 @@ def test_estimate_transition(shape: tuple[int, int], percentile: float | None) -
     given_probs = torch.tensor(probs)
     estimate = estimate_transition(given_probs, percentile)
     np.testing.assert_allclose(estimate.numpy(), anchors(probs, percentile), rtol=1e-12)
-    assert np.array_equal(given_probs.numpy(), probs), "the released code zeroes its input; this one must not"
-    np.testing.assert_allclose(estimate_transition(given_probs.float(), percentile).sum(1), 1, rtol=1e-6)
+    assert np.array_equal(given_probs.numpy(), probs), (
+        "the released code zeroes its input; this one must not"
+    )
+    np.testing.assert_allclose(
+        estimate_transition(given_probs.float(), percentile).sum(1), 1, rtol=1e-6
+    )
 
 
 def test_estimate_transition_by_hand() -> None:
-    """Of the probabilities 0.01 … 1.00 of class 0, 0.98 is the 97th percentile ('higher'), so 0.97 is the anchor."""
+    """Of the probabilities 0.01 … 1.00 of class 0, 0.98 is the 97th percentile ('higher'), so 0.97
+    is the anchor.
+    """
     column = torch.arange(1, 101, dtype=torch.float64) / 100
     estimate = estimate_transition(torch.stack([column, 1 - column], 1))
-    torch.testing.assert_close(estimate, torch.tensor([[0.97, 0.03], [0.04, 0.96]], dtype=torch.float64))
+    torch.testing.assert_close(
+        estimate, torch.tensor([[0.97, 0.03], [0.04, 0.96]], dtype=torch.float64)
+    )
     exact = estimate_transition(torch.stack([column, 1 - column], 1), percentile=None)
     torch.testing.assert_close(exact, torch.tensor([[1.0, 0.0], [0.01, 0.99]], dtype=torch.float64))
 
@@ -402,10 +520,17 @@ def test_estimate_transition_recovers_the_matrix_from_perfect_predictions() -> N
 
 @pytest.mark.parametrize(
     "probs",
-    [torch.ones(4), torch.ones(4, 1), torch.ones(0, 3), torch.ones(2, 2), torch.tensor([[1.5, -0.5]]),
-     torch.tensor([[math.nan, 1.0]]), torch.randn(5, 3)],
+    [
+        torch.ones(4),
+        torch.ones(4, 1),
+        torch.ones(0, 3),
+        torch.ones(2, 2),
+        torch.tensor([[1.5, -0.5]]),
+        torch.tensor([[math.nan, 1.0]]),
+        torch.randn(5, 3),
+    ],
     ids=["1-D", "K=1", "empty", "sum 2", "negative", "nan", "logits"],
-)  # fmt: skip
+)
 def test_estimate_transition_refuses(probs: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="pred_probs"):
         estimate_transition(probs)
@@ -432,7 +557,7 @@ def test_required_arguments_are_asked_for() -> None:
     assert len(PRIOR) == K
 
 
-# --- Losses of one's own ---------------------------------------------------------------------------------------------
+# --- Losses of one's own -------------------------------------------------------------------------
 def test_a_parameter_under_another_name_is_named() -> None:
     class Other(MarginLoss):
         def __init__(self, q: float = 0.5, epsilon: float = 1.0, **options: Any) -> None:
@@ -442,13 +567,22 @@ def test_a_parameter_under_another_name_is_named() -> None:
         def value(self, y: LabelProb) -> torch.Tensor:
             return y.nll * self.q + self.eps
 
-    for use in (str, repr, lambda loss: loss.hyperparameters, lambda loss: loss.with_hyperparameters(q=1.0)):
-        with pytest.raises(TypeError, match=r"keep each of its parameters \(q, epsilon\).* `self.epsilon = …`"):
+    for use in (
+        str,
+        repr,
+        lambda loss: loss.hyperparameters,
+        lambda loss: loss.with_hyperparameters(q=1.0),
+    ):
+        with pytest.raises(
+            TypeError, match=r"keep each of its parameters \(q, epsilon\).* `self.epsilon = …`"
+        ):
             use(Other())
 
 
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("reduce", [torch.mean, lambda nll: nll.mean(0, keepdim=True)], ids=["mean", "kept"])
+@pytest.mark.parametrize(
+    "reduce", [torch.mean, lambda nll: nll.mean(0, keepdim=True)], ids=["mean", "kept"]
+)
 def test_a_value_that_is_not_of_each_row_is_refused(
     reduce: Callable[[torch.Tensor], torch.Tensor], closed: bool
 ) -> None:
@@ -463,7 +597,9 @@ def test_a_value_that_is_not_of_each_row_is_refused(
     loss = Closed(reduction="none") if closed else Mean(reduction="none")
     for target in (LABELS, torch.eye(K)[LABELS]):
         for used in (loss, 0.5 * loss + get_loss("mae", reduction="none")):
-            with pytest.raises(ValueError, match=r"Expected `value` of `(Mean|Closed)` .* Leave the mean or sum to"):
+            with pytest.raises(
+                ValueError, match=r"Expected `value` of `(Mean|Closed)` .* Leave the mean or sum to"
+            ):
                 used(LOGITS, target)
     if not closed:
         with pytest.raises(ValueError, match=r"shape \(4,\) as `y.nll`, got \(1?,?\)"):
@@ -473,8 +609,12 @@ def test_a_value_that_is_not_of_each_row_is_refused(
 # What is inside another loss counts
 
 
-@pytest.mark.parametrize("outer", ["2*{}", "remargin:loss=({}),shift=1.0", "{} + 0.1*ce", "peer:loss=({})"])
-@pytest.mark.parametrize("inner", ["ln:tau=0.3", "het:tau=0.1", "bitempered:t2=2.0", "ln:dummy=false"])
+@pytest.mark.parametrize(
+    "outer", ["2*{}", "remargin:loss=({}),shift=1.0", "{} + 0.1*ce", "peer:loss=({})"]
+)
+@pytest.mark.parametrize(
+    "inner", ["ln:tau=0.3", "het:tau=0.1", "bitempered:t2=2.0", "ln:dummy=false"]
+)
 def test_a_loss_around_another_predicts_and_needs_what_that_does(outer: str, inner: str) -> None:
     if "ce" in outer and "dummy" in inner:
         return  # which cannot be added
@@ -492,10 +632,17 @@ def test_losses_that_predict_otherwise_are_not_added() -> None:
 
 
 def test_bitempered_predicts_its_own_distribution() -> None:
-    """p = exp_t2(z − λ), here with exp_2(x) = 1/(1 − x): of z = (3, 0, 0), λ solves 1/(λ − 2) + 2/(λ + 1) = 1."""
-    scores = get_loss("bitempered:t2=2.0").scores(Output(torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64)))
+    """p = exp_t2(z − λ), here with exp_2(x) = 1/(1 − x): of z = (3, 0, 0), λ solves 1/(λ − 2) +
+    2/(λ + 1) = 1.
+    """
+    scores = get_loss("bitempered:t2=2.0").scores(
+        Output(torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64))
+    )
     root = (4 + 12**0.5) / 2
-    assert torch.allclose(scores.softmax(1)[0], torch.tensor([1 / (root - 2), 1 / (root + 1), 1 / (root + 1)]).double())
+    assert torch.allclose(
+        scores.softmax(1)[0],
+        torch.tensor([1 / (root - 2), 1 / (root + 1), 1 / (root + 1)]).double(),
+    )
 
 
 def test_a_shift_of_ln_is_one_of_the_labels_logit_alone() -> None:
@@ -518,7 +665,9 @@ def test_shares_of_labels_are_counted_in_float32(spec: str, dtype: torch.dtype) 
     assert value.dtype is dtype and abs(float(value)) < 1e-3
 
 
-@pytest.mark.parametrize("spec", ["cr", "peer", "cr + 0.5*peer", "peer:loss=(gce)", "cr:loss=(mae)"])
+@pytest.mark.parametrize(
+    "spec", ["cr", "peer", "cr + 0.5*peer", "peer:loss=(gce)", "cr:loss=(mae)"]
+)
 def test_a_masked_class_that_nobody_bears_costs_nothing(spec: str) -> None:
     logits, y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     masked = torch.cat([logits, torch.full((2, 1), -torch.inf)], 1).requires_grad_()
@@ -531,7 +680,9 @@ def test_a_masked_class_that_nobody_bears_costs_nothing(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["ls:alpha=0", "gls:r=0"])
 def test_without_smoothing_a_masked_class_costs_nothing(spec: str) -> None:
     masked = torch.tensor([[1.0, 2.0, -torch.inf, 0.3]])
-    assert torch.allclose(get_loss(spec)(masked, torch.tensor([0])), F.cross_entropy(masked, torch.tensor([0])))
+    assert torch.allclose(
+        get_loss(spec)(masked, torch.tensor([0])), F.cross_entropy(masked, torch.tensor([0]))
+    )
 
 
 def test_a_masked_class_of_het_has_no_gradient_and_spoils_no_other() -> None:
@@ -539,10 +690,16 @@ def test_a_masked_class_of_het_has_no_gradient_and_spoils_no_other() -> None:
     scale = torch.full((1, 3), 0.5, requires_grad=True)
     get_loss("het")(Output(z, scale=scale), torch.tensor([0])).backward()
     for grad in (z.grad, scale.grad):
-        assert grad is not None and bool(grad.isfinite().all()) and float(grad[0, 2]) == 0 != float(grad[0, 0])
+        assert (
+            grad is not None
+            and bool(grad.isfinite().all())
+            and float(grad[0, 2]) == 0 != float(grad[0, 0])
+        )
 
 
-@pytest.mark.parametrize("spec", ["nal", "remargin:loss=ce,scale=2", "mae:exact=true", "ce:exact=true"])
+@pytest.mark.parametrize(
+    "spec", ["nal", "remargin:loss=ce,scale=2", "mae:exact=true", "ce:exact=true"]
+)
 def test_the_only_class_that_is_not_masked_costs_nothing(spec: str) -> None:
     z = torch.tensor([[1.0, -torch.inf]], requires_grad=True)
     out = Output(z, attention=torch.full((1,), 50.0)) if spec == "nal" else Output(z)
@@ -551,7 +708,9 @@ def test_the_only_class_that_is_not_masked_costs_nothing(spec: str) -> None:
     assert abs(value.item()) < 1e-6 and z.grad is not None and bool(z.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("spec", ["agce", "agce:a=1.6,q=2", "aul:a=3,q=0.7", "unit:loss=(agce)", "agce + mae"])
+@pytest.mark.parametrize(
+    "spec", ["agce", "agce:a=1.6,q=2", "aul:a=3,q=0.7", "unit:loss=(agce)", "agce + mae"]
+)
 def test_ignored_rows_cost_nothing_though_a_loss_rounds(spec: str) -> None:
     logits = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
     y = torch.full((1000,), -100)
@@ -562,7 +721,11 @@ def test_ignored_rows_cost_nothing_though_a_loss_rounds(spec: str) -> None:
 
 
 def test_options_of_a_term_are_those_of_the_sum_in_text_as_in_python() -> None:
-    assert get_loss("2*ce:reduction=sum").reduction == (2 * get_loss("ce:reduction=sum")).reduction == "sum"
+    assert (
+        get_loss("2*ce:reduction=sum").reduction
+        == (2 * get_loss("ce:reduction=sum")).reduction
+        == "sum"
+    )
     assert get_loss("2*ce:reduction=sum", reduction="none").reduction == "none"
     logits, y = torch.zeros(2, 2), torch.tensor([0, 1])
     assert get_loss("2*mae:ignore_index=1", reduction="none")(logits, y).tolist() == [1, 0]
@@ -582,4 +745,6 @@ def test_a_target_that_learns_is_refused_by_bitempered() -> None:
 @pytest.mark.parametrize("spec", ["phuber:tau=1e5", "bitempered:t2=2.0", "bitempered:t2=5.0"])
 def test_float16_is_as_good_as_its_logits(spec: str) -> None:
     logits, y = torch.zeros(2, 1000, dtype=torch.float16), torch.tensor([0, 1])
-    assert float(get_loss(spec)(logits, y)) == pytest.approx(float(get_loss(spec)(logits.float(), y)), rel=1e-3)
+    assert float(get_loss(spec)(logits, y)) == pytest.approx(
+        float(get_loss(spec)(logits.float(), y)), rel=1e-3
+    )

@@ -1,4 +1,6 @@
-"""A margin loss makes no (B, K) tensor that cross entropy does not make: its extra memory is O(B)."""
+"""A margin loss makes no (B, K) tensor that cross entropy does not make: its extra memory is
+O(B).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from torch.utils._pytree import tree_leaves
 from noiseproof.losses import LOSSES, get_loss
 
 B, K = 256, 500
-MARGIN = [name for name in OF_LOGITS if "loss" not in LOSSES.parameters(name) and LOSSES[name].kind == "margin"]
+MARGIN = [
+    name
+    for name in OF_LOGITS
+    if "loss" not in LOSSES.parameters(name) and LOSSES[name].kind == "margin"
+]
 
 
 class Allocations(TorchDispatchMode):
@@ -44,7 +50,9 @@ def allocations(loss: Any) -> list[int]:
     return seen.sizes
 
 
-@pytest.mark.parametrize("name", [*MARGIN, "remargin:loss=mae,shift=3", "unit:loss=gce", "ce + 0.5*mae"])
+@pytest.mark.parametrize(
+    "name", [*MARGIN, "remargin:loss=mae,shift=3", "unit:loss=gce", "ce + 0.5*mae"]
+)
 def test_margin_losses_add_only_vectors(name: str) -> None:
     ours, baseline = allocations(get_loss(name)), allocations(F.cross_entropy)
     large = [size for size in ours if size > 4 * B]
@@ -54,7 +62,9 @@ def test_margin_losses_add_only_vectors(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*MARGIN, "remargin:loss=mae,shift=3", "ce + 0.5*mae"])
 def test_a_compiled_backward_saves_no_matrix_but_the_logits(name: str) -> None:
-    """And where no slope is given, it only goes from number to number, so that one kernel can make it."""
+    """And where no slope is given, it only goes from number to number, so that one kernel can make
+    it.
+    """
     graphs: list[GraphModule] = []
 
     def look(graph: GraphModule, inputs: Any) -> Any:
@@ -62,17 +72,27 @@ def test_a_compiled_backward_saves_no_matrix_but_the_logits(name: str) -> None:
         return make_boxed_func(graph.forward)
 
     backend = aot_autograd(
-        fw_compiler=look, bw_compiler=look, partition_fn=min_cut_rematerialization_partition,
+        fw_compiler=look,
+        bw_compiler=look,
+        partition_fn=min_cut_rematerialization_partition,
         decompositions=select_decomp_table,
-    )  # fmt: skip
+    )
     torch._dynamo.reset()
     loss = get_loss(name)
-    logits = torch.randn(B, K, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    torch.compile(lambda z, y: loss(z, y), backend=backend, fullgraph=True)(logits, torch.arange(B) % K).backward()
+    logits = torch.randn(
+        B, K, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+    torch.compile(lambda z, y: loss(z, y), backend=backend, fullgraph=True)(
+        logits, torch.arange(B) % K
+    ).backward()
     forward, backward = graphs
     saved = [node.meta["val"] for node in forward.graph.output_node().args[0] if "val" in node.meta]
     assert [v.shape for v in saved if v.numel() > 4 * B] == [(B, K)]  # which are the logits
-    matrices = [n for n in backward.graph.nodes if isinstance(v := n.meta.get("val"), Tensor) and v.numel() == B * K]
+    matrices = [
+        n
+        for n in backward.graph.nodes
+        if isinstance(v := n.meta.get("val"), Tensor) and v.numel() == B * K
+    ]
     kinds = {str(n.target).split(".")[1] for n in matrices if n.op == "call_function"}
     if not loss._closed:
         assert not kinds & {"scatter", "scatter_add", "index_put"}, kinds

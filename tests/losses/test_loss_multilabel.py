@@ -40,18 +40,28 @@ def test_each_question_is_the_papers_formula_with_two_classes(name: str) -> None
     def wanted(z: Tensor, t: Tensor) -> Tensor:
         return reference(name, *pairs(z, t)).view_as(z).sum(1)
 
-    for got, want in zip(with_gradient(loss, LOGITS, TARGET), with_gradient(wanted, LOGITS, TARGET), strict=True):
+    for got, want in zip(
+        with_gradient(loss, LOGITS, TARGET), with_gradient(wanted, LOGITS, TARGET), strict=True
+    ):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "spec", ["ce + 0.5*mae", "unit:loss=mae", "remargin:loss=mae,shift=2", "remargin:loss=gce,shift=-1,scale=0.5"]
+    "spec",
+    [
+        "ce + 0.5*mae",
+        "unit:loss=mae",
+        "remargin:loss=mae,shift=2",
+        "remargin:loss=gce,shift=-1,scale=0.5",
+    ],
 )
 def test_sums_and_wrappers_are_the_engine_of_two_classes(spec: str) -> None:
     loss, engine = MultiLabel(spec, reduction="none"), get_loss(spec, reduction="none", exact=True)
     for mode in (True, False):
         got = loss.train(mode)(LOGITS, TARGET)
-        torch.testing.assert_close(got, engine.train(mode)(*pairs(LOGITS, TARGET)).view(B, K).sum(1))
+        torch.testing.assert_close(
+            got, engine.train(mode)(*pairs(LOGITS, TARGET)).view(B, K).sum(1)
+        )
 
 
 def test_cross_entropy_is_that_of_torch() -> None:
@@ -66,7 +76,8 @@ def test_cross_entropy_is_that_of_torch() -> None:
 def test_targets_between_labels_interpolate(name: str) -> None:
     loss = MultiLabel(name, reduction="none")
     yes, no = (
-        get_loss(name, reduction="none", exact=True)(*pairs(LOGITS, t)).view(B, K) for t in (TARGET * 0 + 1, TARGET * 0)
+        get_loss(name, reduction="none", exact=True)(*pairs(LOGITS, t)).view(B, K)
+        for t in (TARGET * 0 + 1, TARGET * 0)
     )
     torch.testing.assert_close(loss(LOGITS, REAL), (REAL * yes + (1 - REAL) * no).sum(1))
 
@@ -79,7 +90,8 @@ def asl(z: Tensor, t: Tensor, gamma_pos: float, gamma_neg: float, m: float) -> T
 
 
 @pytest.mark.parametrize(
-    ("gamma_pos", "gamma_neg", "m"), [(0, 4, 0.05), (1, 4, 0.05), (0, 0, 0), (2, 2, 0), (0, 1, 0.2), (0.5, 1.5, 0.01)]
+    ("gamma_pos", "gamma_neg", "m"),
+    [(0, 4, 0.05), (1, 4, 0.05), (0, 0, 0), (2, 2, 0), (0, 1, 0.2), (0.5, 1.5, 0.01)],
 )
 def test_asymmetric_loss(gamma_pos: float, gamma_neg: float, m: float) -> None:
     loss = get_loss("asl", gamma_pos=gamma_pos, gamma_neg=gamma_neg, shift=m, reduction="none")
@@ -97,7 +109,9 @@ def test_asymmetric_loss_ignores_absent_labels_of_low_probability() -> None:
         assert gradient[0, 0] == 0 and (gradient[0, 2:] > 0).all() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("spec", [*sorted(MARGIN), "asl", "asl:gamma_neg=0.5", "asl:shift=0,gamma_pos=1"])
+@pytest.mark.parametrize(
+    "spec", [*sorted(MARGIN), "asl", "asl:gamma_neg=0.5", "asl:shift=0,gamma_pos=1"]
+)
 def test_gradients(spec: str) -> None:
     loss = get_loss(spec) if spec.startswith("asl") else MultiLabel(spec)
     z = LOGITS.clone().requires_grad_()
@@ -108,7 +122,11 @@ def test_gradients(spec: str) -> None:
 @pytest.mark.parametrize("spec", [*sorted(MARGIN), "asl", "asl:gamma_neg=0.5"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_extreme_logits_stay_finite(spec: str, dtype: torch.dtype) -> None:
-    loss = get_loss(spec, reduction="none") if spec.startswith("asl") else MultiLabel(spec, reduction="none")
+    loss = (
+        get_loss(spec, reduction="none")
+        if spec.startswith("asl")
+        else MultiLabel(spec, reduction="none")
+    )
     z = torch.tensor([[-500.0, -200, -30, 0], [0, 30, 200, 500]], dtype=dtype)
     for t in (torch.zeros_like(z), torch.ones_like(z)):
         value, gradient = with_gradient(loss, z, t)
@@ -119,7 +137,9 @@ def test_weights_of_rows_reduction_and_one_question() -> None:
     each = MultiLabel("mae", reduction="none")(LOGITS, TARGET)
     assert each.shape == (B,)
     weight = torch.arange(B, dtype=torch.float64)
-    torch.testing.assert_close(MultiLabel("mae", reduction="sum")(LOGITS, TARGET, weight), (each * weight).sum())
+    torch.testing.assert_close(
+        MultiLabel("mae", reduction="sum")(LOGITS, TARGET, weight), (each * weight).sum()
+    )
     torch.testing.assert_close(MultiLabel("mae")(LOGITS, TARGET), each.mean())
     torch.testing.assert_close(
         MultiLabel("mae", reduction="none")(LOGITS[:, :1], TARGET[:, :1]),
@@ -135,7 +155,11 @@ def test_the_spec_builds_it_again() -> None:
         "multilabel:loss=(ce + mae)",
     ):
         loss = get_loss(spec)
-        for again in (get_loss(str(loss)), pickle.loads(pickle.dumps(loss)), loss.with_hyperparameters()):
+        for again in (
+            get_loss(str(loss)),
+            pickle.loads(pickle.dumps(loss)),
+            loss.with_hyperparameters(),
+        ):
             assert str(again) == str(loss)
             assert torch.equal(again(LOGITS, TARGET), loss(LOGITS, TARGET))
 
@@ -143,7 +167,9 @@ def test_the_spec_builds_it_again() -> None:
 def test_what_is_not_a_matrix_of_labels_is_refused() -> None:
     loss = get_loss("asl")
     for target in (torch.zeros(B, dtype=torch.int64), TARGET.long(), TARGET[:, :2], TARGET[:2]):
-        with pytest.raises(ValueError, match=r"target of shape \(7, 4\), 1 for each label of a row"):
+        with pytest.raises(
+            ValueError, match=r"target of shape \(7, 4\), 1 for each label of a row"
+        ):
             loss(LOGITS, target)
     with pytest.raises(ValueError, match="`weight` of 4 classes, got 3"):
         get_loss("asl", weight=torch.ones(3))(LOGITS, TARGET)
@@ -157,14 +183,22 @@ def test_losses_that_need_more_than_a_margin_are_refused(name: str) -> None:
     required = [k for k, v in LOSSES.parameters(name).items() if v is inspect.Parameter.empty]
     if required:
         pytest.skip("wrappers and corrections have arguments")
-    if getattr(made, "kind", "") == "margin" and not getattr(made, "multilabel", False) and name != "peer":
+    if (
+        getattr(made, "kind", "") == "margin"
+        and not getattr(made, "multilabel", False)
+        and name != "peer"
+    ):
         pytest.skip("a margin loss")
     with pytest.raises(ValueError, match="Expected a loss of the label's probability alone"):
         MultiLabel(name)
 
 
 def test_sums_of_losses_for_several_labels_are_refused() -> None:
-    for combine in (lambda a: a + get_loss("ce"), lambda a: 2 * a, lambda a: get_loss("remargin", loss=a)):
+    for combine in (
+        lambda a: a + get_loss("ce"),
+        lambda a: 2 * a,
+        lambda a: get_loss("remargin", loss=a),
+    ):
         with pytest.raises(ValueError, match=r"multilabel:loss=\(ce \+ mae\)"):
             combine(get_loss("asl"))
 

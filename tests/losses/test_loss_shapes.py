@@ -14,9 +14,13 @@ from noiseproof.losses import CE, GCE, LOSSES
 
 K = 5
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"reduction": "sum"}, {"reduction": "none"}, {"weight": torch.arange(1.0, K + 1)},
-    {"ignore_index": 2}, {"weight": torch.arange(1.0, K + 1), "ignore_index": 2, "reduction": "none"},
-]  # fmt: skip
+    {},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"weight": torch.arange(1.0, K + 1)},
+    {"ignore_index": 2},
+    {"weight": torch.arange(1.0, K + 1), "ignore_index": 2, "reduction": "none"},
+]
 
 
 def draw(*places: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,11 +32,17 @@ def draw(*places: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("places", [(), (4,), (2, 3), (2, 1, 3)], ids=str)
 def test_places_are_rows_as_in_torch(places: tuple[int, ...], options: dict[str, Any]) -> None:
-    options = {name: value.double() if name == "weight" else value for name, value in options.items()}
+    options = {
+        name: value.double() if name == "weight" else value for name, value in options.items()
+    }
     logits, labels = draw(*places)
-    torch.testing.assert_close(CE(**options)(logits, labels), nn.CrossEntropyLoss(**options)(logits, labels))
+    torch.testing.assert_close(
+        CE(**options)(logits, labels), nn.CrossEntropyLoss(**options)(logits, labels)
+    )
     if "ignore_index" not in options:
-        soft = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype)
+        soft = torch.rand(
+            logits.shape, generator=torch.Generator().manual_seed(1), dtype=logits.dtype
+        )
         ours, theirs = CE(**options)(logits, soft), nn.CrossEntropyLoss(**options)(logits, soft)
         torch.testing.assert_close(ours, theirs)
 
@@ -42,7 +52,9 @@ def test_places_are_rows_of_every_loss(case: Case) -> None:
     loss = case.make()
     logits, labels = draw(2, 3)
     if loss.needs != {"logits"} or loss.multilabel:
-        with pytest.raises(ValueError, match=r"for `.*`, which (needs|has several) .*, got \(3, 5, 2, 3\)"):
+        with pytest.raises(
+            ValueError, match=r"for `.*`, which (needs|has several) .*, got \(3, 5, 2, 3\)"
+        ):
             loss(logits, labels)
         return
     flat = logits.movedim(1, -1).reshape(-1, K)
@@ -56,7 +68,9 @@ def test_weights_of_places() -> None:
     torch.testing.assert_close(GCE()(logits, labels, weight), expected)
     with pytest.raises(ValueError, match=r"need a `sample_weight` of shape \(3, 4\), got \(3,\)"):
         GCE()(logits, labels, weight[:, 0])
-    with pytest.raises(ValueError, match=r"need a target of shape \(3, 4\) or \(3, 5, 4\), got \(3, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"need a target of shape \(3, 4\) or \(3, 5, 4\), got \(3, 5\)"
+    ):
         GCE()(logits, torch.zeros(3, K))
 
 
@@ -68,5 +82,9 @@ def test_labels_of_other_integer_types(dtype: torch.dtype) -> None:
 
 
 def test_every_loss_is_a_class_of_the_package() -> None:
-    public = {cls for name in noiseproof.losses.__all__ if isinstance(cls := getattr(noiseproof.losses, name), type)}
+    public = {
+        cls
+        for name in noiseproof.losses.__all__
+        if isinstance(cls := getattr(noiseproof.losses, name), type)
+    }
     assert {LOSSES[name] for name in LOSSES} - {LOSSES["tau-shift"], LOSSES["tau-scale"]} <= public

@@ -23,7 +23,7 @@ def equal(one: Loss, other: Loss) -> bool:
     return torch.allclose(one(LOGITS, LABELS), other(LOGITS, LABELS), rtol=1e-13, atol=1e-15)
 
 
-# --- Grammar ---------------------------------------------------------------------------------------------------------
+# --- Grammar -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("spec", "params"),
     [
@@ -35,7 +35,10 @@ def equal(one: Loss, other: Loss) -> bool:
         ("nfl:gamma=0.5,detach=true", {"gamma": 0.5, "detach": True}),
         ("tce:t=3", {"t": 3}),
         ("gls:r=-0.4", {"r": -0.4}),
-        ("remargin:loss=mae,shift=[5.2, 4.8],every=11", {"loss": "mae", "shift": [5.2, 4.8], "every": 11}),
+        (
+            "remargin:loss=mae,shift=[5.2, 4.8],every=11",
+            {"loss": "mae", "shift": [5.2, 4.8], "every": 11},
+        ),
         ("remargin:loss=(agce:a=0.6,q=0.6),shift=2", {"loss": "agce:a=0.6,q=0.6", "shift": 2}),
         ("cr:prior=[0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1]", {"prior": [0.1] * 10}),
         ("peer:loss=(10*nce + 0.1*mae)", {"loss": "10*nce + 0.1*mae"}),
@@ -88,13 +91,32 @@ def test_written_factors_keep_their_digits(factor: float) -> None:
 def test_written_hyperparameters_keep_their_digits() -> None:
     q = 0.48158123456789
     assert get_loss(str(get_loss("gce", q=q))).hyperparameters == {"q": q}
-    T = torch.softmax(torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 1)
+    T = torch.softmax(
+        torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 1
+    )
     again = get_loss(str(get_loss("forward", T=T)))
     assert torch.equal(again.state_dict()["T"], T)
 
 
 @pytest.mark.parametrize(
-    "value", ["007", "none", "True", "(y)", "[y]", "1e3", "0.50", "a b", "x:y", "plain", 7, 0.5, True, None, [1, "a"]]
+    "value",
+    [
+        "007",
+        "none",
+        "True",
+        "(y)",
+        "[y]",
+        "1e3",
+        "0.50",
+        "a b",
+        "x:y",
+        "plain",
+        7,
+        0.5,
+        True,
+        None,
+        [1, "a"],
+    ],
 )
 def test_whatever_is_written_is_read_back(value: object) -> None:
     read = parse_call(format_call("name", {"key": value}))[1]["key"]
@@ -102,10 +124,16 @@ def test_whatever_is_written_is_read_back(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["remargin:loss=(2*nce + ael),shift=1.5", "peer:loss=gce,generator=3", "unit:loss=(gce:q=0.3)",
-             "unit:loss=(0.3*ce + 0.7*mae)", "remargin:loss=(unit:loss=(gce:q=0.3)),shift=[1.5, 0.25],every=2",
-             "ce + remargin:loss=(nce),shift=2"],
-)  # fmt: skip
+    "spec",
+    [
+        "remargin:loss=(2*nce + ael),shift=1.5",
+        "peer:loss=gce,generator=3",
+        "unit:loss=(gce:q=0.3)",
+        "unit:loss=(0.3*ce + 0.7*mae)",
+        "remargin:loss=(unit:loss=(gce:q=0.3)),shift=[1.5, 0.25],every=2",
+        "ce + remargin:loss=(nce),shift=2",
+    ],
+)
 def test_nested_specs_round_trip(spec: str) -> None:
     loss = get_loss(spec)
     assert str(get_loss(str(loss))) == str(loss)
@@ -113,7 +141,9 @@ def test_nested_specs_round_trip(spec: str) -> None:
 
 
 def test_options_in_a_spec() -> None:
-    """One grammar everywhere: what Python takes, the command line takes; ``none`` is a reduction here."""
+    """One grammar everywhere: what Python takes, the command line takes; ``none`` is a reduction
+    here.
+    """
     assert get_loss("gce:q=0.7,reduction=none")(LOGITS, LABELS).shape == (16,)
     assert get_loss("gce:reduction=sum").reduction == "sum"
     assert get_loss("gce:ignore_index=-1,exact=true").exact is True
@@ -177,8 +207,8 @@ def test_case_of_names_and_unknown_names_in_sums() -> None:
 
 def test_registry_lists_the_issues_losses() -> None:
     asked = (
-        "ce focal mae rce gce tgce sce aul agce ael tce phuber nce nfl mse brier bitempered gls ls peer cr "
-        "forward backward remargin"
+        "ce focal mae rce gce tgce sce aul agce ael tce phuber nce nfl mse brier bitempered gls ls"
+        " peer cr forward backward remargin"
     )
     assert set(re.findall(r"\w+", asked)) <= set(LOSSES)
 
@@ -197,9 +227,16 @@ def test_issues_defaults() -> None:
         assert get_loss(name).hyperparameters, "a choice that can be read"
 
 
-# --- Presets ---------------------------------------------------------------------------------------------------------
-SYNTHETIC = [("none", 0.0), ("symmetric", 0.2), ("symmetric", 0.4), ("symmetric", 0.6),
-             ("asymmetric", 0.2), ("asymmetric", 0.3), ("asymmetric", 0.4)]  # fmt: skip
+# --- Presets -------------------------------------------------------------------------------------
+SYNTHETIC = [
+    ("none", 0.0),
+    ("symmetric", 0.2),
+    ("symmetric", 0.4),
+    ("symmetric", 0.6),
+    ("asymmetric", 0.2),
+    ("asymmetric", 0.3),
+    ("asymmetric", 0.4),
+]
 TABLE_5 = {  # The LN paper: columns as in SYNTHETIC
     ("mnist", "gce"): [0.3, 0.7, 0.9, 0.9, 0.7, 0.5, 0.3],
     ("mnist", "ls"): [0.5, 0.3, 0.9, 0.9, 0.1, 0.5, 0.7],
@@ -219,14 +256,21 @@ def test_paper_000_table_5(dataset: str, loss: str) -> None:
 
 
 def test_paper_000_table_6() -> None:
-    """Five columns of CIFAR-10N (only the first two heads survive in the text), CIFAR-100N, Clothing1M."""
+    """Five columns of CIFAR-10N (only the first two heads survive in the text), CIFAR-100N,
+    Clothing1M.
+    """
     gce, ls = [0.9, 0.7, 0.9, 0.5, 0.9], [0.5, 0.9, 0.5, 0.9, 0.7]
     for i, noise in enumerate(("random1", "random2")):
         assert get_loss("gce@ln", dataset="cifar10n", noise=noise).hyperparameters == {"q": gce[i]}
-        assert get_loss("ls@ln", dataset="cifar10n", noise=noise).hyperparameters == {"alpha": ls[i]}
+        assert get_loss("ls@ln", dataset="cifar10n", noise=noise).hyperparameters == {
+            "alpha": ls[i]
+        }
     every = ("random1", "random2", "random3", "aggregate", "worst")
     for loss, values in (("gce", gce), ("ls", ls)):
-        found = [get_loss(f"{loss}@ln", dataset="cifar10n", noise=n).hyperparameters[PARAMETER[loss]] for n in every]
+        found = [
+            get_loss(f"{loss}@ln", dataset="cifar10n", noise=n).hyperparameters[PARAMETER[loss]]
+            for n in every
+        ]
         assert sorted(found) == sorted(values)
     assert get_loss("gce@ln", dataset="cifar100n").hyperparameters == {"q": 0.5}
     assert get_loss("ls@ln", dataset="cifar100n").hyperparameters == {"alpha": 0.9}
@@ -252,7 +296,8 @@ def test_paper_001_appendix_b1() -> None:
 
 
 TEN, MANY = ("fashion-mnist", "cifar10"), ("cifar100", "webvision")
-BIAS_APPENDIX = [  # bias paper, appendix Table 1; MAE is 2(1 − p), where β = 20 its mean over classes; b is our a
+# bias paper, appendix Table 1; MAE is 2(1 − p), where β = 20 its mean over classes; b is our a
+BIAS_APPENDIX = [
     ("gce", TEN + MANY, "gce:q=0.7"),
     ("mae", TEN + MANY, "mae:scale=2"),
     ("bitempered", TEN + MANY, "bitempered:t1=0.8,t2=1.2"),
@@ -278,7 +323,8 @@ def test_paper_002_appendix_table_1(loss: str, datasets: tuple[str, ...], spec: 
         assert str(get_loss(f"{loss}@bias", num_classes=classes)) == str(want)
 
 
-TABLE_8 = {  # The curriculum paper, CIFAR-100; SCE = (1 − q)·CE + q·MAE; † are its inferior settings
+# The curriculum paper, CIFAR-100; SCE = (1 − q)·CE + q·MAE; † are its inferior settings
+TABLE_8 = {
     "ce": ("ce", {}),
     "mae": ("mae", {}),
     "sce": ("0.3*ce + 0.7*mae", {}),
@@ -297,14 +343,17 @@ TABLE_12 = {  # The curriculum paper, CIFAR-10
 
 
 @pytest.mark.parametrize(
-    ("dataset", "loss"), [("cifar100", loss) for loss in TABLE_8] + [("cifar10", loss) for loss in TABLE_12]
+    ("dataset", "loss"),
+    [("cifar100", loss) for loss in TABLE_8] + [("cifar10", loss) for loss in TABLE_12],
 )
 def test_paper_004_tables_8_and_12(dataset: str, loss: str) -> None:
     """All are scaled to unit maximum weight (curriculum paper, §5)."""
     spec, params = (TABLE_8 if dataset == "cifar100" else TABLE_12)[loss]
     plain, found = get_loss(spec, **params), get_loss(f"{loss}@curriculum", dataset=dataset)
     at = torch.linspace(-30, 30, 2001, dtype=torch.float64)
-    torch.testing.assert_close(found.sample_weight(at), plain.sample_weight(at, unit=True), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        found.sample_weight(at), plain.sample_weight(at, unit=True), rtol=1e-6, atol=1e-9
+    )
     assert float(found.sample_weight(at).max()) == pytest.approx(1, rel=1e-3)
     ratio = found(LOGITS, LABELS) / plain(LOGITS, LABELS)
     assert float(ratio) == pytest.approx(1 / plain.max_weight, rel=1e-6)
@@ -315,7 +364,7 @@ def test_paper_004_nce_mae() -> None:
     assert equal(get_loss("nce+mae@curriculum"), get_loss("0.7*nce + 0.3*mae"))
 
 
-# --- Nothing is chosen silently --------------------------------------------------------------------------------------
+# --- Nothing is chosen silently ------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("spec", "params", "message"),
     [
@@ -346,7 +395,12 @@ def test_a_preset_that_does_not_decide(spec: str, params: dict[str, Any], messag
 def test_the_message_lists_the_choices() -> None:
     with pytest.raises(ValueError) as caught:
         get_loss("nce+agce@bias")
-    for piece in ("num_classes", "cifar100", "10*nce + 0.1*agce:a=1.8,q=3", "nce + 4*agce:a=6,q=1.5"):
+    for piece in (
+        "num_classes",
+        "cifar100",
+        "10*nce + 0.1*agce:a=1.8,q=3",
+        "nce + 4*agce:a=6,q=1.5",
+    ):
         assert piece in str(caught.value)
 
 
@@ -359,8 +413,13 @@ def test_presets_take_options_and_stand_in_sums_and_wrappers() -> None:
     loss = get_loss("nce+agce@bias", num_classes=10, reduction="none", ignore_index=0)
     assert loss(LOGITS, LABELS).shape == (16,) and loss(LOGITS, LABELS)[0] == 0
     assert equal(get_loss("2*gce@bias + ce"), get_loss("2*gce:q=0.7 + ce"))
-    assert equal(get_loss("gce@bias + agce@bias", num_classes=10), get_loss("gce:q=0.7 + agce:a=0.6,q=0.6"))
-    assert equal(get_loss("remargin:loss=(gce@bias),shift=1.5"), get_loss("remargin:loss=(gce:q=0.7),shift=1.5"))
+    assert equal(
+        get_loss("gce@bias + agce@bias", num_classes=10), get_loss("gce:q=0.7 + agce:a=0.6,q=0.6")
+    )
+    assert equal(
+        get_loss("remargin:loss=(gce@bias),shift=1.5"),
+        get_loss("remargin:loss=(gce:q=0.7),shift=1.5"),
+    )
     nested = get_loss("remargin:loss=(agce@bias:num_classes=10),shift=1.5")
     assert equal(nested, get_loss("remargin:loss=(agce:a=0.6,q=0.6),shift=1.5"))
     assert equal(get_loss("nce + agce@bias", num_classes=10), get_loss("nce + 4*agce:a=6,q=1.5"))

@@ -1,4 +1,6 @@
-"""Values, gradients and sample weights against 60-digit arithmetic, and identities that the papers state."""
+"""Values, gradients and sample weights against 60-digit arithmetic, and identities that the papers
+state.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ from noiseproof.train import Interrupted, Method, Result, Settings, prepare, tra
 
 TOLERANCE = {torch.float64: (1e-9, 1e-12), torch.float32: (2e-5, 1e-6)}  # rtol, atol
 # Number of classes, scale and centre of the logits.
-CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [(10, 3, 480), (10, 3, -480)]
+CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [
+    (10, 3, 480),
+    (10, 3, -480),
+]
 ROWS = {2: 6, 10: 6, 100: 3, 1000: 1}
 
 
@@ -47,7 +52,9 @@ def uniform_T(K: int, keep: float) -> Tensor:
 
 def pair_T(K: int, keep: float) -> Tensor:
     """Each class flips to the next only: a sparse T."""
-    return keep * torch.eye(K, dtype=torch.float64) + (1 - keep) * torch.eye(K, dtype=torch.float64).roll(1, 1)
+    return keep * torch.eye(K, dtype=torch.float64) + (1 - keep) * torch.eye(
+        K, dtype=torch.float64
+    ).roll(1, 1)
 
 
 class PerK:
@@ -63,7 +70,9 @@ class PerK:
 def for_classes(setting: Setting, K: int) -> Setting:
     """The setting with what depends on the number of classes filled in."""
     name, hp = setting
-    return name, {key: value.make(K) if isinstance(value, PerK) else value for key, value in hp.items()}
+    return name, {
+        key: value.make(K) if isinstance(value, PerK) else value for key, value in hp.items()
+    }
 
 
 def build(setting: Setting, **options: Any) -> Loss:
@@ -93,9 +102,23 @@ SETTINGS: list[Setting] = [
     ("sce", {}),
     ("sce", {"alpha": 6.0, "beta": 0.1, "A": LOG_1E4}),
     ("sce", {"alpha": 0.05, "beta": 0.95, "A": -1.0}),
-    *[("aul", {"a": a, "q": q}) for a, q in ((1.1, 5.0), (3.0, 0.7), (2.0, 2.0), (1.0001, 0.7), (1.0001, 3.0))],
-    *[("agce", {"a": a, "q": q}) for a, q in
-      ((1e-5, 0.5), (1e-5, 0.05), (0.05, 0.05), (0.1, 0.1), (0.6, 0.6), (1.8, 3.0), (6.0, 1.5), (3.0, 4.0))],
+    *[
+        ("aul", {"a": a, "q": q})
+        for a, q in ((1.1, 5.0), (3.0, 0.7), (2.0, 2.0), (1.0001, 0.7), (1.0001, 3.0))
+    ],
+    *[
+        ("agce", {"a": a, "q": q})
+        for a, q in (
+            (1e-5, 0.5),
+            (1e-5, 0.05),
+            (0.05, 0.05),
+            (0.1, 0.1),
+            (0.6, 0.6),
+            (1.8, 3.0),
+            (6.0, 1.5),
+            (3.0, 4.0),
+        )
+    ],
     *[("ael", {"a": a}) for a in (0.1, 2.5, 10.0)],
     *[("tce", {"t": t}) for t in (1, 2, 6, 20)],
     *[("phuber", {"tau": tau}) for tau in (1.0, 2.0, 10.0, 30.0, 1e5)],
@@ -107,14 +130,33 @@ SETTINGS: list[Setting] = [
     ("brier", {}),
     *[("gls", {"r": r}) for r in (-0.4, -3.0, 0.8)],
     ("ls", {"alpha": 0.1}),
-    ("cr", {"beta": 0.5, "prior": PerK("ramp", lambda K: F.normalize(torch.arange(1.0, K + 1).double(), p=1, dim=0))}),
+    (
+        "cr",
+        {
+            "beta": 0.5,
+            "prior": PerK(
+                "ramp", lambda K: F.normalize(torch.arange(1.0, K + 1).double(), p=1, dim=0)
+            ),
+        },
+    ),
     ("forward", {"T": PerK("uniform", lambda K: uniform_T(K, 0.6))}),
     ("forward", {"T": PerK("pair", lambda K: pair_T(K, 0.7))}),
     ("forward", {"T": PerK("eye", lambda K: torch.eye(K, dtype=torch.float64))}),
     ("backward", {"T": PerK("uniform", lambda K: uniform_T(K, 0.6))}),
-    *[("bitempered", {"t1": t1, "t2": t2, "smoothing": s}) for t1, t2, s in (
-        (0.8, 1.2, 0.0), (0.8, 1.2, 0.1), (0.8, 0.8, 0.0), (0.9, 0.8, 0.0), (1.0, 1.4, 0.0), (0.5, 1.0, 0.0),
-        (1.0, 1.0, 0.1), (0.2, 4.0, 0.0), (0.99, 1.01, 0.0))],
+    *[
+        ("bitempered", {"t1": t1, "t2": t2, "smoothing": s})
+        for t1, t2, s in (
+            (0.8, 1.2, 0.0),
+            (0.8, 1.2, 0.1),
+            (0.8, 0.8, 0.0),
+            (0.9, 0.8, 0.0),
+            (1.0, 1.4, 0.0),
+            (0.5, 1.0, 0.0),
+            (1.0, 1.0, 0.1),
+            (0.2, 4.0, 0.0),
+            (0.99, 1.01, 0.0),
+        )
+    ],
     ("remargin", {"loss": ("mae", {}), "shift": 5.36}),
     ("remargin", {"loss": ("mae", {"scale": 2.0}), "shift": -2.3}),
     ("remargin", {"loss": ("gce", {"q": 0.7}), "shift": 3.0}),
@@ -130,12 +172,25 @@ SETTINGS: list[Setting] = [
     ("sum", {"terms": [(1.0, "nfl", {"gamma": 0.5}), (20.0, "mae", {"scale": 2.0})]}),
     ("sum", {"terms": [(0.3, "ce", {}), (0.7, "mae", {})]}),
     ("sum", {"terms": [(1.0, "remargin", {"loss": ("mae", {}), "shift": 3.0}), (0.5, "ce", {})]}),
-]  # fmt: skip
+]
 
 
 def test_every_loss_is_held_against_60_digits() -> None:
-    """Losses of heads, batches and calibrated margins have tests of their own, in the other files here."""
-    elsewhere = {"ln", "het", "nal", "elr", "sop", "peer", "tau-scale", "tau-shift", "multilabel", "asl"}
+    """Losses of heads, batches and calibrated margins have tests of their own, in the other files
+    here.
+    """
+    elsewhere = {
+        "ln",
+        "het",
+        "nal",
+        "elr",
+        "sop",
+        "peer",
+        "tau-scale",
+        "tau-shift",
+        "multilabel",
+        "asl",
+    }
     assert set(LOSSES) - elsewhere <= {name for name, _ in SETTINGS}
 
 
@@ -146,7 +201,9 @@ def named(settings: list[Setting]) -> list[Any]:
 
 @cache
 def batch(K: int, scale: float, centre: float) -> tuple[np.ndarray, np.ndarray]:
-    """Logits exactly representable in float32, so that one truth serves both precisions, and labels."""
+    """Logits exactly representable in float32, so that one truth serves both precisions, and
+    labels.
+    """
     rng = np.random.default_rng([K, scale, abs(centre)])
     draw = rng.normal(size=(ROWS[K], K)) if scale <= 5 else rng.uniform(-1, 1, size=(ROWS[K], K))
     z = (centre + scale * draw).astype(np.float32).astype(np.float64)
@@ -170,7 +227,8 @@ def truths(setting: Setting, K: int, scale: float, centre: float = 0) -> tuple[n
         z, y = batch(K, scale, centre)
         name, hp = for_classes(setting, K)
         if name == "bitempered" and hp["t2"] < hp["t1"]:
-            # The gradient is unbounded as the label leaves the support, so the label is kept inside.
+            # The gradient is unbounded as the label leaves the support, so the label is kept
+            # inside.
             y = z.argmax(1)
         rows = [truth(name, hp, tuple(row), int(k)) for row, k in zip(z, y, strict=True)]
         gradients = np.array([[float(g) for g in gradient] for _, gradient in rows])
@@ -178,7 +236,9 @@ def truths(setting: Setting, K: int, scale: float, centre: float = 0) -> tuple[n
     return _truths[key]
 
 
-def evaluate(loss: Loss, z: np.ndarray, target: Tensor, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+def evaluate(
+    loss: Loss, z: np.ndarray, target: Tensor, dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
     logits = torch.tensor(z, dtype=dtype, requires_grad=True)
     losses = loss(logits, target)
     (gradient,) = torch.autograd.grad(losses.sum(), logits)
@@ -204,11 +264,15 @@ def test_value_and_gradient(setting: Setting, dtype: torch.dtype) -> None:
         got = evaluate(loss, z, torch.from_numpy(y), dtype)
         for what, have, want in zip(("value", "gradient"), got, (values, gradients), strict=True):
             if not (ratio := excess(have, want, dtype, largest_slope(name, hp))) <= 1:
-                wrong.append(f"{what} at K={K}, logits {centre}±{scale}: {ratio:.3g} times the allowed error")
+                wrong.append(
+                    f"{what} at K={K}, logits {centre}±{scale}: {ratio:.3g} times the allowed error"
+                )
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("inner", [("gls", {"r": -0.4}), ("ls", {"alpha": 0.1}), ("brier", {})], ids=label)
+@pytest.mark.parametrize(
+    "inner", [("gls", {"r": -0.4}), ("ls", {"alpha": 0.1}), ("brier", {})], ids=label
+)
 def test_shift_of_a_coupled_loss_at_large_logits(inner: Setting) -> None:
     """z_y + β must not round at the size of z_y: only differences of logits matter."""
     setting = ("remargin", {"loss": inner, "shift": 5.36})
@@ -216,10 +280,20 @@ def test_shift_of_a_coupled_loss_at_large_logits(inner: Setting) -> None:
     z = (480 + 3 * rng.normal(size=(120, 4))).astype(np.float32).astype(np.float64)
     y = rng.integers(4, size=len(z))
     rows = [truth(*setting, tuple(row), int(k)) for row, k in zip(z, y, strict=True)]
-    values, gradients = evaluate(build(setting, reduction="none"), z, torch.from_numpy(y), torch.float32)
+    values, gradients = evaluate(
+        build(setting, reduction="none"), z, torch.from_numpy(y), torch.float32
+    )
     slope = largest_slope(*inner)
     assert excess(values, np.array([float(v) for v, _ in rows]), torch.float32, slope) <= 1
-    assert excess(gradients, np.array([[float(g) for g in grad] for _, grad in rows]), torch.float32, slope) <= 1
+    assert (
+        excess(
+            gradients,
+            np.array([[float(g) for g in grad] for _, grad in rows]),
+            torch.float32,
+            slope,
+        )
+        <= 1
+    )
 
 
 @pytest.mark.parametrize("setting", named([s for s in SETTINGS if s[0] != "bitempered"]))
@@ -237,15 +311,16 @@ def test_reference_equals_truth(setting: Setting) -> None:
 
 @pytest.mark.parametrize("name", MARGIN)
 def test_paper_weight_is_the_derivative_of_its_loss(name: str) -> None:
-    """The curriculum paper's printed w(p) equals −dl/dΔ of the loss as mended: the table that everything else rests
-    on."""
+    """The curriculum paper's printed w(p) equals −dl/dΔ of the loss as mended: the table that
+    everything else rests on.
+    """
     for margin in (-7, -2.5, -0.3, 0.2, 1.7, 9):
         _, weight = curve(name, {}, mpf(margin))
         slope = mp.diff(lambda d: curve(name, {}, d)[0], mpf(margin))
         assert abs(weight + slope) < mpf(10) ** -20
 
 
-# --- Real-valued targets ---------------------------------------------------------------------------------------------
+# --- Real-valued targets -------------------------------------------------------------------------
 SOFT = [s for s in SETTINGS if s[0] not in ("bitempered", "remargin", "unit")]
 SOFT = [s for s in SOFT if s[0] != "sum" or all(term != "remargin" for _, term, _ in s[1]["terms"])]
 
@@ -253,7 +328,9 @@ SOFT = [s for s in SOFT if s[0] != "sum" or all(term != "remargin" for _, term, 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("setting", named(SOFT))
 def test_noisy_real_valued_targets(setting: Setting, dtype: torch.dtype) -> None:
-    """Σ_k t_k L(z, k) with Gaussian noise on the one-hot target (SLN paper, Eq. 3): entries of any sign and sum."""
+    """Σ_k t_k L(z, k) with Gaussian noise on the one-hot target (SLN paper, Eq. 3): entries of any
+    sign and sum.
+    """
     for K, scale in ((2, 5), (6, 1), (6, 50), (6, 500)):
         name, hp = for_classes(setting, K)
         rng = np.random.default_rng(K + scale)
@@ -261,14 +338,18 @@ def test_noisy_real_valued_targets(setting: Setting, dtype: torch.dtype) -> None
         t = (np.eye(K)[[0, K - 1]] + rng.normal(size=(2, K))).astype(np.float32).astype(np.float64)
         rows = [[truth(name, hp, tuple(row), k) for k in range(K)] for row in z]
         each = np.array([[float(value) for value, _ in row] for row in rows])
-        slopes = np.array([[[float(g) for g in gradient] for _, gradient in row] for row in rows])  # (B, K, K)
+        # (B, K, K)
+        slopes = np.array([[[float(g) for g in gradient] for _, gradient in row] for row in rows])
         values, gradients = (t * each).sum(1), np.einsum("bk,bkj->bj", t, slopes)
         got = evaluate(build((name, hp), reduction="none"), z, torch.tensor(t, dtype=dtype), dtype)
         rtol, atol = TOLERANCE[dtype]
         slope = max(1.0, largest_slope(name, hp))
         allowed = rtol * np.abs(t * each).sum(1) + atol * slope * np.abs(t).sum(1)
         assert (np.abs(got[0] - values) <= allowed).all(), (K, scale, got[0], values)
-        allowed = rtol * np.einsum("bk,bkj->bj", np.abs(t), np.abs(slopes)) + atol * slope * np.abs(t).sum(1)[:, None]
+        allowed = (
+            rtol * np.einsum("bk,bkj->bj", np.abs(t), np.abs(slopes))
+            + atol * slope * np.abs(t).sum(1)[:, None]
+        )
         assert (np.abs(got[1] - gradients) <= allowed).all(), (K, scale, got[1], gradients)
 
 
@@ -276,18 +357,27 @@ def test_noisy_real_valued_targets(setting: Setting, dtype: torch.dtype) -> None
 @pytest.mark.parametrize(
     ("t1", "t2", "smoothing"), [(0.8, 1.2, 0.0), (0.8, 1.2, 0.2), (0.8, 0.8, 0.0), (1.0, 1.0, 0.0)]
 )
-def test_bitempered_soft_targets(t1: float, t2: float, smoothing: float, dtype: torch.dtype) -> None:
+def test_bitempered_soft_targets(
+    t1: float, t2: float, smoothing: float, dtype: torch.dtype
+) -> None:
     hp = {"t1": t1, "t2": t2, "smoothing": smoothing}
     z = np.array([[0.5, -1.25, 2.0, 0.0], [3.0, 1.0, -0.5, 2.5]])
     t = np.array([[0.25, 0.25, 0.5, 0.0], [0.125, 0.625, 0.125, 0.125]])
     rows = [bitempered_truth(hp, tuple(row), target) for row, target in zip(z, t, strict=True)]
-    got = evaluate(get_loss("bitempered", **hp, reduction="none"), z, torch.tensor(t, dtype=dtype), dtype)
+    got = evaluate(
+        get_loss("bitempered", **hp, reduction="none"), z, torch.tensor(t, dtype=dtype), dtype
+    )
     assert excess(got[0], np.array([float(v) for v, _ in rows]), dtype, 1) <= 1
-    assert excess(got[1], np.array([[float(g) for g in gradient] for _, gradient in rows]), dtype, 1) <= 1
+    assert (
+        excess(got[1], np.array([[float(g) for g in gradient] for _, gradient in rows]), dtype, 1)
+        <= 1
+    )
 
 
 @pytest.mark.parametrize("iterations", [1, 5, 20])
-@pytest.mark.parametrize(("t1", "t2", "smoothing"), [(0.8, 1.2, 0.0), (0.8, 1.2, 0.1), (0.7, 0.9, 0.0)])
+@pytest.mark.parametrize(
+    ("t1", "t2", "smoothing"), [(0.8, 1.2, 0.0), (0.8, 1.2, 0.1), (0.7, 0.9, 0.0)]
+)
 def test_bitempered_iterations_reproduce_the_released_count(
     t1: float, t2: float, smoothing: float, iterations: int
 ) -> None:
@@ -300,7 +390,7 @@ def test_bitempered_iterations_reproduce_the_released_count(
     )
 
 
-# --- Where the label is nearly certain -------------------------------------------------------------------------------
+# --- Where the label is nearly certain -----------------------------------------------------------
 VANISHING = [s for s in SETTINGS if s[0] in MARGIN and s[0] not in ("ael",)]
 SURE = (10.0, 20.0, 50.0, 80.0)
 
@@ -308,11 +398,18 @@ SURE = (10.0, 20.0, 50.0, 80.0)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("setting", named([*VANISHING, ("nce", {}), ("nfl", {"gamma": 0.5})]))
 def test_exact_keeps_relative_accuracy(setting: Setting, dtype: torch.dtype) -> None:
-    """``exact=True``: value and gradient with relative accuracy as p_y → 1, where cross entropy has none left."""
+    """``exact=True``: value and gradient with relative accuracy as p_y → 1, where cross entropy has
+    none left.
+    """
     name, hp = setting
     z = np.array([[sure, 0.0, 0.25, -1.0] for sure in SURE])
     rows = [truth(name, hp, tuple(row), 0) for row in z]
-    got = evaluate(build(setting, reduction="none", exact=True), z, torch.zeros(len(z), dtype=torch.long), dtype)
+    got = evaluate(
+        build(setting, reduction="none", exact=True),
+        z,
+        torch.zeros(len(z), dtype=torch.long),
+        dtype,
+    )
     tiny = 1e-37 if dtype is torch.float32 else 1e-300
     rtol = 2e-5 if dtype is torch.float32 else 1e-9
     for have, want in ((got[0], [r[0] for r in rows]), (got[1][:, 0], [r[1][0] for r in rows])):
@@ -321,7 +418,9 @@ def test_exact_keeps_relative_accuracy(setting: Setting, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("setting", named([s for s in SETTINGS if s[0] in MARGIN or s[0] in ("remargin", "unit")]))
+@pytest.mark.parametrize(
+    "setting", named([s for s in SETTINGS if s[0] in MARGIN or s[0] in ("remargin", "unit")])
+)
 def test_sample_weight_has_relative_accuracy(setting: Setting, dtype: torch.dtype) -> None:
     name, hp = setting
     if name == "remargin" and hp["loss"][0] not in MARGIN:
@@ -352,7 +451,7 @@ def test_coupled_losses_have_no_sample_weight(spec: str) -> None:
         get_loss(spec).sample_weight(torch.zeros(1))
 
 
-# --- Numbers and identities that the papers state --------------------------------------------------------------------
+# --- Numbers and identities that the papers state ------------------------------------------------
 @pytest.mark.parametrize(
     ("spec", "largest"),
     [
@@ -372,7 +471,9 @@ def test_largest_weight(spec: str, largest: float) -> None:
     assert get_loss("unit", loss=spec).sample_weight(at).max() == pytest.approx(1, rel=1e-3)
 
 
-@pytest.mark.parametrize("setting", named([s for s in SETTINGS if s[0] in MARGIN and s[0] not in ("ce", "focal")]))
+@pytest.mark.parametrize(
+    "setting", named([s for s in SETTINGS if s[0] in MARGIN and s[0] not in ("ce", "focal")])
+)
 def test_largest_weight_against_golden_section(setting: Setting) -> None:
     if setting[0] == "tgce":
         pytest.skip("w jumps where p = k, so a supremum is not attained")
@@ -381,15 +482,25 @@ def test_largest_weight_against_golden_section(setting: Setting) -> None:
 
 def random_batch(B: int = 32, K: int = 7, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return 4 * torch.randn(B, K, generator=g, dtype=torch.float64), torch.randint(K, (B,), generator=g)
+    return 4 * torch.randn(B, K, generator=g, dtype=torch.float64), torch.randint(
+        K, (B,), generator=g
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "total"),
-    [("mae", 6.0), ("rce", -6 * LOG_1E4), ("nce", 1.0), ("nfl:gamma=0.5", 1.0), ("nfl:gamma=2", 1.0)],
+    [
+        ("mae", 6.0),
+        ("rce", -6 * LOG_1E4),
+        ("nce", 1.0),
+        ("nfl:gamma=0.5", 1.0),
+        ("nfl:gamma=2", 1.0),
+    ],
 )
 def test_symmetric_losses_sum_to_a_constant(spec: str, total: float) -> None:
-    """Σ_k L(z, k) = C for every z (curriculum paper, §3.1): what makes them robust against symmetric noise."""
+    """Σ_k L(z, k) = C for every z (curriculum paper, §3.1): what makes them robust against
+    symmetric noise.
+    """
     logits, _ = random_batch()
     losses = get_loss(spec, reduction="none")(logits, torch.ones_like(logits))
     torch.testing.assert_close(losses, torch.full_like(losses, total))
@@ -429,23 +540,32 @@ def test_identity(left: str, right: str) -> None:
 def test_mse_is_half_the_brier_score() -> None:
     """1 − p + ½ Σp² = ½ Brier + ½ (curriculum paper, A.5)."""
     logits, y = random_batch()
-    mse, brier = get_loss("mse", reduction="none")(logits, y), get_loss("brier", reduction="none")(logits, y)
+    mse, brier = (
+        get_loss("mse", reduction="none")(logits, y),
+        get_loss("brier", reduction="none")(logits, y),
+    )
     torch.testing.assert_close(mse, brier / 2 + 0.5)
 
 
 def test_label_smoothing_is_torchs() -> None:
     logits, y = random_batch()
-    torch.testing.assert_close(get_loss("ls:alpha=0.2")(logits, y), F.cross_entropy(logits, y, label_smoothing=0.2))
+    torch.testing.assert_close(
+        get_loss("ls:alpha=0.2")(logits, y), F.cross_entropy(logits, y, label_smoothing=0.2)
+    )
 
 
 @pytest.mark.parametrize("name", ["forward", "backward"])
 def test_correction_without_noise_is_cross_entropy(name: str) -> None:
     logits, y = random_batch()
-    torch.testing.assert_close(get_loss(name, T=torch.eye(7))(logits, y), F.cross_entropy(logits, y))
+    torch.testing.assert_close(
+        get_loss(name, T=torch.eye(7))(logits, y), F.cross_entropy(logits, y)
+    )
 
 
 def test_backward_is_unbiased() -> None:
-    """E over the noisy label of the backward loss is the clean cross entropy (Patrini et al. 2017, Theorem 1)."""
+    """E over the noisy label of the backward loss is the clean cross entropy (Patrini et al. 2017,
+    Theorem 1).
+    """
     logits, y = random_batch()
     T = uniform_T(7, 0.6)
     losses = get_loss("backward", T=T, reduction="none")(logits, T[y])
@@ -474,7 +594,9 @@ def test_scheduled_shift_is_papers_cycle() -> None:
     z, y = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0])
     for epoch in (0, 10, 11, 65, 66, 197):
         loss.set_epoch(epoch)
-        assert float(loss(z, y)) == pytest.approx(1 / (1 + math.exp(cycle[epoch % 66 // 11])), rel=1e-12)
+        assert float(loss(z, y)) == pytest.approx(
+            1 / (1 + math.exp(cycle[epoch % 66 // 11])), rel=1e-12
+        )
 
 
 def test_bitempered_limits() -> None:
@@ -485,7 +607,9 @@ def test_bitempered_limits() -> None:
     entropy = -((1 - s) * math.log(1 - s) + s * math.log(s / 6))  # what is left is the divergence
     target = F.one_hot(y, 7) * (1 - s * 7 / 6) + s / 6
     kl = F.cross_entropy(logits, target, reduction="none") - entropy
-    torch.testing.assert_close(get_loss("bitempered", t1=1, t2=1, smoothing=s, reduction="none")(logits, y), kl)
+    torch.testing.assert_close(
+        get_loss("bitempered", t1=1, t2=1, smoothing=s, reduction="none")(logits, y), kl
+    )
 
 
 def test_peer_in_expectation() -> None:
@@ -499,25 +623,40 @@ def test_peer_in_expectation() -> None:
     assert float(draws.std()) > 0.1
 
 
-@pytest.mark.parametrize("spec", ["peer:loss=mae", "peer:generator=0", "cr:beta=0.5", "cr:loss=mae", "ce + peer"])
+@pytest.mark.parametrize(
+    "spec", ["peer:loss=mae", "peer:generator=0", "cr:beta=0.5", "cr:loss=mae", "ce + peer"]
+)
 def test_the_prior_of_random_labels_waits(spec: str) -> None:
-    """Before its epoch, training has the shares of all labels in its place, or of the batch where these are unknown."""
-    logits, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3 // 2
+    """Before its epoch, training has the shares of all labels in its place, or of the batch where
+    these are unknown.
+    """
+    logits, y = (
+        torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
+        torch.arange(8) % 3 // 2,
+    )
 
     def with_prior(shares: Tensor, more: str = "") -> Loss:
         return get_loss(f"{spec}{',' if ':' in spec else ':'}prior={shares.tolist()}{more}")
 
-    by_prior, waits = (with_prior(torch.tensor([0.25, 0.25, 0.5]), more) for more in ("", ",warmup=2"))
+    by_prior, waits = (
+        with_prior(torch.tensor([0.25, 0.25, 0.5]), more) for more in ("", ",warmup=2")
+    )
     soft = torch.eye(3)[y] * 0.5 + torch.tensor([0.125, 0.125, 0.25])
-    for target, by_batch in ((y, with_prior(torch.eye(3)[y].mean(0))), (soft, with_prior(soft.mean(0)))):
+    for target, by_batch in (
+        (y, with_prior(torch.eye(3)[y].mean(0))),
+        (soft, with_prior(soft.mean(0))),
+    ):
         for epoch, before in ((0, True), (1, True), (2, False), (9, False), (1, True)):
             waits.set_epoch(epoch)
             for loss in (by_batch, by_prior, waits):
                 loss.set_step(5)
             want = by_batch if before else by_prior
             torch.testing.assert_close(waits.train()(logits, target), want.train()(logits, target))
-            torch.testing.assert_close(waits.eval()(logits, target), by_prior.eval()(logits, target))
-    waits.train().set_shares(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))  # as a run does, for every batch
+            torch.testing.assert_close(
+                waits.eval()(logits, target), by_prior.eval()(logits, target)
+            )
+    # as a run does, for every batch
+    waits.train().set_shares(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
     by_all = with_prior(torch.tensor([0.5, 0.3, 0.2]))
     for loss in (by_all, waits):
         loss.set_step(5)
@@ -525,7 +664,9 @@ def test_the_prior_of_random_labels_waits(spec: str) -> None:
     assert waits.state_dict().keys() == by_prior.state_dict().keys()
 
 
-@pytest.mark.parametrize("spec", ["peer:loss=ce,generator=0", "peer:loss=mae,generator=0,prior=[0.2,0.3,0.5]"])
+@pytest.mark.parametrize(
+    "spec", ["peer:loss=ce,generator=0", "peer:loss=mae,generator=0,prior=[0.2,0.3,0.5]"]
+)
 def test_rows_of_which_none_counts_have_peers_to_draw(spec: str) -> None:
     """As those of a process whose rows only fill up its share of a step."""
     logits, loss = torch.randn(4, 3, requires_grad=True), get_loss(spec, reduction="none")
@@ -545,7 +686,9 @@ def test_peer_is_reproducible_and_leaves_the_global_generator_alone() -> None:
 
 
 def test_peer_draws_depend_on_seed_and_step_once_a_loop_counts_steps() -> None:
-    """A fresh loss at the same step draws the same, and asking twice changes nothing; evaluation has its own draw."""
+    """A fresh loss at the same step draws the same, and asking twice changes nothing; evaluation
+    has its own draw.
+    """
     logits, y = random_batch()
 
     def value(step: int, seed: int = 7, train: bool = True) -> float:
@@ -590,7 +733,9 @@ def test_training_with_drawn_peers_resumes_exactly_and_may_be_watched(tmp_path: 
     ],
 )
 def test_peer_and_cr_average_over_labels(spec: str) -> None:
-    """Also where a loss has another meaning, or none, for real-valued targets: as over labels one by one."""
+    """Also where a loss has another meaning, or none, for real-valued targets: as over labels one
+    by one.
+    """
     logits, y = random_batch(B=8)
     inner = get_loss(spec, reduction="none")
     z = logits.clone().requires_grad_()
@@ -602,12 +747,17 @@ def test_peer_and_cr_average_over_labels(spec: str) -> None:
         (get_loss("peer", loss=spec, reduction="none"), own - taken.mean()),
         (get_loss("peer", loss=spec, prior=prior, reduction="none"), own - (every @ prior).mean()),
         (get_loss("cr", beta=0.5, loss=spec, reduction="none"), own - 0.5 * taken),
-        (get_loss("cr", beta=0.5, prior=prior, loss=spec, reduction="none"), own - 0.5 * (every @ prior)),
+        (
+            get_loss("cr", beta=0.5, prior=prior, loss=spec, reduction="none"),
+            own - 0.5 * (every @ prior),
+        ),
     ):
         found = loss(z, y)
         torch.testing.assert_close(found, want)
         toll = torch.linspace(1, 2, 8).double()
-        slopes = [torch.autograd.grad(value, z, toll, retain_graph=True)[0] for value in (found, want)]
+        slopes = [
+            torch.autograd.grad(value, z, toll, retain_graph=True)[0] for value in (found, want)
+        ]
         torch.testing.assert_close(*slopes)
     for given, other in ((None, taken), (prior, every @ prior)):
         drawn = get_loss("peer", loss=spec, generator=0, prior=given)
@@ -619,20 +769,25 @@ def test_peer_and_cr_average_over_labels(spec: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("spec", ["nce", "nfl", "nfl:gamma=0", "nfl:detach=true", "ls"])
 @pytest.mark.parametrize(("K", "scale"), [(10_000, 1), (1000, 20)])
-def test_sums_over_many_classes_in_16_bits(spec: str, dtype: torch.dtype, K: int, scale: float) -> None:
+def test_sums_over_many_classes_in_16_bits(
+    spec: str, dtype: torch.dtype, K: int, scale: float
+) -> None:
     """Σ_k −log p_k is 10⁵ here, more than float16 can hold; the loss and its gradient are not."""
     logits = scale * torch.randn(4, K, generator=torch.Generator().manual_seed(0))
     y, found = torch.tensor([0, 1, 2, 3]), []
     for z in (logits.to(dtype), logits.to(dtype).double()):
         z.requires_grad_()
         value = get_loss(spec, reduction="none")(z, y)
-        found.append([value.double(), torch.autograd.grad(value, z, torch.full_like(value, K))[0].double()])
+        found.append(
+            [value.double(), torch.autograd.grad(value, z, torch.full_like(value, K))[0].double()]
+        )
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=2 * torch.finfo(dtype).eps, atol=1e-4)
     assert (found[1][0] > 1e-5).all() and (found[1][1].abs().amax(1) > 1e-3).all()
 
 
-@pytest.mark.parametrize("mapped", [False, True])  # the second takes the way of compiled code and of GPUs
+# the second takes the way of compiled code and of GPUs
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("spec", ["nce", "nfl:gamma=0", "nfl", "nfl:gamma=2", "nfl:detach=true"])
 def test_normalised_losses_of_a_class_that_cannot_be(spec: str, mapped: bool) -> None:
     """Σ_k −log p_k is infinite: the label's share of it is zero."""
@@ -645,12 +800,15 @@ def test_normalised_losses_of_a_class_that_cannot_be(spec: str, mapped: bool) ->
     torch.testing.assert_close(value, torch.tensor([0.0, plain]))
     (slope,) = torch.autograd.grad(value.sum(), z)
     assert slope.isfinite().all() and slope[0].abs().max() < 1e-30 and slope[1].abs().min() > 0.001
-    assert not rows(z, torch.tensor([1, 0]))[0].isfinite()  # of a label that cannot be, as cross entropy is infinite
+    # of a label that cannot be, as cross entropy is infinite
+    assert not rows(z, torch.tensor([1, 0]))[0].isfinite()
 
 
 def test_focal_of_a_label_that_cannot_be() -> None:
     z = torch.tensor([[1.0, -math.inf, 0.0]], requires_grad=True)
-    slopes = [torch.autograd.grad(get_loss(spec)(z, torch.tensor([1])), z)[0] for spec in ("focal", "ce")]
+    slopes = [
+        torch.autograd.grad(get_loss(spec)(z, torch.tensor([1])), z)[0] for spec in ("focal", "ce")
+    ]
     torch.testing.assert_close(*slopes)  # (1 − p)^γ is one there
 
 

@@ -1,4 +1,6 @@
-"""The papers' theory as tests: propositions and equations, one of them wrong as printed; and where the rest is."""
+"""The papers' theory as tests: propositions and equations, one of them wrong as printed; and where
+the rest is.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,14 @@ from noiseproof.losses.calibrate import expected_margin
 from noiseproof.losses.het import Het
 
 ELSEWHERE = {
-    "LN paper, Eq. 6": ("test_loss_gaussian.py", "test_eq_6_the_gradient_is_the_residual_over_the_covariance"),
-    "LN paper, Eq. 7": ("test_loss_gaussian.py", "test_eq_7_without_lambda_the_optimum_is_the_outer_product"),
+    "LN paper, Eq. 6": (
+        "test_loss_gaussian.py",
+        "test_eq_6_the_gradient_is_the_residual_over_the_covariance",
+    ),
+    "LN paper, Eq. 7": (
+        "test_loss_gaussian.py",
+        "test_eq_7_without_lambda_the_optimum_is_the_outer_product",
+    ),
     "LN paper, Eqs. 7, 8": (
         "test_loss_gaussian.py",
         "test_eq_7_and_8_the_best_covariance_divides_the_gradient_by_the_squared_residual",
@@ -36,7 +44,10 @@ ELSEWHERE = {
         "test_the_noise_of_sln_in_the_logits_has_the_covariance_of_proposition_2",
     ),
     "NAL paper, Theorem 1": ("test_loss_attention.py", "test_theorem_1"),
-    "curriculum paper, A.3": ("test_analysis_before.py", "test_the_largest_ratio_of_asymmetric_losses"),
+    "curriculum paper, A.3": (
+        "test_analysis_before.py",
+        "test_the_largest_ratio_of_asymmetric_losses",
+    ),
 }
 
 
@@ -57,7 +68,9 @@ C, DRAWS = 3, 40_000  # classes
 @pytest.fixture(scope="module")
 def network() -> tuple[torch.nn.Module, Tensor]:
     """A network of two layers and one input."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, C)).double()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, C)
+    ).double()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -70,7 +83,9 @@ def flat(gradients: dict[str, Tensor], dims: int) -> Tensor:
 
 
 def assert_covariance(noise: Tensor, M: Tensor) -> None:
-    """The mean is zero and the covariance ``M``, within five standard errors of Gaussian samples (n, d)."""
+    """The mean is zero and the covariance ``M``, within five standard errors of Gaussian samples
+    (n, d).
+    """
     n, variance = len(noise), M.diagonal()
     assert bool((noise.mean(0).abs() <= 5 * (variance / n).sqrt()).all())
     found = noise.T @ noise / n
@@ -79,7 +94,9 @@ def assert_covariance(noise: Tensor, M: Tensor) -> None:
     assert float((found - M).norm() / M.norm()) < 0.03
 
 
-def test_proposition_1_noise_on_the_logits_gradient(network: tuple[torch.nn.Module, Tensor]) -> None:
+def test_proposition_1_noise_on_the_logits_gradient(
+    network: tuple[torch.nn.Module, Tensor],
+) -> None:
     """Eq. 2's noise in the weights: z·∇_θ f, of covariance σ²(∇_θi f)ᵀ∇_θj f."""
     model, x = network
     parameters, sigma = dict(model.named_parameters()), 0.4
@@ -94,11 +111,20 @@ def test_proposition_1_noise_on_the_logits_gradient(network: tuple[torch.nn.Modu
     gradients = vmap(grad(pulled), (None, 0))(parameters, error.detach() + sigma * z)
     clean = grad(pulled)(parameters, error.detach())
     noise = flat(gradients, 1) - flat(clean, 0)
-    J = flat({k: v[0] for k, v in jacrev(lambda at: functional_call(model, at, (x,)))(parameters).items()}, 1)  # (C, p)
+    # (C, p)
+    J = flat(
+        {
+            k: v[0]
+            for k, v in jacrev(lambda at: functional_call(model, at, (x,)))(parameters).items()
+        },
+        1,
+    )
     assert_covariance(noise.detach(), sigma**2 * (J.T @ J).detach())
 
 
-def test_proposition_2_noise_on_labels_seen_in_the_logits(network: tuple[torch.nn.Module, Tensor]) -> None:
+def test_proposition_2_noise_on_labels_seen_in_the_logits(
+    network: tuple[torch.nn.Module, Tensor],
+) -> None:
     """Eq. 3's noise in ∇_f: M_ii = c(S_i − 1/c)² + (c − 1)/c and M_ij = c·S_i·S_j − S_i − S_j."""
     model, x = network
     z = torch.randn(DRAWS, C, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -112,7 +138,9 @@ def test_proposition_2_noise_on_labels_seen_in_the_logits(network: tuple[torch.n
     assert_covariance(gradient - (S - label), sigma**2 * M)
 
 
-def test_proposition_3_noise_on_labels_seen_in_the_weights(network: tuple[torch.nn.Module, Tensor]) -> None:
+def test_proposition_3_noise_on_labels_seen_in_the_weights(
+    network: tuple[torch.nn.Module, Tensor],
+) -> None:
     """Eq. 3's noise in ∇_θ: M_ij = (∇_θi S/S)ᵀ(∇_θj S/S)."""
     model, x = network
     parameters, sigma = dict(model.named_parameters()), 0.5
@@ -131,8 +159,9 @@ def test_proposition_3_noise_on_labels_seen_in_the_weights(network: tuple[torch.
 
 
 def test_the_noise_of_sln_grows_with_confidence() -> None:
-    """What the SLN paper concludes from Proposition 2: each entry's variance is least at S_i = 1/c and largest at
-    one."""
+    """What the SLN paper concludes from Proposition 2: each entry's variance is least at S_i = 1/c
+    and largest at one.
+    """
     S = torch.linspace(0, 1, 101, dtype=torch.float64)
     variance = 10 * (S - 1 / 10) ** 2 + 9 / 10
     assert int(variance.argmin()) == 10 and int(variance.argmax()) == 100
@@ -157,7 +186,9 @@ def test_equation_14_the_gradient_of_het() -> None:
     formula = -(torch.nn.functional.one_hot(torch.tensor(label), 3) - attenuated)
     assert torch.allclose(truth, formula, rtol=1e-10, atol=1e-12)
     at = mean.detach()[None].requires_grad_()
-    loss = Het(tau=1.0, samples=40_000, covariance="diagonal")(Output(at, scale=scale[None]), torch.tensor([label]))
+    loss = Het(tau=1.0, samples=40_000, covariance="diagonal")(
+        Output(at, scale=scale[None]), torch.tensor([label])
+    )
     (sampled,) = torch.autograd.grad(loss, at)
     assert float((sampled[0] - formula).abs().max()) < 0.02  # five standard errors
 
@@ -165,7 +196,11 @@ def test_equation_14_the_gradient_of_het() -> None:
 # --- the curriculum paper
 # --------------------------------------------------------------------------------------------------------
 
-MARGIN = [name for name in sorted(LOSSES) if name not in ("remargin", "unit", "tau-shift", "tau-scale", "peer")]
+MARGIN = [
+    name
+    for name in sorted(LOSSES)
+    if name not in ("remargin", "unit", "tau-shift", "tau-scale", "peer")
+]
 MARGIN = [name for name in MARGIN if getattr(LOSSES[name], "kind", "") == "margin"]
 
 
@@ -216,7 +251,9 @@ def test_equation_2_nce_is_cross_entropy_and_a_regulariser() -> None:
 
 
 def test_equation_3_is_false_as_printed_and_true_as_corrected() -> None:
-    """‖∇NCE‖₁ ≤ 2γ(1 + ε)·w_CE is broken often; 2γ(w_CE + ε(k − 1)/k) never, for w_CE(Δ_i) sums to k − 1."""
+    """‖∇NCE‖₁ ≤ 2γ(1 + ε)·w_CE is broken often; 2γ(w_CE + ε(k − 1)/k) never, for w_CE(Δ_i) sums to
+    k − 1.
+    """
     broken, worst, total = 0, 0.0, 0
     for z, y in rows(1):
         gradient, gamma, epsilon, w = of_nce(z, y)
@@ -236,7 +273,8 @@ def test_a_counterexample_to_equation_3() -> None:
     p = [math.exp(v) / (math.exp(2) + 1 + math.exp(-6)) for v in (2.0, 0.0, -6.0)]
     nll = [-math.log(v) for v in p]
     by_hand = [
-        ((p[j] - (j == 0)) - nll[0] / sum(nll) * sum(p[j] - (j == i) for i in range(3))) / sum(nll) for j in range(3)
+        ((p[j] - (j == 0)) - nll[0] / sum(nll) * sum(p[j] - (j == i) for i in range(3))) / sum(nll)
+        for j in range(3)
     ]
     assert gradient[0].tolist() == pytest.approx(by_hand, rel=1e-12)
     assert sum(map(abs, by_hand)) > 2 * float(gamma * (1 + epsilon) * w)
@@ -249,6 +287,8 @@ def test_equation_4_approximates_the_expected_margin(k: int) -> None:
 
 
 def test_equation_4_fails_for_few_classes_and_large_sigma() -> None:
-    assert expected_margin(2) == 0 and expected_margin(2, exact=False) == pytest.approx(0.359, abs=1e-3)
+    assert expected_margin(2) == 0 and expected_margin(2, exact=False) == pytest.approx(
+        0.359, abs=1e-3
+    )
     assert expected_margin(10, sigma=2) == pytest.approx(-3.633, abs=1e-3)
     assert expected_margin(10, sigma=2, exact=False) == pytest.approx(-1.220, abs=1e-3)

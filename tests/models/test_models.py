@@ -1,4 +1,6 @@
-"""Backbones: published sizes and costs, the papers' initialisations, and the spread of the first logits."""
+"""Backbones: published sizes and costs, the papers' initialisations, and the spread of the first
+logits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from torch import Tensor, nn
 
 from noiseproof.core.grammar import parse_call
 from noiseproof.core.messages import torchvision_command
-from noiseproof.models import INITS, MODELS, Backbone, get_model, initial_logit_spread, initialise_head
+from noiseproof.models import (
+    INITS,
+    MODELS,
+    Backbone,
+    get_model,
+    initial_logit_spread,
+    initialise_head,
+)
 from noiseproof.models.layers import FlatLinear, is_plain
 
 MLP = "mlp:in_features=8,hidden=[16,12]"
@@ -40,7 +49,7 @@ def on_meta(spec: str) -> Backbone:
         return MODELS.create(name, **params)
 
 
-# --- Sizes and costs ------------------------------------------------------------------------------------------------
+# --- Sizes and costs ----------------------------------------------------------------------------
 
 # Parameters with a linear head on the given number of classes.
 PUBLISHED = {
@@ -52,16 +61,20 @@ PUBLISHED = {
     "vgg19-bn": (1000, 143_678_248),
     # timm and pytorchcv (their inceptionresnetv2 tests this very number):
     "inception-resnet-v2": (1000, 55_843_464),
-    # The CIFAR variants of the kuangliu/pytorch-cifar family, as listed in the tables of several repositories:
+    # The CIFAR variants of the kuangliu/pytorch-cifar family, as listed in the tables of several
+    # repositories:
     "resnet18:stem=cifar": (10, 11_173_962),
     "resnet34": (10, 21_282_122),
     "resnet50:stem=cifar": (10, 23_520_842),
     "vgg19-bn:pool=1,hidden=[]": (10, 20_040_522),
-    # 11,171,146 in the same tables, and 2·64 for DivideMix's batch normalisation after the first convolution:
+    # 11,171,146 in the same tables, and 2·64 for DivideMix's batch normalisation after the first
+    # convolution:
     "preact-resnet18": (10, 11_171_146 + 2 * 64),
-    # He et al. (2016), Table 6: 0.46M; the exact number in the tables of ResNet-32 implementations with option A:
+    # He et al. (2016), Table 6: 0.46M; the exact number in the tables of ResNet-32 implementations
+    # with option A:
     "resnet32": (10, 464_154),
-    # Zagoruyko & Komodakis (2016): 36.5M; Oliver et al. (2018): 1.5M; the exact numbers in pytorchcv and flax-cifar:
+    # Zagoruyko & Komodakis (2016): 36.5M; Oliver et al. (2018): 1.5M; the exact numbers in
+    # pytorchcv and flax-cifar:
     "wrn-28-10": (10, 36_479_194),
     "wrn-28-2": (10, 1_467_610),
     # … and the SLN paper's biases, one for each channel that a convolution makes:
@@ -75,14 +88,25 @@ def layers(*sizes: tuple[int, int, int], norm: bool) -> int:
     return sum(a * b * k + b + 2 * b * norm for a, b, k in sizes)
 
 
-# The rest, from the sizes of the layers: the LN paper's code and C.1, the bias paper's appendix 1, APL's and
-# Co-teaching's code.
+# The rest, from the sizes of the layers: the LN paper's code and C.1, the bias paper's appendix 1,
+# APL's and Co-teaching's code.
 COUNTED = {
-    "lenet5": (10, layers((1, 6, 25), (6, 16, 25), (16, 120, 25), (120 * 49, 84, 1), (84, 10, 1), norm=False)),
+    "lenet5": (
+        10,
+        layers((1, 6, 25), (6, 16, 25), (16, 120, 25), (120 * 49, 84, 1), (84, 10, 1), norm=False),
+    ),
     "cnn4": (10, layers((1, 32, 9), (32, 64, 9), (64 * 49, 128, 1), norm=True) + 1290),
     "cnn8": (
         10,
-        layers((3, 64, 9), (64, 64, 9), (64, 128, 9), (128, 128, 9), (128, 196, 9), (196, 196, 9), norm=True)
+        layers(
+            (3, 64, 9),
+            (64, 64, 9),
+            (64, 128, 9),
+            (128, 128, 9),
+            (128, 196, 9),
+            (196, 196, 9),
+            norm=True,
+        )
         + layers((196 * 16, 256, 1), norm=True)
         + 2570,
     ),
@@ -93,7 +117,10 @@ COUNTED = {
         + 1290,
     ),
     "mlp-2x2000": (2, layers((2, 2000, 1), (2000, 2000, 1), (2000, 2, 1), norm=False)),
-    "mlp1024": (10, layers((3072, 1024, 1), (1024, 512, 1), (512, 512, 1), (512, 10, 1), norm=False)),
+    "mlp1024": (
+        10,
+        layers((3072, 1024, 1), (1024, 512, 1), (512, 512, 1), (512, 10, 1), norm=False),
+    ),
 }
 
 
@@ -108,8 +135,9 @@ def test_every_model_is_counted() -> None:
     assert {spec.partition(":")[0] for spec in (*PUBLISHED, *COUNTED)} | {"mlp"} == set(MODELS)
 
 
-# Multiplications of one image with a head of 1000 classes, in 10⁹: `GFLOPS` in torchvision's tables; timm's card of
-# Inception-ResNet-v2 says 13.2. A stride or a pooling in the wrong place shows here, not in the parameters.
+# Multiplications of one image with a head of 1000 classes, in 10⁹: `GFLOPS` in torchvision's
+# tables; timm's card of Inception-ResNet-v2 says 13.2. A stride or a pooling in the wrong place
+# shows here, not in the parameters.
 @pytest.mark.parametrize(
     ("spec", "side", "digits", "expected"),
     [
@@ -135,7 +163,8 @@ def test_cost(spec: str, side: int, digits: int, expected: float) -> None:
     assert round((total + backbone.num_features * 1000) / 1e9, digits) == expected
 
 
-# The inputs each network is for, and the side of the map that its last convolution makes (None: it has none).
+# The inputs each network is for, and the side of the map that its last convolution makes (None: it
+# has none).
 INPUTS = {
     "mlp-2x2000": ((2,), None),
     "mlp1024": ((3, 32, 32), None),
@@ -164,7 +193,9 @@ def test_feature_shape(name: str) -> None:
     sides: list[tuple[int, ...]] = []
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(lambda module, args, out: sides.append(tuple(out.shape[2:])))
+            module.register_forward_hook(
+                lambda module, args, out: sides.append(tuple(out.shape[2:]))
+            )
     assert backbone(torch.empty(2, *shape, device="meta")).shape == (2, backbone.num_features)
     assert sides[-1:] == ([] if side is None else [(side, side)])
 
@@ -192,14 +223,16 @@ def test_other_input_shapes(spec: str, shape: tuple[int, ...], num_features: int
     assert backbone.num_features == num_features
 
 
-# --- Details of the papers' code ------------------------------------------------------------------------------------
+# --- Details of the papers' code ----------------------------------------------------------------
 
 
 def test_sln_variant() -> None:
     ours, theirs = on_meta("wrn-28-2"), on_meta("wrn-28-2-sln")
     assert all(conv.bias is None for conv in ours.modules() if isinstance(conv, nn.Conv2d))
     assert all(conv.bias is not None for conv in theirs.modules() if isinstance(conv, nn.Conv2d))
-    strides = [[(b.conv1.stride[0], b.conv2.stride[0]) for b in model.blocks] for model in (ours, theirs)]
+    strides = [
+        [(b.conv1.stride[0], b.conv2.stride[0]) for b in model.blocks] for model in (ours, theirs)
+    ]
     assert strides[0] == [(1, 1)] * 4 + [(2, 1)] + [(1, 1)] * 3 + [(2, 1)] + [(1, 1)] * 3
     assert strides[1] == [stride[::-1] for stride in strides[0]]
     momenta = [m.momentum for m in theirs.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -218,7 +251,9 @@ def test_wide_block_by_hand() -> None:
     torch.testing.assert_close(sum(block([x - 1, torch.ones_like(x)])), expected)
 
 
-@pytest.mark.parametrize(("name", "stage"), [("wrn-28-2:depth=10", "blocks"), ("resnet18", "layer4")])
+@pytest.mark.parametrize(
+    ("name", "stage"), [("wrn-28-2:depth=10", "blocks"), ("resnet18", "layer4")]
+)
 def test_stages_are_called_so_that_hooks_and_shards_work(name: str, stage: str) -> None:
     calls: list[object] = []
     model = get_model(name, generator=seeded()).eval()
@@ -248,13 +283,17 @@ def test_resnet32_pads_with_zeros() -> None:
 
 @pytest.mark.parametrize(("name", "entries"), [("resnet18", 122), ("resnet50", 320)])
 def test_parameters_have_torchvisions_names(name: str, entries: int) -> None:
-    """torchvision's checkpoints of these have 122 and 320 entries, ``fc.weight`` and ``fc.bias`` among them."""
+    """torchvision's checkpoints of these have 122 and 320 entries, ``fc.weight`` and ``fc.bias``
+    among them.
+    """
     state = on_meta(name).state_dict()
     assert len(state) == entries - 2
     shapes = {key: tuple(value.shape) for key, value in state.items()}
     assert shapes["conv1.weight"] == (64, 3, 7, 7)
     assert shapes["bn1.running_var"] == (64,)
-    assert shapes["layer2.0.downsample.0.weight"] == ((128, 64, 1, 1) if name == "resnet18" else (512, 256, 1, 1))
+    assert shapes["layer2.0.downsample.0.weight"] == (
+        (128, 64, 1, 1) if name == "resnet18" else (512, 256, 1, 1)
+    )
     assert "layer2.0.downsample.1.num_batches_tracked" in shapes
     assert shapes["layer4.1.conv2.weight"] == (512, 512, 3, 3)
     assert ("layer1.0.downsample.0.weight" in shapes) == (name == "resnet50")
@@ -269,7 +308,7 @@ def test_vgg_has_torchvisions_names() -> None:
     assert shapes["classifier.3.weight"] == (4096, 4096)
 
 
-# --- Initialisation -------------------------------------------------------------------------------------------------
+# --- Initialisation -----------------------------------------------------------------------------
 
 
 def moments(kind: str, conv: bool, fan_in: int, fan_out: int) -> tuple[float, float]:
@@ -313,19 +352,42 @@ def test_initialisation(kind: str) -> None:
 def test_each_paper_keeps_its_initialisation() -> None:
     """README section 3, and the code of the papers where their text says nothing."""
     expected = {
-        "mlp": "xavier", "mlp-2x2000": "xavier", "mlp1024": "xavier",  # bias paper: Xavier-uniform, zero biases
-        "lenet5": "xavier", "wrn-28-2": "keras-he", "wrn-28-10": "keras-he",  # The LN paper: Keras
+        # bias paper: Xavier-uniform, zero biases
+        "mlp": "xavier",
+        "mlp-2x2000": "xavier",
+        "mlp1024": "xavier",
+        "lenet5": "xavier",
+        "wrn-28-2": "keras-he",
+        "wrn-28-10": "keras-he",  # The LN paper: Keras
         "wrn-28-2-sln": "pytorch",  # The SLN paper: none of its own
-        "resnet32": "kaiming-normal", "resnet34": "kaiming-normal",  # The bias paper: Kaiming Normal
+        # The bias paper: Kaiming Normal
+        "resnet32": "kaiming-normal",
+        "resnet34": "kaiming-normal",
         "inception-resnet-v2": "pytorch",  # The NAL paper: none of its own
-        "vgg19-bn": "vgg", "resnet18": "kaiming-out", "resnet50": "kaiming-out", "wrn-101-2": "kaiming-out",
-        "cnn4": "apl", "cnn8": "apl",  # The curriculum paper, through APL
-        "cnn9": "pytorch", "preact-resnet18": "pytorch",
-    }  # fmt: skip
+        "vgg19-bn": "vgg",
+        "resnet18": "kaiming-out",
+        "resnet50": "kaiming-out",
+        "wrn-101-2": "kaiming-out",
+        "cnn4": "apl",
+        "cnn8": "apl",  # The curriculum paper, through APL
+        "cnn9": "pytorch",
+        "preact-resnet18": "pytorch",
+    }
     assert {name: on_meta(MLP if name == "mlp" else name).init for name in MODELS} == expected
 
 
-SMALL = [MLP, "lenet5", "cnn4", "cnn8", "cnn9", "wrn-28-2-sln", "wrn-28-2", "resnet32", "preact-resnet18", "resnet18"]
+SMALL = [
+    MLP,
+    "lenet5",
+    "cnn4",
+    "cnn8",
+    "cnn9",
+    "wrn-28-2-sln",
+    "wrn-28-2",
+    "resnet32",
+    "preact-resnet18",
+    "resnet18",
+]
 
 
 @pytest.mark.parametrize("spec", SMALL)
@@ -357,13 +419,15 @@ def test_one_generator_makes_different_models() -> None:
 
 
 def test_default_device_does_not_matter() -> None:
-    with torch.device("meta"):  # what `set_default_device` enters, which PyTorch 2.8 cannot take back
+    # what `set_default_device` enters, which PyTorch 2.8 cannot take back
+    with torch.device("meta"):
         assert get_model(MLP, generator=seeded()).layers[0][0].weight.device.type == "cpu"
 
 
-# --- Running --------------------------------------------------------------------------------------------------------
+# --- Running ------------------------------------------------------------------------------------
 
-# Small inputs that every layer can still work on, for networks too large to run at their own size here.
+# Small inputs that every layer can still work on, for networks too large to run at their own size
+# here.
 RUN = {
     "mlp": (8,),
     "wrn-28-10": (3, 16, 16),
@@ -372,9 +436,11 @@ RUN = {
     "wrn-101-2": (3, 64, 64),
     "inception-resnet-v2": (3, 107, 107),
 }
-LARGE = ("wrn-101-2", "wrn-28-10", "vgg19-bn", "inception-resnet-v2")  # their shapes are tested without numbers, too
+# their shapes are tested without numbers, too
+LARGE = ("wrn-101-2", "wrn-28-10", "vgg19-bn", "inception-resnet-v2")
 MODELS_TO_RUN = [
-    pytest.param(name, marks=pytest.mark.slow) if name in LARGE else MLP if name == "mlp" else name for name in MODELS
+    pytest.param(name, marks=pytest.mark.slow) if name in LARGE else MLP if name == "mlp" else name
+    for name in MODELS
 ]
 
 
@@ -393,7 +459,9 @@ def forget() -> Iterator[None]:
 def batch(spec: str, size: int = 4, seed: int = 5) -> Tensor:
     """Unit-variance noise."""
     name = spec.partition(":")[0]
-    return torch.randn(size, *(RUN[name] if name in RUN else INPUTS[name][0]), generator=seeded(seed))
+    return torch.randn(
+        size, *(RUN[name] if name in RUN else INPUTS[name][0]), generator=seeded(seed)
+    )
 
 
 @pytest.mark.parametrize("spec", MODELS_TO_RUN)
@@ -409,19 +477,26 @@ def test_gradient_reaches_every_parameter(spec: str) -> None:
         parameter.grad = None
 
 
-@pytest.mark.parametrize("spec", [MLP, "lenet5", "cnn4", "cnn8", "cnn9", "wrn-28-2", "wrn-28-2-sln", "resnet32"])
+@pytest.mark.parametrize(
+    "spec", [MLP, "lenet5", "cnn4", "cnn8", "cnn9", "wrn-28-2", "wrn-28-2-sln", "resnet32"]
+)
 def test_train_and_eval(spec: str) -> None:
     backbone, x = get_model(spec, generator=seeded()), batch(spec, 8)
     buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
     backbone.eval()
     out = backbone(x)
     assert torch.equal(out, backbone(x))
-    torch.testing.assert_close(out[:3], backbone(x[:3]), rtol=1e-4, atol=1e-5)  # rows do not see each other
+    # rows do not see each other
+    torch.testing.assert_close(out[:3], backbone(x[:3]), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in backbone.named_buffers())
     backbone.train()
     torch.manual_seed(0)
     trained = backbone(x)
-    norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    norms = [
+        module
+        for module in backbone.modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+    ]
     assert all(int(norm.num_batches_tracked) == 1 for norm in norms)
     assert torch.equal(out, trained) == (not norms)
 
@@ -438,21 +513,28 @@ def test_cnn9_dropout() -> None:
 def test_channels_last(spec: str) -> None:
     backbone, x = get_model(spec, generator=seeded()).eval(), batch(spec, 2)
     expected = backbone(x)
-    out = backbone.to(memory_format=torch.channels_last)(x.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-4 * float(expected.detach().abs().max()))
+    out = backbone.to(memory_format=torch.channels_last)(
+        x.contiguous(memory_format=torch.channels_last)
+    )
+    torch.testing.assert_close(
+        out, expected, rtol=1e-3, atol=1e-4 * float(expected.detach().abs().max())
+    )
 
 
-@pytest.mark.parametrize("spec", [MLP, "cnn8", pytest.param("wrn-28-2", marks=pytest.mark.slow), "resnet32"])
+@pytest.mark.parametrize(
+    "spec", [MLP, "cnn8", pytest.param("wrn-28-2", marks=pytest.mark.slow), "resnet32"]
+)
 def test_compiles_in_one_piece(spec: str) -> None:
     backbone, x = get_model(spec, generator=seeded()).eval(), batch(spec, 2)
-    compiled = torch.compile(backbone, backend="eager", fullgraph=True)  # no graph break, or it raises
+    # no graph break, or it raises
+    compiled = torch.compile(backbone, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), backbone(x))
 
 
-# --- The spread of the first logits ---------------------------------------------------------------------------------
+# --- The spread of the first logits -------------------------------------------------------------
 
-# The number of classes it is for, inputs, and σ as measured with seed 0 on unit-variance noise. Papers the bias paper
-# and the curriculum paper assume σ = 1 for all of them.
+# The number of classes it is for, inputs, and σ as measured with seed 0 on unit-variance noise.
+# Papers the bias paper and the curriculum paper assume σ = 1 for all of them.
 SPREAD: dict[str, tuple[int, int, float]] = {
     "lenet5": (10, 256, 0.1482),
     "cnn4": (10, 256, 0.9575),
@@ -482,12 +564,15 @@ def test_initial_logit_spread(spec: str) -> None:
     K, size, expected = SPREAD[spec]
     sigma = initial_logit_spread(built(spec), K, batch(spec, size), seeded(1))
     assert sigma == pytest.approx(expected, rel=0.01)
-    # The calibration takes it: a wider spread makes the largest other logit larger, the margin smaller.
+    # The calibration takes it: a wider spread makes the largest other logit larger, the margin
+    # smaller.
     assert (expected_margin(K, sigma=sigma) < expected_margin(K)) == (sigma > 1) or K == 2
     assert isfinite(logit_bias(K, sigma=sigma))
 
 
-@pytest.mark.parametrize(("spec", "tolerance"), [("mlp1024", 0.02), ("cnn4", 0.02), ("wrn-28-2", 0.02)])
+@pytest.mark.parametrize(
+    ("spec", "tolerance"), [("mlp1024", 0.02), ("cnn4", 0.02), ("wrn-28-2", 0.02)]
+)
 def test_spread_predicts_the_margin(spec: str, tolerance: float) -> None:
     """E[Δ] of the network's own logits is that of N(0, σ²) with σ as measured."""
     from noiseproof.core.margin import margins
@@ -505,7 +590,9 @@ def test_spread_predicts_the_margin(spec: str, tolerance: float) -> None:
 
 
 def test_spread_by_theory() -> None:
-    """Layer by layer, E[h²] ← fan_in·Var(w)·E[h²]/2 behind a ReLU, exact for wide layers and zero biases."""
+    """Layer by layer, E[h²] ← fan_in·Var(w)·E[h²]/2 behind a ReLU, exact for wide layers and zero
+    biases.
+    """
     for spec, sizes in (
         ("mlp1024", (3072, 1024, 512, 512)),
         ("mlp:in_features=500,hidden=[2000,2000]", (500, 2000, 2000)),
@@ -539,14 +626,16 @@ def test_spread_leaves_no_trace() -> None:
 
 
 def test_spread_is_of_batch_statistics() -> None:
-    """As in the first training step: scaling the inputs changes nothing behind batch normalisation."""
+    """As in the first training step: scaling the inputs changes nothing behind batch
+    normalisation.
+    """
     backbone, x = get_model("cnn8", generator=seeded()), batch("cnn8", 16)
     assert initial_logit_spread(backbone.eval(), 10, 5 * x, seeded()) == pytest.approx(
         initial_logit_spread(backbone.train(), 10, x, seeded()), rel=0.01
     )
 
 
-# --- Names, parameters, errors --------------------------------------------------------------------------------------
+# --- Names, parameters, errors ------------------------------------------------------------------
 
 
 def test_spec_and_keywords_are_the_same() -> None:
@@ -561,17 +650,49 @@ def test_spec_and_keywords_are_the_same() -> None:
     [
         ("wrn28-2", {}, "Unknown model 'wrn28-2'. Did you mean 'wrn-28-2'"),
         ("wrn-28-2:depth=27", {}, r"Expected `depth` to be 6n \+ 4 .* got 27"),
-        ("wrn-28-2:stride_on=third", {}, "Expected `stride_on` to be 'first' or 'second', got 'third'"),
+        (
+            "wrn-28-2:stride_on=third",
+            {},
+            "Expected `stride_on` to be 'first' or 'second', got 'third'",
+        ),
         ("wrn-28-2:width=2", {"width": 3}, "given both in 'wrn-28-2:width=2' and as keywords"),
         ("resnet50:stem=small", {}, "Expected `stem` to be one of imagenet, cifar, got 'small'"),
         ("resnet32:init=magic", {}, "Expected `init` to be one of pytorch, xavier, .* got 'magic'"),
-        ("mlp:in_features=3,hidden=[8,0]", {}, "Expected `hidden` to be an integer of at least 1, got 0"),
-        ("cnn8", {"input_shape": (12,)}, r"Expected inputs of shape \(C, H, W\) for the model 'cnn8', got \(12,\)"),
-        ("cnn8:in_channels=1", {"input_shape": (3, 32, 32)}, r"Expected in_channels=3 for inputs of shape .* got 1"),
-        ("cnn8", {"input_shape": (3, 32, 48)}, r"Expected square images for the model 'cnn8', got \(3, 32, 48\)"),
-        ("cnn8", {"in_channels": 0}, "Expected `in_channels` to be an integer of at least 1, got 0"),
-        ("cnn8", {"input_shape": (3, 4, 4)}, "Expected `image_size` to be an integer of at least 8, got 4"),
-        ("cnn9", {"input_shape": (3, 16, 16)}, r"'cnn9' cannot take inputs of shape \(3, 16, 16\).*Resize the images"),
+        (
+            "mlp:in_features=3,hidden=[8,0]",
+            {},
+            "Expected `hidden` to be an integer of at least 1, got 0",
+        ),
+        (
+            "cnn8",
+            {"input_shape": (12,)},
+            r"Expected inputs of shape \(C, H, W\) for the model 'cnn8', got \(12,\)",
+        ),
+        (
+            "cnn8:in_channels=1",
+            {"input_shape": (3, 32, 32)},
+            r"Expected in_channels=3 for inputs of shape .* got 1",
+        ),
+        (
+            "cnn8",
+            {"input_shape": (3, 32, 48)},
+            r"Expected square images for the model 'cnn8', got \(3, 32, 48\)",
+        ),
+        (
+            "cnn8",
+            {"in_channels": 0},
+            "Expected `in_channels` to be an integer of at least 1, got 0",
+        ),
+        (
+            "cnn8",
+            {"input_shape": (3, 4, 4)},
+            "Expected `image_size` to be an integer of at least 8, got 4",
+        ),
+        (
+            "cnn9",
+            {"input_shape": (3, 16, 16)},
+            r"'cnn9' cannot take inputs of shape \(3, 16, 16\).*Resize the images",
+        ),
         ("inception-resnet-v2", {"input_shape": (3, 32, 32)}, "cannot take inputs of shape"),
         ("timm", {}, "Expected the name of a model after 'timm:'"),
     ],
@@ -582,7 +703,9 @@ def test_errors(spec: str, params: dict[str, object], message: str) -> None:
 
 
 def test_unknown_parameter() -> None:
-    with pytest.raises(TypeError, match="parameters of the model 'cnn9': in_channels, dropout, init; got 'depth'"):
+    with pytest.raises(
+        TypeError, match="parameters of the model 'cnn9': in_channels, dropout, init; got 'depth'"
+    ):
         get_model("cnn9:depth=3")
     with pytest.raises(TypeError, match="'in_features' is missing"):
         get_model("mlp:hidden=[3]")
@@ -590,13 +713,17 @@ def test_unknown_parameter() -> None:
         get_model(built(MLP))
 
 
-# --- timm -----------------------------------------------------------------------------------------------------------
+# --- timm ---------------------------------------------------------------------------------------
 
 
 class StubModel(nn.Module):
-    """A model with timm's interface: ``num_features`` features, or ``head_hidden_size`` where its head has layers."""
+    """A model with timm's interface: ``num_features`` features, or ``head_hidden_size`` where its
+    head has layers.
+    """
 
-    def __init__(self, in_chans: int, num_classes: int, num_features: int, head_hidden_size: int | None) -> None:
+    def __init__(
+        self, in_chans: int, num_classes: int, num_features: int, head_hidden_size: int | None
+    ) -> None:
         super().__init__()
         self.num_features, self.num_classes = num_features, num_classes
         if head_hidden_size is not None:
@@ -613,10 +740,23 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     calls: list[dict[str, object]] = []
 
     def create_model(
-        model_name: str, pretrained: bool = False, *, in_chans: int = 3, num_classes: int = 1000, **kwargs: object
+        model_name: str,
+        pretrained: bool = False,
+        *,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        **kwargs: object,
     ) -> StubModel:
-        calls.append({"model_name": model_name, "pretrained": pretrained, "num_classes": num_classes, **kwargs})
-        # timm 1.0's MobileNetV3 has 960 features, 1280 behind its head's hidden layer; 0.9 lacks `head_hidden_size`.
+        calls.append(
+            {
+                "model_name": model_name,
+                "pretrained": pretrained,
+                "num_classes": num_classes,
+                **kwargs,
+            }
+        )
+        # timm 1.0's MobileNetV3 has 960 features, 1280 behind its head's hidden layer; 0.9 lacks
+        # `head_hidden_size`.
         hidden = {"mobilenetv3_large_100": 1280, "resnet50.a1_in1k": 2048}.get(model_name)
         model = StubModel(in_chans, num_classes, 960 if hidden == 1280 else 2048, hidden)
         if pretrained:
@@ -631,8 +771,15 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 def test_timm(timm: list[dict[str, object]]) -> None:
     state = torch.get_rng_state()
-    backbone = get_model("timm:resnet50.a1_in1k,pretrained=true", input_shape=(1, 16, 16), drop_path_rate=0.1)
-    expected = {"model_name": "resnet50.a1_in1k", "pretrained": True, "num_classes": 0, "drop_path_rate": 0.1}
+    backbone = get_model(
+        "timm:resnet50.a1_in1k,pretrained=true", input_shape=(1, 16, 16), drop_path_rate=0.1
+    )
+    expected = {
+        "model_name": "resnet50.a1_in1k",
+        "pretrained": True,
+        "num_classes": 0,
+        "drop_path_rate": 0.1,
+    }
     assert timm == [expected]
     assert isinstance(backbone, Backbone) and backbone.num_features == 2048
     assert backbone(torch.zeros(2, 1, 16, 16)).shape == (2, 2048)
@@ -643,31 +790,45 @@ def test_timm(timm: list[dict[str, object]]) -> None:
 
 
 def test_timm_draws_from_the_generator(timm: list[dict[str, object]]) -> None:
-    a, b, c = (get_model("timm:resnet18", generator=seeded(seed)).model.conv.weight for seed in (0, 0, 1))
+    a, b, c = (
+        get_model("timm:resnet18", generator=seeded(seed)).model.conv.weight for seed in (0, 0, 1)
+    )
     assert torch.equal(a, b) and not torch.equal(a, c)
     backbone = get_model("timm:resnet18", generator=seeded(1))
     backbone.reset_parameters(seeded(0))
     assert torch.equal(backbone.model.conv.weight, a)
     assert not timm[0]["pretrained"]
-    assert 0 < initial_logit_spread(backbone, 10, torch.randn(4, 3, 8, 8, generator=seeded()), seeded())
+    assert 0 < initial_logit_spread(
+        backbone, 10, torch.randn(4, 3, 8, 8, generator=seeded()), seeded()
+    )
 
 
 def test_timm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ModuleNotFoundError, match="'timm:resnet50' needs timm, which is not installed. Install it"):
+    with pytest.raises(
+        ModuleNotFoundError, match="'timm:resnet50' needs timm, which is not installed. Install it"
+    ):
         get_model("timm:resnet50")
 
 
 @pytest.mark.parametrize(
     "code, error, message",
     [
-        ("import torchvision.ops", ImportError, "ended with ModuleNotFoundError: No module named .*torchvision"),
+        (
+            "import torchvision.ops",
+            ImportError,
+            "ended with ModuleNotFoundError: No module named .*torchvision",
+        ),
         (
             "raise RuntimeError('operator torchvision::nms does not exist')",
             ImportError,
             "ended with RuntimeError: oper",
         ),
-        ("import types; types.ModuleType('torchvision').extension", ImportError, "ended with AttributeError"),
+        (
+            "import types; types.ModuleType('torchvision').extension",
+            ImportError,
+            "ended with AttributeError",
+        ),
         ("raise ImportError('broken', name='timm')", ImportError, "^broken$"),
         ("import no_such_package", ModuleNotFoundError, "No module named 'no_such_package'"),
     ],
@@ -675,7 +836,9 @@ def test_timm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_timm_without_a_torchvision_that_fits(
     code: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As timm 1.0.31 does without torchvision, and with that of PyPI beside a CPU build of torch."""
+    """As timm 1.0.31 does without torchvision, and with that of PyPI beside a CPU build of
+    torch.
+    """
     (tmp_path / "timm.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
@@ -686,7 +849,7 @@ def test_timm_without_a_torchvision_that_fits(
     assert (remedy in str(refused.value)) == message.startswith("ended")
 
 
-# --- Layers of ours ---------------------------------------------------------------------------------------------------
+# --- Layers of ours -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["lenet5", "wrn-28-2:depth=10"])
@@ -695,7 +858,9 @@ def test_weights_are_drawn_alike_however_they_lie(name: str) -> None:
     last = last.to(memory_format=torch.channels_last)
     for network in (plain, last):
         network.reset_parameters(seeded(2))
-    for (key, one), other in zip(plain.state_dict().items(), last.state_dict().values(), strict=True):
+    for (key, one), other in zip(
+        plain.state_dict().items(), last.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), key
 
 
@@ -705,14 +870,22 @@ def test_a_linear_layer_of_images_is_one_of_flattened_images(last: bool) -> None
     x = torch.randn(2, 3, 4, 4, generator=seeded())
     expected = F.linear(x.flatten(1), layer.weight.flatten(1), layer.bias)
     if last:
-        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        layer, x = (
+            layer.to(memory_format=torch.channels_last),
+            x.contiguous(memory_format=torch.channels_last),
+        )
     torch.testing.assert_close(layer(x), expected)
 
 
 def test_which_convolutions_our_kernels_know() -> None:
     assert is_plain(nn.Conv2d(4, 4, 3, padding=1)) and is_plain(nn.Conv2d(4, 8, 5, stride=2))
     others: list[dict[str, Any]] = [
-        {"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": (1, 0)}, {"stride": (2, 1)}, {"stride": 3},
+        {"groups": 2},
+        {"dilation": 2},
+        {"padding": "same"},
+        {"padding": (1, 0)},
+        {"stride": (2, 1)},
+        {"stride": 3},
         {"padding": 1, "padding_mode": "reflect"},
-    ]  # fmt: skip
+    ]
     assert not any(is_plain(nn.Conv2d(4, 4, 3, **options)) for options in others)

@@ -20,7 +20,8 @@ CIFAR10 = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
 MNIST = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
 T3 = [[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]
 
-# One spec for each random, class-conditional model, with its number of classes and its matrix in words of its own.
+# One spec for each random, class-conditional model, with its number of classes and its matrix in
+# words of its own.
 CLASSWISE = {
     "none": (3, lambda i, j: float(i == j)),
     "symmetric:rate=0.4": (10, lambda i, j: 0.6 if i == j else 0.4 / 9),
@@ -30,18 +31,33 @@ CLASSWISE = {
     "asymmetric-mnist:rate=0.4": (10, lambda i, j: mapped(MNIST, 0.4, i, j)),
     "asymmetric-cifar10:rate=0.4": (10, lambda i, j: mapped(CIFAR10, 0.4, i, j)),
     "asymmetric-cifar10:rate=0.4,count=total": (10, lambda i, j: mapped(CIFAR10, 0.4, i, j)),
-    "asymmetric-cifar10-no-truck:rate=0.2": (10, lambda i, j: mapped({2: 0, 4: 7, 3: 5, 5: 3}, 0.2, i, j)),
+    "asymmetric-cifar10-no-truck:rate=0.2": (
+        10,
+        lambda i, j: mapped({2: 0, 4: 7, 3: 5, 5: 3}, 0.2, i, j),
+    ),
     "asymmetric-next:rate=0.3": (7, lambda i, j: 0.7 if i == j else 0.3 * (j == (i + 1) % 7)),
     "pairflip:rate=0.45": (5, lambda i, j: 0.55 if i == j else 0.45 * (j == (i + 1) % 5)),
-    "asymmetric-blocks:rate=0.4": (10, lambda i, j: mapped({4: 0, 9: 5}, 0.4, i, j) if i in (4, 9) else
-                                   mapped({i: i + 1}, 0.4, i, j)),
+    "asymmetric-blocks:rate=0.4": (
+        10,
+        lambda i, j: (
+            mapped({4: 0, 9: 5}, 0.4, i, j) if i in (4, 9) else mapped({i: i + 1}, 0.4, i, j)
+        ),
+    ),
     'asymmetric:rate=0.25,map={"0": 2, "2": 0}': (3, lambda i, j: mapped({0: 2, 2: 0}, 0.25, i, j)),
     "matrix:T=[[0.7, 0.2, 0.1], [0, 1, 0], [0.5, 0, 0.5]]": (3, lambda i, j: T3[i][j]),
-}  # fmt: skip
+}
 OTHERS = (
-    "asymmetric-superclass", "chen", "xia", "open-set", "cifar10n", "cifar100n", "file",
-    "label-flips", "missing-labels", "single-positive",
-)  # fmt: skip
+    "asymmetric-superclass",
+    "chen",
+    "xia",
+    "open-set",
+    "cifar10n",
+    "cifar100n",
+    "file",
+    "label-flips",
+    "missing-labels",
+    "single-positive",
+)
 
 
 def mapped(pairs: dict[int, int], rate: float, i: int, j: int) -> float:
@@ -51,20 +67,30 @@ def mapped(pairs: dict[int, int], rate: float, i: int, j: int) -> float:
 
 
 def labels_of(num_classes: int, size: int) -> torch.Tensor:
-    """Labels in a fixed order with classes of different sizes: class c is 1 + c/K times as likely as class 0."""
+    """Labels in a fixed order with classes of different sizes: class c is 1 + c/K times as likely
+    as class 0.
+    """
     weights = 1 + np.arange(num_classes) / num_classes
-    return torch.from_numpy(np.random.RandomState(7).choice(num_classes, size, p=weights / weights.sum()))
+    return torch.from_numpy(
+        np.random.RandomState(7).choice(num_classes, size, p=weights / weights.sum())
+    )
 
 
 class Uniforms:
-    """The stream that models draw from, made by NumPy's mt19937: 53 low bits of two 32-bit numbers."""
+    """The stream that models draw from, made by NumPy's mt19937: 53 low bits of two 32-bit
+    numbers.
+    """
 
     def __init__(self, seed: int) -> None:
         self.state = np.random.RandomState(seed)
 
     def __call__(self, *shape: int) -> np.ndarray:
-        words = self.state.randint(0, 2**32, size=(math.prod(shape), 2), dtype=np.uint32).astype(np.uint64)
-        return ((((words[:, 0] << np.uint64(32)) | words[:, 1]) & np.uint64(2**53 - 1)) * 2.0**-53).reshape(shape)
+        words = self.state.randint(0, 2**32, size=(math.prod(shape), 2), dtype=np.uint32).astype(
+            np.uint64
+        )
+        return (
+            (((words[:, 0] << np.uint64(32)) | words[:, 1]) & np.uint64(2**53 - 1)) * 2.0**-53
+        ).reshape(shape)
 
 
 def sha(labels: torch.Tensor) -> str:
@@ -85,7 +111,9 @@ def test_transition_matrix_is_exact_and_realised(spec: str) -> None:
     T = noise.transition(num_classes)
     assert T.dtype is torch.float64
     torch.testing.assert_close(T, expected, rtol=0, atol=1e-15)
-    torch.testing.assert_close(T.sum(1), torch.ones(num_classes, dtype=torch.float64), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        T.sum(1), torch.ones(num_classes, dtype=torch.float64), rtol=0, atol=1e-15
+    )
 
     clean = labels_of(num_classes, 40_000)
     noisy = noise.corrupt(clean, generator=1, num_classes=num_classes)
@@ -95,7 +123,9 @@ def test_transition_matrix_is_exact_and_realised(spec: str) -> None:
         possible = expected[label].numpy() > 0
         assert counts[~possible].sum() == 0
         if possible.sum() > 1:
-            _, p_value = stats.chisquare(counts[possible], counts.sum() * expected[label].numpy()[possible])
+            _, p_value = stats.chisquare(
+                counts[possible], counts.sum() * expected[label].numpy()[possible]
+            )
             assert p_value > 1e-4
     torch.testing.assert_close(noisy.transition(), expected, rtol=0, atol=0.03)
 
@@ -104,7 +134,10 @@ def test_transition_matrix_is_exact_and_realised(spec: str) -> None:
 @pytest.mark.parametrize("num_classes", [2, 10, 100])
 def test_rates_lie_in_binomial_bounds(rate: float, num_classes: int) -> None:
     clean = labels_of(num_classes, 50_000)
-    for name, real in (("symmetric", rate), ("symmetric-all", rate * (num_classes - 1) / num_classes)):
+    for name, real in (
+        ("symmetric", rate),
+        ("symmetric-all", rate * (num_classes - 1) / num_classes),
+    ):
         noisy = get_noise(name, rate=rate).corrupt(clean, generator=3, num_classes=num_classes)
         low, high = stats.binom.interval(1 - 1e-6, 50_000, real)
         flipped = int(noisy.is_flipped.sum())
@@ -117,8 +150,9 @@ def test_summary_says_what_was_asked_and_what_came() -> None:
     clean = torch.arange(50_000) % 10
     noisy = get_noise("symmetric-all:rate=0.5").corrupt(clean, generator=0)
     flipped = int((noisy.given != clean).sum())
-    assert str(noisy) == (
-        f"symmetric-all:rate=0.5: {flipped} of 50000 labels flipped, realised rate {flipped / 500:.2f} % (nominal 50 %)"
+    assert (
+        str(noisy) == f"symmetric-all:rate=0.5: {flipped} of 50000 labels flipped, realised rate"
+        f" {flipped / 500:.2f} % (nominal 50 %)"
     )
     assert abs(noisy.rate - 0.45) < 0.01
 
@@ -142,7 +176,8 @@ def test_equal_count_is_apl_and_needs_enough_of_each_class() -> None:
     noisy = get_noise("symmetric:rate=0.4,count=equal").corrupt(clean, generator=0)
     assert torch.bincount(clean[noisy.is_flipped]).tolist() == [400] * 10
     with pytest.raises(
-        ValueError, match=r"Expected 1000 rows or more of each class, class 0 has \d+. Use `count='per-"
+        ValueError,
+        match=r"Expected 1000 rows or more of each class, class 0 has \d+. Use `count='per-",
     ):
         get_noise("symmetric:rate=1,count=equal").corrupt(clean, generator=0)
 
@@ -160,7 +195,10 @@ def test_dividemix_asymmetric_count_leaves_unmapped_classes_clean() -> None:
 def test_a_higher_rate_keeps_the_flips_of_a_lower_one() -> None:
     clean = labels_of(10, 5_000)
     for count in ("draws", "total", "per-class"):
-        few, many = (get_noise("symmetric", rate=r, count=count).corrupt(clean, generator=5) for r in (0.2, 0.5))
+        few, many = (
+            get_noise("symmetric", rate=r, count=count).corrupt(clean, generator=5)
+            for r in (0.2, 0.5)
+        )
         assert bool((few.is_flipped <= many.is_flipped).all())
         assert torch.equal(few.given[few.is_flipped], many.given[few.is_flipped])
 
@@ -188,7 +226,8 @@ def test_blocks_and_superclass_of_cifar100() -> None:
     assert [int(inside[c]) for c in (4, 30, 55, 72, 95)] == [30, 55, 72, 95, 4]
     blocks = get_noise("asymmetric-blocks:rate=1").corrupt(clean, generator=0).given
     assert blocks[:10].tolist() == [1, 2, 3, 4, 0, 6, 7, 8, 9, 5]
-    assert int((coarse[blocks] == coarse).sum()) == 6  # what released code calls "within superclass"
+    # what released code calls "within superclass"
+    assert int((coarse[blocks] == coarse).sum()) == 6
 
 
 def test_matrix_from_files(tmp_path: Path) -> None:
@@ -204,13 +243,17 @@ def test_matrix_from_files(tmp_path: Path) -> None:
 
 
 def test_matrix_never_gives_a_class_of_probability_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Ten thirds of 0.1 sum to less than one in float64; the shortfall must not fall to the last, impossible class.
+    # Ten thirds of 0.1 sum to less than one in float64; the shortfall must not fall to the last,
+    # impossible class.
     T = torch.zeros(12, 12, dtype=torch.float64)
     T[:, 1:11] = 0.1
     given = get_noise("matrix", T=T).corrupt(labels_of(12, 20_000), generator=0).given
     assert given.unique().tolist() == list(range(1, 11))
-    for u, expected in ((0.0, 1), (1 - 2.0**-53, 10)):  # the smallest and the largest number there is
-        monkeypatch.setattr(classwise, "uniform", lambda _, n, u=u: torch.full((n,), u, dtype=torch.float64))
+    # the smallest and the largest number there is
+    for u, expected in ((0.0, 1), (1 - 2.0**-53, 10)):
+        monkeypatch.setattr(
+            classwise, "uniform", lambda _, n, u=u: torch.full((n,), u, dtype=torch.float64)
+        )
         assert get_noise("matrix", T=T).corrupt([0, 11]).given.tolist() == [expected] * 2
 
 
@@ -231,9 +274,15 @@ GOLDEN = {
 @pytest.mark.parametrize("spec", GOLDEN)
 def test_a_seed_gives_the_same_labels_on_any_machine(spec: str) -> None:
     clean = torch.arange(5_000) % 10
-    pixels = (torch.arange(5_000 * 12).view(5_000, 12) * 2_654_435_761 % 2**32 // 2**24).to(torch.uint8)
+    pixels = (torch.arange(5_000 * 12).view(5_000, 12) * 2_654_435_761 % 2**32 // 2**24).to(
+        torch.uint8
+    )
     noisy = get_noise(spec).corrupt(clean, generator=20_240_607, features=pixels)
-    drawn = torch.cat([noisy.clean, noisy.foreign(3_000)]) if spec.startswith("open-set") else noisy.given
+    drawn = (
+        torch.cat([noisy.clean, noisy.foreign(3_000)])
+        if spec.startswith("open-set")
+        else noisy.given
+    )
     assert sha(drawn) == GOLDEN[spec]
 
 
@@ -245,14 +294,20 @@ def test_draws_are_those_of_mersenne_twister() -> None:
     others = [[(y + k) % 7 for k in range(1, 7)] for y in range(7)]
     for rate in (0.1, 0.7):
         expected = [
-            others[y][int(b * 6)] if a < rate else y for y, a, b in zip(clean.tolist(), select_u, class_u, strict=True)
+            others[y][int(b * 6)] if a < rate else y
+            for y, a, b in zip(clean.tolist(), select_u, class_u, strict=True)
         ]
-        assert get_noise("symmetric", rate=rate).corrupt(clean, generator=11).given.tolist() == expected
+        assert (
+            get_noise("symmetric", rate=rate).corrupt(clean, generator=11).given.tolist()
+            == expected
+        )
     u = Uniforms(11)
     rows, seed = np.argsort(u(300), kind="stable")[:120], int(u(1)[0] * 2**32)
     noisy = get_noise("open-set:rate=0.4").corrupt(clean, generator=11)
     assert noisy.rows.tolist() == sorted(rows)
-    assert noisy.foreign(200).tolist() == np.argsort(Uniforms(seed)(200), kind="stable")[:120].tolist()
+    assert (
+        noisy.foreign(200).tolist() == np.argsort(Uniforms(seed)(200), kind="stable")[:120].tolist()
+    )
 
 
 def test_seed_generator_and_order_of_runs_agree() -> None:
@@ -264,8 +319,11 @@ def test_seed_generator_and_order_of_runs_agree() -> None:
     assert torch.equal(first[0], again[1]) and torch.equal(first[1], again[0])
     generator = torch.Generator().manual_seed(4)
     assert torch.equal(a.corrupt(clean, generator=generator).given, first[0])
-    assert not torch.equal(a.corrupt(clean, generator=generator).given, first[0])  # the generator has moved on
-    assert torch.equal(a.corrupt(clean.numpy().astype("uint8"), generator=np.int64(4)).given, first[0])
+    # the generator has moved on
+    assert not torch.equal(a.corrupt(clean, generator=generator).given, first[0])
+    assert torch.equal(
+        a.corrupt(clean.numpy().astype("uint8"), generator=np.int64(4)).given, first[0]
+    )
     assert torch.equal(a.corrupt(clean.tolist(), generator=4).given, first[0])
 
 
@@ -281,30 +339,48 @@ def test_global_generators_and_arguments_stay_untouched(spec: str) -> None:
     assert torch.equal(states[0], after[0]) and states[1:] == after[1:]
     assert torch.equal(clean, before)
     noisy.given.fill_(0)
-    assert torch.equal(clean, before) and not torch.equal(noisy.clean, noisy.given)  # nothing is shared
+    # nothing is shared
+    assert torch.equal(clean, before) and not torch.equal(noisy.clean, noisy.given)
     assert noisy.clean.dtype is noisy.given.dtype is torch.int64
     assert noisy.is_flipped.dtype is torch.bool
 
 
-@pytest.mark.parametrize("spec", [*CLASSWISE, "chen:rate=0.5", "xia:rate=0.5", "open-set:rate=0.4,pool=99"])
+@pytest.mark.parametrize(
+    "spec", [*CLASSWISE, "chen:rate=0.5", "xia:rate=0.5", "open-set:rate=0.4,pool=99"]
+)
 def test_default_device_and_dtype_do_not_matter(spec: str) -> None:
     num_classes = CLASSWISE.get(spec, (3,))[0]
-    labels, probs = [c % num_classes for c in range(90)], np.full((90, num_classes), 1 / num_classes)
+    labels, probs = (
+        [c % num_classes for c in range(90)],
+        np.full((90, num_classes), 1 / num_classes),
+    )
     expected = get_noise(spec).corrupt(labels, generator=0, features=probs, num_classes=num_classes)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         with torch.device("meta"):
-            noisy = get_noise(spec).corrupt(labels, generator=0, features=probs, num_classes=num_classes)
+            noisy = get_noise(spec).corrupt(
+                labels, generator=0, features=probs, num_classes=num_classes
+            )
     finally:
         torch.set_default_dtype(before)
     assert torch.equal(noisy.given, expected.given)
     assert torch.equal(noisy.clean, expected.clean)
 
 
-@pytest.mark.parametrize("spec", [*CLASSWISE, "asymmetric-superclass:rate=0.1", "chen:rate=0.4", "xia:rate=0.2,sd=0",
-                                  "open-set:rate=0.4", "cifar10n:which=worst,folder=(a, b)", "cifar100n",
-                                  'file:path=x.csv,given=["a", "b"],annotators=vote'])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *CLASSWISE,
+        "asymmetric-superclass:rate=0.1",
+        "chen:rate=0.4",
+        "xia:rate=0.2,sd=0",
+        "open-set:rate=0.4",
+        "cifar10n:which=worst,folder=(a, b)",
+        "cifar100n",
+        'file:path=x.csv,given=["a", "b"],annotators=vote',
+    ],
+)
 def test_specs_round_trip(spec: str) -> None:
     noise = get_noise(spec)
     again = get_noise(str(noise))
@@ -322,9 +398,13 @@ def test_specs_round_trip(spec: str) -> None:
     st.sampled_from(["symmetric", "symmetric-all", "asymmetric-next", "asymmetric-blocks"]),
     st.integers(0, 2**32),
 )
-def test_any_labels_and_rate(labels: list[int], rate: float, count: str, name: str, seed: int) -> None:
+def test_any_labels_and_rate(
+    labels: list[int], rate: float, count: str, name: str, seed: int
+) -> None:
     size = {"size": 3} if name.endswith("blocks") else {}
-    noisy = get_noise(name, rate=rate, count=count, **size).corrupt(labels, generator=seed, num_classes=12)
+    noisy = get_noise(name, rate=rate, count=count, **size).corrupt(
+        labels, generator=seed, num_classes=12
+    )
     assert noisy.clean.tolist() == labels
     assert 0 <= int(noisy.given.min()) <= int(noisy.given.max()) < 12
     flipped = int(noisy.is_flipped.sum())
@@ -334,7 +414,7 @@ def test_any_labels_and_rate(labels: list[int], rate: float, count: str, name: s
         assert flipped == int(rate * len(labels) + 1e-9)
 
 
-# --- instance-dependent ---------------------------------------------------------------------------------------------
+# --- instance-dependent -------------------------------------------------------------------------
 
 
 def test_chen_against_the_algorithm_in_plain_python() -> None:
@@ -342,7 +422,8 @@ def test_chen_against_the_algorithm_in_plain_python() -> None:
     probs /= probs.sum(1, keepdim=True)
     clean = labels_of(5, 200)
     rival = [
-        max((j for j in range(5) if j != y), key=lambda j: p[j]) for y, p in zip(clean.tolist(), probs, strict=True)
+        max((j for j in range(5) if j != y), key=lambda j: p[j])
+        for y, p in zip(clean.tolist(), probs, strict=True)
     ]
     doubt = [float(p[j]) for p, j in zip(probs, rival, strict=True)]
     for rate in (0.0, 0.29, 0.4, 1.0):
@@ -353,20 +434,25 @@ def test_chen_against_the_algorithm_in_plain_python() -> None:
         noisy = get_noise("chen", rate=rate).corrupt(clean, features=probs)
         assert noisy.given.tolist() == expected
         assert int(noisy.is_flipped.sum()) == len(chosen)
-        assert torch.equal(noisy.given, get_noise("chen", rate=rate).corrupt(clean, features=probs.numpy()).given)
+        assert torch.equal(
+            noisy.given, get_noise("chen", rate=rate).corrupt(clean, features=probs.numpy()).given
+        )
 
 
 def test_chen_breaks_ties_by_class_and_row() -> None:
     noisy = get_noise("chen:rate=0.5").corrupt([0, 1, 2, 0], features=torch.full((4, 3), 1 / 3))
     assert noisy.given.tolist() == [1, 0, 2, 0]
-    sure = get_noise("chen:rate=1").corrupt([0, 1, 2], features=torch.eye(3))  # no doubt at all, and still all flip
+    # no doubt at all, and still all flip
+    sure = get_noise("chen:rate=1").corrupt([0, 1, 2], features=torch.eye(3))
     assert sure.given.tolist() == [1, 0, 0]
 
 
 def test_chen_counts_classes_in_the_predictions_and_has_no_matrix() -> None:
     noise = get_noise("chen:rate=1")
     assert noise.corrupt([0, 0], features=[[0.9, 0, 0.1], [0.8, 0.2, 0]]).given.tolist() == [2, 1]
-    with pytest.raises(TypeError, match=r"`chen` has no transition matrix.*corrupt\(…\)\.transition\(\)"):
+    with pytest.raises(
+        TypeError, match=r"`chen` has no transition matrix.*corrupt\(…\)\.transition\(\)"
+    ):
         noise.transition(3)
 
 
@@ -383,7 +469,9 @@ def test_prediction_average() -> None:
     assert torch.equal(whole.mean(), epochs[0].double())
     with pytest.raises(ValueError, match="sample 0 has none"):
         PredictionAverage(2, 3).mean()
-    with pytest.raises(ValueError, match="Expected `probs` with 30 rows, one for each sample, got 29"):
+    with pytest.raises(
+        ValueError, match="Expected `probs` with 30 rows, one for each sample, got 29"
+    ):
         whole.update(epochs[0, :29])
     with pytest.raises(ValueError, match="Expected `index` in 0 … 29"):
         whole.update(epochs[0, :1], index=[30])
@@ -396,7 +484,8 @@ def test_xia_against_the_algorithm_in_plain_numpy(scale: float) -> None:
     """Same stream from NumPy's generator, scipy's truncated normal, a loop over the samples."""
     size, d, num_classes, rate = 400, 6, 4, 0.35
     x = np.random.RandomState(0).randint(0, 256, (size, 2, 3)).astype(np.uint8)
-    clean = torch.from_numpy(np.random.RandomState(1).choice([0, 1, 3], size))  # class 2 has no sample
+    # class 2 has no sample
+    clean = torch.from_numpy(np.random.RandomState(1).choice([0, 1, 3], size))
     u = Uniforms(6)
     flip = stats.truncnorm.ppf(u(size), -rate / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
     W = stats.norm.ppf(u(num_classes, d, num_classes))
@@ -439,7 +528,7 @@ def test_xia_raw_pixels_give_one_wrong_class_for_each_image_and_small_scales_man
     assert stats.chisquare(counts.numpy()).pvalue > 1e-4
 
 
-# --- open-set -------------------------------------------------------------------------------------------------------
+# --- open-set -----------------------------------------------------------------------------------
 
 
 def test_open_set_replaces_images_and_keeps_labels() -> None:
@@ -461,7 +550,10 @@ def test_open_set_replaces_images_and_keeps_labels() -> None:
 
 def test_open_set_draws_from_all_foreign_images_alike() -> None:
     clean = torch.arange(100) % 2
-    chosen = [get_noise("open-set:rate=0.5").corrupt(clean, generator=seed).foreign(80) for seed in range(200)]
+    chosen = [
+        get_noise("open-set:rate=0.5").corrupt(clean, generator=seed).foreign(80)
+        for seed in range(200)
+    ]
     counts = torch.bincount(torch.cat(chosen), minlength=80)
     assert len(counts) == 80 and stats.chisquare(counts.numpy()).pvalue > 1e-4
     few = get_noise("open-set:rate=0.5,pool=60").corrupt(clean, generator=0)
@@ -477,7 +569,9 @@ def test_open_set_refusals() -> None:
         noisy.apply(images[:99], torch.zeros(50, 3))
     with pytest.raises(ValueError, match="Resize or convert them first"):
         noisy.apply(images, torch.zeros(50, 4))
-    with pytest.raises(ValueError, match="Expected at least 50 foreign images, got 49. Use a larger data set"):
+    with pytest.raises(
+        ValueError, match="Expected at least 50 foreign images, got 49. Use a larger data set"
+    ):
         noisy.apply(images, torch.zeros(49, 3))
     with pytest.raises(ValueError, match="Expected at least 60 foreign images, got 55"):
         get_noise("open-set:rate=0.5,pool=60").corrupt(zeros, generator=0).foreign(55)
@@ -487,44 +581,206 @@ def test_open_set_refusals() -> None:
         get_noise("open-set:rate=0.6").transition(10)
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("spec", "labels", "options", "error", "message"),
     [
         ("symmetric:rate=0.4", [], {}, ValueError, "Expected at least one label"),
-        ("symmetric:rate=0.4", [[0, 1]], {}, ValueError, r"Expected `labels` of shape \(N,\), got \(1, 2\)"),
-        ("symmetric:rate=0.4", [0.0, 1.0], {}, TypeError, "Expected integer `labels`, got torch.float64"),
-        ("symmetric:rate=0.4", [True, False], {}, TypeError, "Expected integer `labels`, got torch.bool"),
-        ("symmetric:rate=0.4", ["cat", "dog"], {}, TypeError, "Encode the classes as integers from 0"),
-        ("symmetric:rate=0.4", np.array(["cat"]), {}, TypeError, "Encode the classes as integers from 0"),
-        ("symmetric:rate=0.4", [0, -1], {}, ValueError, "Expected labels in 0 … 0, got -1 at position 1|at least 2"),
-        ("symmetric:rate=0.4", [0, 1, -1], {}, ValueError, "Expected labels in 0 … 1, got -1 at position 2"),
-        ("symmetric:rate=0.4", [0, 3], {"num_classes": 3}, ValueError, "Expected labels in 0 … 2, got 3 at position 1"),
-        ("symmetric:rate=0.4", [0, 0], {}, ValueError, "`num_classes` to be an integer of at least 2, got 1.*`none`"),
-        ("symmetric:rate=0.4", [0, 1], {"num_classes": 2.5}, ValueError, "`num_classes` to be an integer"),
-        ("symmetric:rate=0.4", [0, 1], {"generator": None}, TypeError, "or an integer seed, got None. Use corrupt"),
-        ("symmetric:rate=0.4", [0, 1], {"generator": "0"}, TypeError, "Expected a torch.Generator or an integer seed"),
-        ("symmetric:rate=0.4", [0, 1], {"generator": True}, TypeError, "Expected a torch.Generator or an integer seed"),
-        ("asymmetric-cifar10:rate=0.4", [0, 1], {"num_classes": 9}, ValueError, "is made for 10 classes, got 9"),
-        ("asymmetric-superclass:rate=0.4", [0], {"num_classes": 10}, ValueError, "is made for 100 classes, got 10"),
+        (
+            "symmetric:rate=0.4",
+            [[0, 1]],
+            {},
+            ValueError,
+            r"Expected `labels` of shape \(N,\), got \(1, 2\)",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0.0, 1.0],
+            {},
+            TypeError,
+            "Expected integer `labels`, got torch.float64",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [True, False],
+            {},
+            TypeError,
+            "Expected integer `labels`, got torch.bool",
+        ),
+        (
+            "symmetric:rate=0.4",
+            ["cat", "dog"],
+            {},
+            TypeError,
+            "Encode the classes as integers from 0",
+        ),
+        (
+            "symmetric:rate=0.4",
+            np.array(["cat"]),
+            {},
+            TypeError,
+            "Encode the classes as integers from 0",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, -1],
+            {},
+            ValueError,
+            "Expected labels in 0 … 0, got -1 at position 1|at least 2",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 1, -1],
+            {},
+            ValueError,
+            "Expected labels in 0 … 1, got -1 at position 2",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 3],
+            {"num_classes": 3},
+            ValueError,
+            "Expected labels in 0 … 2, got 3 at position 1",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 0],
+            {},
+            ValueError,
+            "`num_classes` to be an integer of at least 2, got 1.*`none`",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 1],
+            {"num_classes": 2.5},
+            ValueError,
+            "`num_classes` to be an integer",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 1],
+            {"generator": None},
+            TypeError,
+            "or an integer seed, got None. Use corrupt",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 1],
+            {"generator": "0"},
+            TypeError,
+            "Expected a torch.Generator or an integer seed",
+        ),
+        (
+            "symmetric:rate=0.4",
+            [0, 1],
+            {"generator": True},
+            TypeError,
+            "Expected a torch.Generator or an integer seed",
+        ),
+        (
+            "asymmetric-cifar10:rate=0.4",
+            [0, 1],
+            {"num_classes": 9},
+            ValueError,
+            "is made for 10 classes, got 9",
+        ),
+        (
+            "asymmetric-superclass:rate=0.4",
+            [0],
+            {"num_classes": 10},
+            ValueError,
+            "is made for 100 classes, got 10",
+        ),
         ("asymmetric-blocks:rate=0.4", [0, 6], {}, ValueError, "multiple of 5, got 7. Set `size`"),
-        ('asymmetric:rate=0.4,map={"0": 5}', [0, 1], {}, ValueError, "classes in 0 … 1, got 5. Give num_classes"),
+        (
+            'asymmetric:rate=0.4,map={"0": 5}',
+            [0, 1],
+            {},
+            ValueError,
+            "classes in 0 … 1, got 5. Give num_classes",
+        ),
         ('asymmetric:rate=0.4,map={"-1": 0}', [0, 1], {}, ValueError, "classes in 0 … 1, got -1"),
-        ("matrix:T=[[0.5, 0.5], [0, 1]]", [0, 2], {}, ValueError, "Expected labels in 0 … 1, got 2 at position 1"),
-        ("matrix:T=[[0.5, 0.5], [0, 1]]", [0], {"num_classes": 3}, ValueError, "made for 2 classes, got 3"),
-        ("chen:rate=0.4", [0, 1], {}, ValueError, "Expected `features`, because `chen` depends on .* predictions"),
-        ("chen:rate=0.4", [0], {"features": [[torch.nan, 1.0]]}, ValueError, "row 0 is not.* Apply softmax"),
-        ("chen:rate=0.4", [0, 1], {"features": [[0.5, 0.5], [3, -2.0]]}, ValueError, "row 1 is not.* Apply softmax"),
-        ("chen:rate=0.4", [0, 1], {"features": [[0.5, 0.5]]}, ValueError, r"shape \(2, …\), one row a label"),
-        ("chen:rate=0.4", [0], {"features": [[0.5, 0.5]], "num_classes": 3}, ValueError, r"shape \(N, 3\)"),
-        ("chen:rate=0.4", [0, 2], {"features": [[0.5, 0.5]] * 2}, ValueError, "Expected labels in 0 … 1, got 2"),
-        ("xia:rate=0.4", [0, 1], {}, ValueError, "Expected `features`, because `xia` depends on each sample's inputs"),
-        ("xia:rate=0.4", [0, 1], {"features": [[1.0], [torch.inf]]}, ValueError, "row 1 has NaN, infinite or too"),
-        ("xia:rate=0.4,scale=1e200", [0, 1], {"features": [[1.0], [1e200]]}, ValueError, "infinite or too large ones"),
+        (
+            "matrix:T=[[0.5, 0.5], [0, 1]]",
+            [0, 2],
+            {},
+            ValueError,
+            "Expected labels in 0 … 1, got 2 at position 1",
+        ),
+        (
+            "matrix:T=[[0.5, 0.5], [0, 1]]",
+            [0],
+            {"num_classes": 3},
+            ValueError,
+            "made for 2 classes, got 3",
+        ),
+        (
+            "chen:rate=0.4",
+            [0, 1],
+            {},
+            ValueError,
+            "Expected `features`, because `chen` depends on .* predictions",
+        ),
+        (
+            "chen:rate=0.4",
+            [0],
+            {"features": [[torch.nan, 1.0]]},
+            ValueError,
+            "row 0 is not.* Apply softmax",
+        ),
+        (
+            "chen:rate=0.4",
+            [0, 1],
+            {"features": [[0.5, 0.5], [3, -2.0]]},
+            ValueError,
+            "row 1 is not.* Apply softmax",
+        ),
+        (
+            "chen:rate=0.4",
+            [0, 1],
+            {"features": [[0.5, 0.5]]},
+            ValueError,
+            r"shape \(2, …\), one row a label",
+        ),
+        (
+            "chen:rate=0.4",
+            [0],
+            {"features": [[0.5, 0.5]], "num_classes": 3},
+            ValueError,
+            r"shape \(N, 3\)",
+        ),
+        (
+            "chen:rate=0.4",
+            [0, 2],
+            {"features": [[0.5, 0.5]] * 2},
+            ValueError,
+            "Expected labels in 0 … 1, got 2",
+        ),
+        (
+            "xia:rate=0.4",
+            [0, 1],
+            {},
+            ValueError,
+            "Expected `features`, because `xia` depends on each sample's inputs",
+        ),
+        (
+            "xia:rate=0.4",
+            [0, 1],
+            {"features": [[1.0], [torch.inf]]},
+            ValueError,
+            "row 1 has NaN, infinite or too",
+        ),
+        (
+            "xia:rate=0.4,scale=1e200",
+            [0, 1],
+            {"features": [[1.0], [1e200]]},
+            ValueError,
+            "infinite or too large ones",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_by_name(spec, labels, options, error, message) -> None:
     with pytest.raises(error, match=message):
         get_noise(spec).corrupt(labels, **{"generator": 0, **options})
@@ -533,19 +789,31 @@ def test_bad_input_is_refused_by_name(spec, labels, options, error, message) -> 
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [
-        ("symmetric:rate=1.1", ValueError, r"Expected `rate` in \[0, 1\], got 1.1. A rate of 40 % is 0.4"),
+        (
+            "symmetric:rate=1.1",
+            ValueError,
+            r"Expected `rate` in \[0, 1\], got 1.1. A rate of 40 % is 0.4",
+        ),
         ("symmetric-all:rate=-0.1", ValueError, r"Expected `rate` in \[0, 1\]"),
         ("asymmetric-mnist:rate=40", ValueError, "A rate of 40 % is 0.4"),
         ("xia:rate=2", ValueError, "Expected `rate`"),
         ("xia:rate=0.2,sd=-1", ValueError, "Expected `sd`"),
         ("chen:rate=none", ValueError, "Expected `rate`"),
         ("open-set:rate=0.4,pool=0", ValueError, "Expected `pool`"),
-        ("symmetric:rate=0.4,count=exact", ValueError, "Expected `count` to be one of draws, total, per-class, equal"),
+        (
+            "symmetric:rate=0.4,count=exact",
+            ValueError,
+            "Expected `count` to be one of draws, total, per-class, equal",
+        ),
         ("symmetric", TypeError, "'rate' is missing"),
         ("0.4", ValueError, "got 0.4. Write symmetric:rate=0.4."),
         (40, ValueError, "got 40. Write symmetric:rate=0.4."),
         ("symmetric:rate=[0.2,0.4]", ValueError, r"got \[0.2, 0.4\].$"),
-        ("symetric:rate=0.4", ValueError, "Unknown noise model 'symetric'. Did you mean 'symmetric'"),
+        (
+            "symetric:rate=0.4",
+            ValueError,
+            "Unknown noise model 'symetric'. Did you mean 'symmetric'",
+        ),
         ("asymmetric:rate=0.4,map={}", ValueError, "Expected `map`"),
         ('asymmetric:rate=0.4,map={"a": 1}', ValueError, "class indices"),
         ('asymmetric:rate=0.4,map={"0": 1.5}', ValueError, "class indices"),
@@ -589,7 +857,9 @@ def test_holes_and_single_examples_are_fine() -> None:
     assert one.rate == 0 and one.num_classes == 1 and "(nominal 0 %)" in str(one)
 
 
-@pytest.mark.parametrize("name", ["symmetric", "symmetric-all", "asymmetric-next", "asymmetric-blocks"])
+@pytest.mark.parametrize(
+    "name", ["symmetric", "symmetric-all", "asymmetric-next", "asymmetric-blocks"]
+)
 @pytest.mark.parametrize("count", ["draws", "total", "per-class", "equal"])
 def test_nine_thousand_classes(name: str, count: str) -> None:
     clean = torch.arange(45_000) % 9_000

@@ -37,7 +37,7 @@ def column(path: Path, name: str) -> torch.Tensor:
     return torch.as_tensor(np.asarray(read_columns(path)[name]).astype(np.int64))
 
 
-# --- CIFAR-N --------------------------------------------------------------------------------------------------------
+# --- CIFAR-N ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ def test_cifar10n_aggregate_and_worst_are_what_the_annotators_say() -> None:
     agree = (votes[:, :1] == votes[:, 1:]).any(1) | (votes[:, 1] == votes[:, 2])
     assert int((~agree).sum()) == 3041  # three-way ties
     aggregate = column(path, "aggre_label")
-    vote = get_noise("file", path=path, given=three, clean="clean_label", annotators="vote").corrupt(clean)
+    vote = get_noise(
+        "file", path=path, given=three, clean="clean_label", annotators="vote"
+    ).corrupt(clean)
     assert torch.equal(vote.given[agree], aggregate[agree])
     assert torch.equal(vote.given[~agree], votes[~agree, 0])  # ties: the earliest annotator
     worst = get_noise("file", path=path, given=three, annotators="worst").corrupt(clean)
@@ -86,7 +88,8 @@ def test_cifar10n_aggregate_and_worst_are_what_the_annotators_say() -> None:
 def test_cifar100n_coarse_labels_confirm_the_superclasses() -> None:
     path = real("cifar-n/CIFAR-100_human.pt")
     assert torch.equal(
-        torch.tensor(CIFAR100_SUPERCLASS)[column(path, "clean_label")], column(path, "clean_coarse_label")
+        torch.tensor(CIFAR100_SUPERCLASS)[column(path, "clean_label")],
+        column(path, "clean_coarse_label"),
     )
 
 
@@ -95,10 +98,14 @@ def test_cifar_n_in_another_order_is_refused() -> None:
     clean = column(path, "clean_label")
     noise = get_noise("cifar10n:which=worst", folder=path.parent)
     with pytest.raises(
-        ValueError, match=r"CIFAR-10_human.pt to be those of the data, \d+ of 50000 rows differ, first row"
+        ValueError,
+        match=r"CIFAR-10_human.pt to be those of the data, \d+ of 50000 rows differ, first row",
     ):
         noise.corrupt(clean.flip(0))
-    with pytest.raises(ValueError, match=r"Expected 45000 labels .* got 50000. Corrupt the whole training set before"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected 45000 labels .* got 50000. Corrupt the whole training set before",
+    ):
         noise.corrupt(clean[:45_000])
 
 
@@ -106,9 +113,13 @@ def test_cifar_n_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("NOISEPROOF_DATA", raising=False)
     with pytest.raises(ValueError, match="Set `folder` or the variable NOISEPROOF_DATA"):
         get_noise("cifar10n:which=worst").corrupt([0])
-    with pytest.raises(FileNotFoundError, match=rf"CIFAR-100_human.pt in {re.escape(str(tmp_path))}.*github"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"CIFAR-100_human.pt in {re.escape(str(tmp_path))}.*github"
+    ):
         get_noise("cifar100n", folder=tmp_path).corrupt([0])
-    with pytest.raises(ValueError, match="clean, aggregate, random1, random2, random3, worst, got 'worse'"):
+    with pytest.raises(
+        ValueError, match="clean, aggregate, random1, random2, random3, worst, got 'worse'"
+    ):
         get_noise("cifar10n:which=worse")
     with pytest.raises(ValueError, match="made for 10 classes, got 100"):
         get_noise("cifar10n:which=worst").corrupt([0], num_classes=100)
@@ -119,20 +130,32 @@ def test_cifar_n_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_official_layout_without_the_official_files(tmp_path: Path) -> None:
     """The same keys and NumPy arrays as the official file, written by today's NumPy."""
     clean = np.arange(20) % 10
-    labels = {"clean_label": clean, "worse_label": (clean + 1) % 10, "random_label1": clean.tolist()}
+    labels = {
+        "clean_label": clean,
+        "worse_label": (clean + 1) % 10,
+        "random_label1": clean.tolist(),
+    }
     torch.save(labels, tmp_path / "CIFAR-10_human.pt")
     assert get_noise("cifar10n:which=worst", folder=tmp_path).corrupt(clean).rate == 1.0
     assert get_noise("cifar10n:which=random1", folder=tmp_path).corrupt(clean).rate == 0.0
-    with pytest.raises(ValueError, match=r"Expected a column 'aggre_label' in .*CIFAR-10_human.pt, got 'clean_label'"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected a column 'aggre_label' in .*CIFAR-10_human.pt, got 'clean_label'",
+    ):
         get_noise("cifar10n:which=aggregate", folder=tmp_path).corrupt(clean)
 
 
-def test_cifar_n_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_n_is_found_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clean = np.arange(20) % 10
     near, far = tmp_path / "near", tmp_path / "far"
     for folder, shift in ((near, 1), (far, 0)):
         (folder / "cifar-n").mkdir(parents=True)
-        torch.save({"clean_label": clean, "worse_label": (clean + shift) % 10}, folder / "cifar-n/CIFAR-10_human.pt")
+        torch.save(
+            {"clean_label": clean, "worse_label": (clean + shift) % 10},
+            folder / "cifar-n/CIFAR-10_human.pt",
+        )
     monkeypatch.setenv("NOISEPROOF_DATA", str(far))
     noise = "cifar10n:which=worst"
     assert get_noise(noise).corrupt(clean).rate == 0.0
@@ -140,8 +163,17 @@ def test_cifar_n_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest
     assert get_noise(noise, near, folder=far).corrupt(clean).rate == 0.0  # said more precisely
     assert get_noise("symmetric:rate=0.4", near) == get_noise("symmetric:rate=0.4")  # reads nothing
 
-    (tmp_path / "mine.csv").write_text("x,kind\n" + "".join(f"{i},{label}\n" for i, label in enumerate(clean)))
-    command = ("data", "show", f"table:table={tmp_path / 'mine.csv'},label=kind", "--noise", noise, "--json")
+    (tmp_path / "mine.csv").write_text(
+        "x,kind\n" + "".join(f"{i},{label}\n" for i, label in enumerate(clean))
+    )
+    command = (
+        "data",
+        "show",
+        f"table:table={tmp_path / 'mine.csv'},label=kind",
+        "--noise",
+        noise,
+        "--json",
+    )
     for options, flipped in (((), 0), (("--data-dir", str(near)), 20)):
         result = CliRunner().invoke(app, [*command, *options])
         assert result.exit_code == 0, result.stderr
@@ -151,7 +183,8 @@ def test_cifar_n_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("USERPROFILE", str(tmp_path))  # the same on Windows
     (tmp_path / ".cache").mkdir()
     near.rename(tmp_path / ".cache/noiseproof")
-    assert json.loads(CliRunner().invoke(app, command).stdout)["noise"]["flipped"] == 20  # where `data fetch` puts it
+    # where `data fetch` puts it
+    assert json.loads(CliRunner().invoke(app, command).stdout)["noise"]["flipped"] == 20
 
 
 # --- the SLN paper's files
@@ -193,7 +226,7 @@ def test_sln_dependent_files_have_exact_counts() -> None:
         assert round(float(rates.min())) == low and round(float(rates.max())) == high
 
 
-# --- files of one's own ---------------------------------------------------------------------------------------------
+# --- files of one's own -------------------------------------------------------------------------
 
 TABLE = [[0, 1, 1], [2, 2, 0], [1, 0, 2], [-1, 2, -1]]  # four rows, three annotators, −1: no label
 TRUTH = [1, 2, 1, 2]
@@ -204,7 +237,9 @@ def annotated(tmp_path: Path) -> dict[str, Path]:
     """The same table in each format."""
     paths = {suffix: tmp_path / f"labels.{suffix}" for suffix in ("csv", "npy", "pt")}
     cells = [",".join("" if label < 0 else str(label) for label in row) for row in TABLE]
-    paths["csv"].write_text("\ufeffname, ann,bob,cid\n" + "".join(f"x{i},{row}\n" for i, row in enumerate(cells)))
+    paths["csv"].write_text(
+        "\ufeffname, ann,bob,cid\n" + "".join(f"x{i},{row}\n" for i, row in enumerate(cells))
+    )
     np.save(paths["npy"], np.array(TABLE, dtype=np.int16))
     torch.save(torch.tensor(TABLE), paths["pt"])
     return paths
@@ -212,7 +247,10 @@ def annotated(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("suffix", ["csv", "npy", "pt"])
 def test_several_annotators(annotated: dict[str, Path], suffix: str) -> None:
-    options = {"path": annotated[suffix], **({"given": ["ann", "bob", "cid"]} if suffix == "csv" else {})}
+    options = {
+        "path": annotated[suffix],
+        **({"given": ["ann", "bob", "cid"]} if suffix == "csv" else {}),
+    }
     vote = get_noise("file", **options, annotators="vote").corrupt(TRUTH)
     assert vote.given.tolist() == [1, 2, 1, 2]
     worst = get_noise("file", **options, annotators="worst").corrupt(TRUTH)
@@ -223,15 +261,20 @@ def test_several_annotators(annotated: dict[str, Path], suffix: str) -> None:
     assert every.clean.tolist() == [TRUTH[i] for i in every.index]
     assert every.rate == 0.4
     with pytest.raises(
-        ValueError, match=rf"labels.{suffix} has 3 labels per row. Set `annotators` to vote, all or worst"
+        ValueError,
+        match=rf"labels.{suffix} has 3 labels per row. Set `annotators` to vote, all or worst",
     ):
         get_noise("file", **options).corrupt(TRUTH)
 
 
 def test_votes_and_worst_labels() -> None:
-    assert majority_vote(torch.tensor([[2, 1, 1, 2], [0, 1, 2, 3], [-1, -1, 3, 0], [-1] * 4])).tolist() == [2, 0, 3, -1]
+    assert majority_vote(
+        torch.tensor([[2, 1, 1, 2], [0, 1, 2, 3], [-1, -1, 3, 0], [-1] * 4])
+    ).tolist() == [2, 0, 3, -1]
     assert majority_vote(torch.tensor([[4], [0]])).tolist() == [4, 0]
-    assert worst_label(torch.tensor([[1, -1], [-1, 2], [1, 3]]), torch.tensor([1, 0, 1])).tolist() == [1, 2, 3]
+    assert worst_label(
+        torch.tensor([[1, -1], [-1, 2], [1, 3]]), torch.tensor([1, 0, 1])
+    ).tolist() == [1, 2, 3]
 
 
 def test_one_column_of_a_csv(tmp_path: Path) -> None:
@@ -243,22 +286,28 @@ def test_one_column_of_a_csv(tmp_path: Path) -> None:
     path.write_text("label,label_noisy\n0,1\n1,1\n")
     noisy = get_noise(f"file:path={path}").corrupt([0, 1])
     assert noisy.given.tolist() == [1, 1]
-    with pytest.raises(ValueError, match="1 of 2 rows differ, first row 0: 0 in the file, 1 in the data"):
+    with pytest.raises(
+        ValueError, match="1 of 2 rows differ, first row 0: 0 in the file, 1 in the data"
+    ):
         get_noise(f"file:path={path}").corrupt([1, 1])
 
 
 def test_named_tensors_of_a_pt_file(tmp_path: Path) -> None:
     path = tmp_path / "labels.pt"
-    torch.save({"given": torch.tensor([1, 0], dtype=torch.uint8), "truth": torch.tensor([0, 0])}, path)
-    assert get_noise(f"file:path={path},given=given,clean=truth").corrupt([0, 0], num_classes=2).given.tolist() == [
-        1,
-        0,
-    ]
-    with pytest.raises(ValueError, match="Expected `given` to name the labels of .*labels.pt. It has given, truth"):
+    torch.save(
+        {"given": torch.tensor([1, 0], dtype=torch.uint8), "truth": torch.tensor([0, 0])}, path
+    )
+    assert get_noise(f"file:path={path},given=given,clean=truth").corrupt(
+        [0, 0], num_classes=2
+    ).given.tolist() == [1, 0]
+    with pytest.raises(
+        ValueError, match="Expected `given` to name the labels of .*labels.pt. It has given, truth"
+    ):
         get_noise(f"file:path={path}").corrupt([0, 0])
     torch.save({"a": torch.tensor([1, 0]), "b": torch.tensor([1])}, path)
     with pytest.raises(
-        ValueError, match="Expected 2 labels in 'b' of .*labels.pt, one for each row of the data, got 1"
+        ValueError,
+        match="Expected 2 labels in 'b' of .*labels.pt, one for each row of the data, got 1",
     ):
         get_noise("file", path=path, given=["a", "b"], annotators="vote").corrupt([0, 1])
 
@@ -273,9 +322,15 @@ def test_named_tensors_of_a_pt_file(tmp_path: Path) -> None:
         ("a\n1\n", "Expected 2 labels in 'a' of .*labels.csv, one for each row of the data, got 1"),
         ("a\n1\n2\n", "Expected labels in 0 … 1 in .*labels.csv, got 2 in row 1"),
         ("a\n1\n-2\n", "Expected labels in 0 … 1 in .*labels.csv, got -2 in row 1"),
-        ("a\n1\ncat\n", "Expected an integer in 'a' of .*labels.csv, row 1, got 'cat'. Encode the classes"),
+        (
+            "a\n1\ncat\n",
+            "Expected an integer in 'a' of .*labels.csv, row 1, got 'cat'. Encode the classes",
+        ),
         ("a\n1\n0.5\n", "Expected an integer in 'a' of .*labels.csv, row 1, got '0.5'"),
-        ("a,b\n1,1\n0", "Expected 2 cells in line 3 of .*labels.csv, got 1. If the file is truncated, download"),
+        (
+            "a,b\n1,1\n0",
+            "Expected 2 cells in line 3 of .*labels.csv, got 1. If the file is truncated, download",
+        ),
         ('a\n1\n"0', "Expected .*labels.csv to be CSV in UTF-8"),
         ("b,c\n1,1\n0,0\n", "Expected `given` to name the labels of .*labels.csv. It has b, c"),
         ("label_noisy,b\n1,1\n ,0\n", "Expected labels in 0 … 1 in .*labels.csv, got -1 in row 1"),
@@ -304,7 +359,10 @@ def test_other_bad_files_are_refused_by_name(tmp_path: Path) -> None:
     torch.save(torch.tensor([0.0, 1.0]), tmp_path / "float.pt")
     for name, message in (
         ("float.npy", "Expected integers in 'labels' of .*float.npy, got float64"),
-        ("cube.npy", r"Expected shape \(N,\) or \(N, A\) in 'labels' of .*cube.npy, got \(2, 2, 2\)"),
+        (
+            "cube.npy",
+            r"Expected shape \(N,\) or \(N, A\) in 'labels' of .*cube.npy, got \(2, 2, 2\)",
+        ),
         ("object.npy", "object.npy to hold an array of integers and nothing else"),
         ("latin.csv", "latin.csv to be CSV in UTF-8"),
         ("labels.txt", "a .csv, .npy or .pt file, got .*labels.txt"),
@@ -342,7 +400,7 @@ def test_truncated_files_are_refused_by_name(tmp_path: Path, keep: float) -> Non
             noise.corrupt(labels)
 
 
-# --- hostile files --------------------------------------------------------------------------------------------------
+# --- hostile files ------------------------------------------------------------------------------
 
 
 class Hostile:
@@ -382,14 +440,25 @@ def saved(path: Path, program: bytes, **files: bytes) -> Path:
 def tensor(size: int, stride: int, offset: int = 0) -> bytes:
     """The opcodes of a tensor of one dimension in a storage of four int64, the file data/0."""
     storage = b"(U\x07storagectorch\nLongStorage\nU\x010U\x03cpuK\x04tQ"
-    numbers = b"J%bJ%b\x85J%b\x85" % tuple(n.to_bytes(4, "little", signed=True) for n in (offset, size, stride))
+    numbers = b"J%bJ%b\x85J%b\x85" % tuple(
+        n.to_bytes(4, "little", signed=True) for n in (offset, size, stride)
+    )
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers + b"\x89}tR."
 
 
-def array(kind: bytes, shape: bytes, flags: bytes = b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00") -> bytes:
+def array(
+    kind: bytes, shape: bytes, flags: bytes = b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00"
+) -> bytes:
     """The opcodes of a NumPy array of 16 bytes; ``flags`` end the state of its dtype."""
     empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
-    dtype = b"cnumpy\ndtype\n(U" + bytes([len(kind)]) + kind + b"K\x00K\x01tR(K\x03U\x01<NNN" + flags + b"tb"
+    dtype = (
+        b"cnumpy\ndtype\n(U"
+        + bytes([len(kind)])
+        + kind
+        + b"K\x00K\x01tR(K\x03U\x01<NNN"
+        + flags
+        + b"tb"
+    )
     return (
         empty
         + b"(K\x01"
@@ -405,7 +474,8 @@ WELL_FORMED = {
     "tensor": (tensor(4, 1), [1, 2, 3, 4]),
     "every second": (tensor(2, 2, 1), [2, 4]),
     "array": (array(b"i8", b"(K\x02t"), [0, 0]),
-    # the flags of an array of objects: NumPy's own unpickling takes the bytes for addresses and crashes
+    # the flags of an array of objects: NumPy's own unpickling takes the bytes for addresses and
+    # crashes
     "object flags": (array(b"i8", b"(K\x02t", b"K\x08K\x08K\x3f"), [0, 0]),
 }
 NOTHING_ELSE = "tensors, arrays or lists of integers and nothing else"
@@ -440,7 +510,12 @@ def test_forged_files_are_integers_or_refused(tmp_path: Path, case: str) -> None
 def test_official_files_hold_what_pytorch_reads(name: str) -> None:
     path = real(f"cifar-n/{name}")
     reconstruct = np.empty(0).__reduce__()[0]
-    numpy = [(reconstruct, "numpy.core.multiarray._reconstruct"), np.ndarray, np.dtype, type(np.dtype(np.int64))]
+    numpy = [
+        (reconstruct, "numpy.core.multiarray._reconstruct"),
+        np.ndarray,
+        np.dtype,
+        type(np.dtype(np.int64)),
+    ]
     with torch.serialization.safe_globals(numpy):
         expected = torch.load(path, weights_only=True)
     ours = read_columns(path)
@@ -452,7 +527,12 @@ def test_official_files_hold_what_pytorch_reads(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_tensors_and_arrays_of_every_integer_type(tmp_path: Path, dtype: torch.dtype) -> None:
     table = torch.arange(24).to(dtype).view(6, 4)
-    columns = {"slice": table[1:5:2, 3], "array": table[:2, 0].numpy(), "list": [5, 6], "fortran": table.numpy().T}
+    columns = {
+        "slice": table[1:5:2, 3],
+        "array": table[:2, 0].numpy(),
+        "list": [5, 6],
+        "fortran": table.numpy().T,
+    }
     torch.save(OrderedDict(columns), tmp_path / "labels.pt")
     found = read_columns(tmp_path / "labels.pt")
     assert list(found) == list(columns)

@@ -1,4 +1,6 @@
-"""Noise on rows with several labels: which labels change, how many, and that seeds give the same ones everywhere."""
+"""Noise on rows with several labels: which labels change, how many, and that seeds give the same
+ones everywhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CLEAN = torch.from_numpy((np.random.RandomState(1).rand(N, K) < [0.1, 0.5, 0.8])
 def uniforms(seed: int, n: int) -> np.ndarray:
     """The documented stream, by NumPy's mt19937: 53 low bits of two 32-bit numbers."""
     words = np.random.RandomState(seed).randint(0, 2**32, 2 * n, dtype=np.uint64).reshape(n, 2)
-    return ((words[:, 0] << np.uint64(32) | words[:, 1]) & np.uint64(2**53 - 1)).astype(np.float64) / 2**53
+    return ((words[:, 0] << np.uint64(32) | words[:, 1]) & np.uint64(2**53 - 1)).astype(
+        np.float64
+    ) / 2**53
 
 
 @pytest.mark.parametrize(
@@ -50,13 +54,21 @@ def test_rates_of_each_class(spec: str, missing: list[float], added: list[float]
 
 
 def test_flips_follow_the_documented_stream() -> None:
-    given = get_noise("label-flips:missing=0.4,added=0.1").corrupt(CLEAN[:50], generator=3).given.numpy()
+    given = (
+        get_noise("label-flips:missing=0.4,added=0.1")
+        .corrupt(CLEAN[:50], generator=3)
+        .given.numpy()
+    )
     u, clean = uniforms(3, 50 * K).reshape(50, K), CLEAN[:50].numpy()
     assert (given == np.where(u < np.where(clean == 1, 0.4, 0.1), 1 - clean, clean)).all()
 
 
 def test_flips_of_two_classes_are_independent() -> None:
-    flipped = get_noise("label-flips:missing=0.3,added=0.3").corrupt(CLEAN, generator=2).is_flipped.numpy()
+    flipped = (
+        get_noise("label-flips:missing=0.3,added=0.3")
+        .corrupt(CLEAN, generator=2)
+        .is_flipped.numpy()
+    )
     table = np.histogram2d(flipped[:, 0], flipped[:, 1], bins=2)[0]
     assert stats.chi2_contingency(table).pvalue > 1e-4
 
@@ -76,15 +88,22 @@ def test_one_label_is_left_with_equal_chances() -> None:
 
 def test_the_same_seed_gives_the_same_labels() -> None:
     for spec in ("missing-labels:rate=0.5", "label-flips:missing=0.5,added=0.5", "single-positive"):
-        one, two, other = (get_noise(spec).corrupt(CLEAN, generator=seed).given for seed in (0, 0, 1))
+        one, two, other = (
+            get_noise(spec).corrupt(CLEAN, generator=seed).given for seed in (0, 0, 1)
+        )
         assert torch.equal(one, two) and not torch.equal(one, other)
 
 
 def test_refusals() -> None:
     noise = get_noise("missing-labels:rate=0.3")
-    with pytest.raises(ValueError, match=r"shape \(N, K\), 0 or 1, got \(3,\). `missing-labels` is for several labels"):
+    with pytest.raises(
+        ValueError,
+        match=r"shape \(N, K\), 0 or 1, got \(3,\). `missing-labels` is for several labels",
+    ):
         noise.corrupt([0, 1, 2], generator=0)
-    with pytest.raises(ValueError, match=r"shape \(N,\), got \(2, 2\). `symmetric` is for one label a row"):
+    with pytest.raises(
+        ValueError, match=r"shape \(N,\), got \(2, 2\). `symmetric` is for one label a row"
+    ):
         get_noise("symmetric:rate=0.4").corrupt([[0, 1], [1, 1]], generator=0)
     with pytest.raises(ValueError, match="labels in 0 … 1, got 2"):
         noise.corrupt([[0, 2]], generator=0)

@@ -15,7 +15,9 @@ from noiseproof.review.page import file_page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe-core is not installed"
+)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
 
@@ -28,16 +30,24 @@ def links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     for name in ("table", "films", "measured", "blind", "people"):
         (root / name).mkdir()
         folders[name] = (
-            write_film_audit(root / name, films, ["good" if i % 2 else "bad" for i in range(40)], 20)
-            if name == "films" else write_table_audit(root / name)
-        )  # fmt: skip
+            write_film_audit(
+                root / name, films, ["good" if i % 2 else "bad" for i in range(40)], 20
+            )
+            if name == "films"
+            else write_table_audit(root / name)
+        )
     (root / "review.html").write_text(file_page(read_audit(folders["table"])), "utf-8")
     options = {
-        "table": (), "films": (), "measured": ("--measure", "30"), "blind": ("--measure", "30", "--blind"),
+        "table": (),
+        "films": (),
+        "measured": ("--measure", "30"),
+        "blind": ("--measure", "30", "--blind"),
         "people": ("--reviewers", "ann,bob"),
-    }  # fmt: skip
+    }
     servers = {name: Server(folders[name], *more) for name, more in options.items()}
-    yield {name: server.link for name, server in servers.items()} | {"file": (root / "review.html").as_uri()}
+    yield {name: server.link for name, server in servers.items()} | {
+        "file": (root / "review.html").as_uri()
+    }
     for server in servers.values():
         server.kill()
 
@@ -63,7 +73,7 @@ VIEWS = [
     ("measuring", "measured", "a k"),
     ("blind", "blind", "1 s"),
     ("file", "file", "l k"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,4 +1,6 @@
-"""The chips of a row with several labels in a real browser: on and off, marked, saved, and applied."""
+"""The chips of a row with several labels in a real browser: on and off, marked, saved, and
+applied.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ NAMES = ["calm", "happy", "sad"]
 
 
 def write_songs(root: Path) -> Path:
-    """An audit of 60 rows, of which row 0 lacks "sad", row 1 should not have "calm", and row 2 lacks all."""
+    """An audit of 60 rows, of which row 0 lacks "sad", row 1 should not have "calm", and row 2
+    lacks all.
+    """
     true = np.random.default_rng(0).random((60, 3)) < 0.5
     true[:3] = [[1, 0, 1], [0, 1, 0], [1, 1, 0]]
     given = true.copy()
     given[0, 2], given[1, 0], given[2] = 0, 1, 0
     words = ["|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) for row in given]
-    pd.DataFrame({"song": [f"song {i}" for i in range(60)], "tags": words}).to_csv(root / "songs.csv", index=False)
+    pd.DataFrame({"song": [f"song {i}" for i in range(60)], "tags": words}).to_csv(
+        root / "songs.csv", index=False
+    )
     p = np.where(true, 0.97, 0.03)
     report = audit(root / "songs.csv", label="tags", multi_label="|", pred_probs=p)
     assert report.data.row[report.order[:3]].tolist() in (
@@ -56,18 +62,30 @@ def chips(page: Any) -> dict[str, tuple[str, str | None]]:
     """Whether each chip is on, and its mark."""
     found = page.locator("#chips .chip").all()
     return {
-        c.get_attribute("data-label"): (c.get_attribute("aria-pressed"), c.get_attribute("data-mark")) for c in found
+        c.get_attribute("data-label"): (
+            c.get_attribute("aria-pressed"),
+            c.get_attribute("data-mark"),
+        )
+        for c in found
     }
 
 
 def decide_each(page: Any) -> None:
     go_to(page, 0)
-    assert chips(page) == {"calm": ("true", None), "happy": ("false", None), "sad": ("false", "add")}
+    assert chips(page) == {
+        "calm": ("true", None),
+        "happy": ("false", None),
+        "sad": ("false", "add"),
+    }
     page.click("#chips [data-label=sad]")
     assert chips(page)["sad"] == ("true", "add")
     page.click("#chips-save")  # what is suggested
     go_to(page, 1)
-    assert chips(page) == {"calm": ("true", "remove"), "happy": ("true", None), "sad": ("false", None)}
+    assert chips(page) == {
+        "calm": ("true", "remove"),
+        "happy": ("true", None),
+        "sad": ("false", None),
+    }
     page.focus("#chips [data-label=sad]")
     page.keyboard.press("Space")
     page.click("#chips-save")  # neither the given nor the suggested labels
@@ -81,12 +99,16 @@ def decide_each(page: Any) -> None:
 def check(path: Path, folder: Path, root: Path) -> None:
     decided = read_decisions(path)
     assert {row: (one.decision, one.label) for row, one in decided.items()} == {
-        0: ("accept", "calm|sad"), 1: ("other", "calm|happy|sad"), 2: ("keep", "(none)"),
-    }  # fmt: skip
+        0: ("accept", "calm|sad"),
+        1: ("other", "calm|happy|sad"),
+        2: ("keep", "(none)"),
+    }
     stored = read_audit(folder)
     plan = plan_corrections(stored, decided)
     write_corrected(stored, plan.changes, root / "new.csv")
-    before, after = (pd.read_csv(root / name, keep_default_na=False)["tags"] for name in ("songs.csv", "new.csv"))
+    before, after = (
+        pd.read_csv(root / name, keep_default_na=False)["tags"] for name in ("songs.csv", "new.csv")
+    )
     assert after[:3].tolist() == ["calm|sad", "calm|happy|sad", ""] and after[3:].equals(before[3:])
 
 

@@ -1,4 +1,6 @@
-"""Connections that never finish their request, never read the answer or send nonsense do not hold up the review."""
+"""Connections that never finish their request, never read the answer or send nonsense do not hold
+up the review.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,11 @@ def test_1300_half_sent_requests_hold_nothing_up(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     log = tmp_path / "log.txt"
     folder = write_table_audit(tmp_path)
-    with open(log, "w") as stderr, Server(folder, stderr=stderr) as server, server.client() as client:
+    with (
+        open(log, "w") as stderr,
+        Server(folder, stderr=stderr) as server,
+        server.client() as client,
+    ):
         with held(server, 1300, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ") as sockets:
             for row in range(20):
                 body = {"row": row, "decision": "skip"}
@@ -76,14 +82,22 @@ def test_1300_half_sent_requests_hold_nothing_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"GET / HTTP/1.1\r\n", b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{",
-        b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{",
+        (
+            b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding:"
+            b" chunked\r\n\r\n5\r\n{"
+        ),
     ],
     ids=["nothing", "header", "body", "chunk"],
-)  # fmt: skip
+)
 def test_a_request_that_does_not_arrive_is_given_up(tmp_path: Path, content: bytes) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server, held(server, 3, content) as sockets:
+    with (
+        Server(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server,
+        held(server, 3, content) as sockets,
+    ):
         slow = sockets[0]
         began = time.monotonic()
         while time.monotonic() - began < PATIENCE:  # a byte now and then does not help
@@ -98,7 +112,8 @@ def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=30_000, issues=30_000)
     with Server(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server:
         request = (
-            f"GET /api/issues?limit=500 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {server.token}\r\n\r\n"
+            "GET /api/issues?limit=500 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer"
+            f" {server.token}\r\n\r\n"
         ).encode()
         with socket.socket() as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -127,17 +142,31 @@ def test_a_request_that_is_too_long_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        '{"row": NaN, "decision": "skip"}', '{"row": 1e999, "decision": "skip"}', '{"row": -Infinity}',
-        '{"row": 0, "decision": "other", "label": "\\ud800"}', '{"row": 0, "decision": "\\udfff"}',
-        '{"row": 0, "decision": "note", "note": "\\ud83d"}', '{"row": 0, "decision": "skip", "\\ud800": 1}',
-        '{"row": 0.5, "decision": "skip"}', '{"row": "0", "decision": "skip"}', '[NaN]', '"\\ud800"', 'NaN',
+        '{"row": NaN, "decision": "skip"}',
+        '{"row": 1e999, "decision": "skip"}',
+        '{"row": -Infinity}',
+        '{"row": 0, "decision": "other", "label": "\\ud800"}',
+        '{"row": 0, "decision": "\\udfff"}',
+        '{"row": 0, "decision": "note", "note": "\\ud83d"}',
+        '{"row": 0, "decision": "skip", "\\ud800": 1}',
+        '{"row": 0.5, "decision": "skip"}',
+        '{"row": "0", "decision": "skip"}',
+        "[NaN]",
+        '"\\ud800"',
+        "NaN",
     ],
-)  # fmt: skip
+)
 def test_values_that_json_cannot_hold_are_refused(running: tuple[Server, Any], body: str) -> None:
     server, log = running
     headers = {"content-type": "application/json"}
     with server.client() as client:
-        for path in ("/api/decisions", "/api/decisions/many", "/api/merges", "/api/people", "/api/selections"):
+        for path in (
+            "/api/decisions",
+            "/api/decisions/many",
+            "/api/merges",
+            "/api/people",
+            "/api/selections",
+        ):
             answer = client.post(path, content=body, headers=headers)
             assert answer.status_code == 422 and answer.json()["detail"], (path, answer.text)
     assert "Traceback" not in Path(log).read_text()
@@ -145,7 +174,12 @@ def test_values_that_json_cannot_hold_are_refused(running: tuple[Server, Any], b
 
 def test_nonsense_is_not_logged(running: tuple[Server, Any]) -> None:
     server, log = running
-    for content in (b"\x16\x03\x01" * 50, b"GET\r\n\r\n", b"A" * 100_000, b"GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n"):
+    for content in (
+        b"\x16\x03\x01" * 50,
+        b"GET\r\n\r\n",
+        b"A" * 100_000,
+        b"GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n",
+    ):
         with held(server, 5, content) as sockets:
             if content[0] != b"G"[0]:
                 assert all(map(is_closed, sockets[:1]))
@@ -157,7 +191,10 @@ def test_nonsense_is_not_logged(running: tuple[Server, Any]) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     root = tmp_path_factory.mktemp("running")
-    with open(root / "log.txt", "w") as stderr, Server(write_table_audit(root), stderr=stderr) as server:
+    with (
+        open(root / "log.txt", "w") as stderr,
+        Server(write_table_audit(root), stderr=stderr) as server,
+    ):
         yield server, root / "log.txt"
 
 
@@ -170,13 +207,18 @@ def test_a_server_without_room_for_files_says_so_once(tmp_path: Path) -> None:
     )
     with open(log, "w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=stderr, text=True,
+            [sys.executable, "-c", code, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
             env={**os.environ, "NOISEPROOF_MAX_REQUEST_SECONDS": "2"},
-        )  # fmt: skip
+        )
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline().rpartition(":")[2].partition("/")[0])
-        sockets = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(150)]
+        sockets = [
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(150)
+        ]
         assert all(map(is_closed, sockets[:20]))
         for one in sockets:
             one.close()

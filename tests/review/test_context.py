@@ -15,10 +15,16 @@ from sklearn.neighbors import NearestNeighbors
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.pictures import find_layout, pixel_columns
 from noiseproof.audit.sources import open_rows
-from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking, compare_numbers, compare_words
+from noiseproof.review.comparisons import (
+    ColumnRanking,
+    Nearby,
+    WordRanking,
+    compare_numbers,
+    compare_words,
+)
 from noiseproof.review.context import Context
 
-# --- nearest and typical rows -----------------------------------------------------------------------------------------
+# --- nearest and typical rows ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
@@ -31,7 +37,9 @@ def test_nearest_rows_of_a_class_are_those_of_scikit_learn(offset: float) -> Non
     for at in (0, 5, 17, 300, 899):
         for label in range(3):
             others = np.flatnonzero((given == label) & (np.arange(900) != at))
-            search = NearestNeighbors(n_neighbors=5, algorithm="brute").fit(x[others].astype(np.float64))
+            search = NearestNeighbors(n_neighbors=5, algorithm="brute").fit(
+                x[others].astype(np.float64)
+            )
             distance, index = search.kneighbors(x[[at]].astype(np.float64))
             found = nearby.nearest(int(row[at]), label, 5)
             assert [r for r, _ in found] == row[others[index[0]]].tolist()
@@ -56,13 +64,15 @@ def test_typical_rows_have_the_best_labels_and_lie_in_the_middle() -> None:
     assert 201 not in typical and all(quality[r] == 0.99 for r in typical)
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def test_columns_are_ranked_by_how_much_they_separate_two_classes() -> None:
     random = np.random.default_rng(0)
     given = np.repeat([0, 1, 2], 400)
-    colour = np.where(random.random(1200) < np.where(given == 0, 0.9, 0.3), "red", "blue").astype(object)
+    colour = np.where(random.random(1200) < np.where(given == 0, 0.9, 0.3), "red", "blue").astype(
+        object
+    )
     columns: dict[str, Any] = {
         "noise": random.normal(size=1200),
         "half": random.normal(size=1200) + 1.0 * (given == 1),
@@ -77,11 +87,15 @@ def test_columns_are_ranked_by_how_much_they_separate_two_classes() -> None:
     assert [column["name"] for column in found] == ["best", "colour", "half"]
     assert found[0]["separation"] == 1
     one, two = columns["best"][given == 0], columns["best"][given == 1]
-    np.testing.assert_allclose(found[0]["given"], np.percentile(one, [0, 5, 10, 25, 50, 75, 90, 95, 100]), rtol=1e-4)
+    np.testing.assert_allclose(
+        found[0]["given"], np.percentile(one, [0, 5, 10, 25, 50, 75, 90, 95, 100]), rtol=1e-4
+    )
     np.testing.assert_allclose(found[0]["suggested"][4], np.median(two), rtol=1e-4)
     shares = {word: (a, b) for word, a, b in found[1]["words"]}
     for side, label in enumerate((0, 1)):
-        assert shares["red"][side] == pytest.approx((colour[given == label] == "red").mean(), abs=1e-3)
+        assert shares["red"][side] == pytest.approx(
+            (colour[given == label] == "red").mean(), abs=1e-3
+        )
     assert ranking.between(0, 2)[0]["name"] == "third"
     assert ranking.between(0, 5) == []
 
@@ -89,12 +103,18 @@ def test_columns_are_ranked_by_how_much_they_separate_two_classes() -> None:
 def test_separations_are_those_of_scipy_and_gaps_are_left_out() -> None:
     stats = pytest.importorskip("scipy.stats")
     random = np.random.default_rng(1)
-    one, two = random.normal(size=300), np.concatenate([random.normal(0.6, 2, 200), np.full(50, np.nan)])
+    one, two = (
+        random.normal(size=300),
+        np.concatenate([random.normal(0.6, 2, 200), np.full(50, np.nan)]),
+    )
     found = compare_numbers(one, two)
     assert found is not None
     assert found["separation"] == pytest.approx(stats.ks_2samp(one, two[:200]).statistic, abs=1e-4)
     assert compare_numbers(one, np.full(5, np.nan)) is None
-    a, b = np.array(["x"] * 60 + ["y"] * 40, object), np.array(["x"] * 20 + ["y"] * 70 + ["z"] * 10, object)
+    a, b = (
+        np.array(["x"] * 60 + ["y"] * 40, object),
+        np.array(["x"] * 20 + ["y"] * 70 + ["z"] * 10, object),
+    )
     words = compare_words(a, b)
     assert words is not None and words["separation"] == pytest.approx(0.4)
 
@@ -114,7 +134,7 @@ def test_many_columns_are_compared_in_the_same_way() -> None:
     assert [column["name"] for column in ColumnRanking(columns, given).between(0, 1)] == ["c377"]
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 def test_words_are_marked_by_their_frequency_in_the_other_texts() -> None:
@@ -135,20 +155,26 @@ def test_the_words_of_a_row_do_not_vouch_for_themselves() -> None:
     assert WordRanking(texts, np.array([0, 0, 0, 0, 1, 1, 1]), 2).between(3, 0, 1) == {}
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def test_rows_of_numbers_that_are_pictures_are_found() -> None:
     digits = load_digits().data
     layout = find_layout(digits[:200])
     assert layout is not None and (layout.shape, layout.low, layout.high) == ((8, 8), 0, 16)
-    np.testing.assert_array_equal(layout.pixels(digits[0]), np.round(digits[0].reshape(8, 8) * 255 / 16))
+    np.testing.assert_array_equal(
+        layout.pixels(digits[0]), np.round(digits[0].reshape(8, 8) * 255 / 16)
+    )
     random = np.random.default_rng(0)
     series = random.normal(size=(200, 256)).cumsum(1)
     for numbers in (
-        random.normal(size=(200, 64)), digits[:200, random.permutation(64)], series, np.zeros((9, 64)),
-        digits[:200, :63], np.where(digits[:200] == 16, np.nan, digits[:200]),
-    ):  # fmt: skip
+        random.normal(size=(200, 64)),
+        digits[:200, random.permutation(64)],
+        series,
+        np.zeros((9, 64)),
+        digits[:200, :63],
+        np.where(digits[:200] == 16, np.nan, digits[:200]),
+    ):
         assert find_layout(numbers) is None
     assert find_layout(random.normal(size=(200, 64)), named=True) is not None
 
@@ -156,7 +182,9 @@ def test_rows_of_numbers_that_are_pictures_are_found() -> None:
 def test_colours_lie_in_planes_or_in_pixels() -> None:
     y, x = np.mgrid[:12, :12] / 12
     random = np.random.default_rng(0)
-    pictures = np.stack([np.stack([a * x, b * y, c * x * y], 2) for a, b, c in random.random((50, 3))])
+    pictures = np.stack(
+        [np.stack([a * x, b * y, c * x * y], 2) for a, b, c in random.random((50, 3))]
+    )
     planes = find_layout(pictures.transpose(0, 3, 1, 2).reshape(50, -1))
     pixels = find_layout(pictures.reshape(50, -1))
     assert planes is not None and planes.shape == (3, 12, 12)
@@ -169,15 +197,20 @@ def test_colours_lie_in_planes_or_in_pixels() -> None:
 def test_pixel_columns_are_numbered_without_a_gap() -> None:
     assert pixel_columns(["y", *(f"pixel{i}" for i in range(64)), "id"]) == list(range(1, 65))
     assert pixel_columns([f"{i // 8 + 1}x{i % 8 + 1}" for i in range(64)]) == list(range(64))
-    assert pixel_columns([f"p_{i % 8}_{i // 8}" for i in range(64)])[:3] == [0, 8, 16]  # by line, whatever the order
+    # by line, whatever the order
+    assert pixel_columns([f"p_{i % 8}_{i // 8}" for i in range(64)])[:3] == [0, 8, 16]
     for names in (
-        [f"pixel{i}" for i in range(63)], [f"pixel{i}" for i in range(5, 69)], [f"pixel{2 * i}" for i in range(64)],
-        [f"{i // 4}x{i % 4}" for i in range(64)], ["a", "b"], [],
-    ):  # fmt: skip
+        [f"pixel{i}" for i in range(63)],
+        [f"pixel{i}" for i in range(5, 69)],
+        [f"pixel{2 * i}" for i in range(64)],
+        [f"{i // 4}x{i % 4}" for i in range(64)],
+        ["a", "b"],
+        [],
+    ):
         assert pixel_columns(names) == []
 
 
-# --- the whole --------------------------------------------------------------------------------------------------------
+# --- the whole ------------------------------------------------------------------------------------
 
 
 def prepared(folder: Path) -> Context:
@@ -188,7 +221,9 @@ def prepared(folder: Path) -> Context:
 
 
 def write_flowers(root: Path, rows: int = 300) -> Path:
-    """A table of which one column separates the classes, with votes of annotators; row 0 has the wrong label."""
+    """A table of which one column separates the classes, with votes of annotators; row 0 has the
+    wrong label.
+    """
     random = np.random.default_rng(0)
     truth = np.arange(rows) % 2
     given = np.where(np.arange(rows) == 0, 1, truth)
@@ -199,9 +234,16 @@ def write_flowers(root: Path, rows: int = 300) -> Path:
     frame["kind"], frame["ann"], frame["bob"] = names[given], names[truth], ""
     frame.to_csv(root / "flowers.csv", index=False)
     folder = write_audit(
-        root / "audit", names[given].tolist(), names[1 - given].tolist(), issues=3, kind="table",
-        data=root / "flowers.csv", label="kind", annotators=["ann", "bob"], header=True,
-    )  # fmt: skip
+        root / "audit",
+        names[given].tolist(),
+        names[1 - given].tolist(),
+        issues=3,
+        kind="table",
+        data=root / "flowers.csv",
+        label="kind",
+        annotators=["ann", "bob"],
+        header=True,
+    )
     by_annotator = {"ann": names[truth], "bob": names[given]}
     votes = pd.concat(
         pd.DataFrame({"row": range(rows), "annotator": annotator, "label": labels})
@@ -219,34 +261,50 @@ def test_the_context_of_a_table(tmp_path: Path) -> None:
     assert shown["votes"] == [["ann", "iris"], ["bob", "rose"]]
     groups = {name: [other["row"] for other in rows] for name, rows in shown["groups"].items()}
     assert {name: len(rows) for name, rows in groups.items()} == {
-        "duplicates": 10, "nearest_given": 5, "nearest_suggested": 5, "typical_given": 2, "typical_suggested": 2,
-    }  # fmt: skip
+        "duplicates": 10,
+        "nearest_given": 5,
+        "nearest_suggested": 5,
+        "typical_given": 2,
+        "typical_suggested": 2,
+    }
     features = frame.drop(columns=["kind", "ann", "bob", "empty"])
     features = ((features - features.mean()) / features.std(ddof=0)).to_numpy()
     for side, label in (("given", "rose"), ("suggested", "iris")):
         others = np.flatnonzero((frame["kind"] == label) & (frame.index != 0))
-        index = NearestNeighbors(n_neighbors=5).fit(features[others]).kneighbors(features[[0]])[1][0]
+        index = (
+            NearestNeighbors(n_neighbors=5).fit(features[others]).kneighbors(features[[0]])[1][0]
+        )
         assert groups[f"nearest_{side}"] == others[index].tolist()
         assert {other["label"] for other in shown["groups"][f"nearest_{side}"]} == {label}
     near = shown["groups"]["nearest_given"][0]
     assert near["fields"] == [["petal", f"{frame['petal'][near['row']]:g}"]]
-    # Handmade: every seventh row is in one group of near-duplicates. Those of the other label come first.
+    # Handmade: every seventh row is in one group of near-duplicates. Those of the other label come
+    # first.
     labels = frame["kind"][groups["duplicates"]].tolist()
-    assert labels == sorted(labels) and set(labels) == {"iris"} and all(row % 7 == 0 for row in groups["duplicates"])
+    assert (
+        labels == sorted(labels)
+        and set(labels) == {"iris"}
+        and all(row % 7 == 0 for row in groups["duplicates"])
+    )
 
 
 def test_the_context_of_texts(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     words = {"good": ["lovely", "great", "fun"], "bad": ["dull", "poor", "slow"]}
     truth = ["good", "bad"] * 60
-    texts = [" ".join([*random.choice(words[label], 2, replace=False), f"film {i}"]) for i, label in enumerate(truth)]
+    texts = [
+        " ".join([*random.choice(words[label], 2, replace=False), f"film {i}"])
+        for i, label in enumerate(truth)
+    ]
     given = ["bad", *truth[1:]]
     folder = write_film_audit(tmp_path, texts, given, issues=1)
     shown = prepared(folder).show(0)
     marked = {*texts[0].split()} & {*words["good"]}
     assert {*shown["words"]} == marked and all(ratio > 0 for ratio in shown["words"].values())
     nearest = shown["groups"]["nearest_suggested"]
-    assert len(nearest) == 5 and nearest[0]["text"] == texts[nearest[0]["row"]] and "columns" in shown
+    assert (
+        len(nearest) == 5 and nearest[0]["text"] == texts[nearest[0]["row"]] and "columns" in shown
+    )
 
 
 def test_digits_in_columns_and_in_arrays_are_pictures(tmp_path: Path) -> None:
@@ -259,30 +317,53 @@ def test_digits_in_columns_and_in_arrays_are_pictures(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", digits.data[:300])
     np.save(tmp_path / "y.npy", digits.target[:300])
     table = write_audit(
-        tmp_path / "table", given, suggested, issues=9, kind="table", data=tmp_path / "digits.csv", label="digit",
-        classes=names, header=True,
-    )  # fmt: skip
+        tmp_path / "table",
+        given,
+        suggested,
+        issues=9,
+        kind="table",
+        data=tmp_path / "digits.csv",
+        label="digit",
+        classes=names,
+        header=True,
+    )
     arrays = write_audit(
-        tmp_path / "arrays", given, suggested, issues=9, kind="arrays", data=tmp_path / "x.npy", classes=names,
-        labels=str(tmp_path / "y.npy"), labels_key=None,
-    )  # fmt: skip
+        tmp_path / "arrays",
+        given,
+        suggested,
+        issues=9,
+        kind="arrays",
+        data=tmp_path / "x.npy",
+        classes=names,
+        labels=str(tmp_path / "y.npy"),
+        labels_key=None,
+    )
     pictures = []
     for folder in (table, arrays):
         context = prepared(folder)
         assert context.rows.has_pictures and context.rows.show(3, "3")["has_image"]
         assert context.rows.show(3, "3").get("fields", []) == []
         shown = context.show(3)
-        assert shown["columns"] == [] and all(other["has_image"] for other in shown["groups"]["nearest_given"])
+        assert shown["columns"] == [] and all(
+            other["has_image"] for other in shown["groups"]["nearest_given"]
+        )
         pictures.append(context.rows.picture(3, "3", 640))
     assert pictures[0] == pictures[1] and pictures[0] is not None and pictures[0][1] == "image/png"
 
 
 def test_without_data_only_what_the_audit_wrote_is_shown(tmp_path: Path) -> None:
     folder = write_audit(
-        tmp_path / "audit", list("abab") * 10, list("baba") * 10, issues=40, kind="predictions", data=None
+        tmp_path / "audit",
+        list("abab") * 10,
+        list("baba") * 10,
+        issues=40,
+        kind="predictions",
+        data=None,
     )
     shown = prepared(folder).show(0)
-    assert list(shown["groups"]) == ["duplicates"] and shown["columns"] == [] and shown["words"] == {}
+    assert (
+        list(shown["groups"]) == ["duplicates"] and shown["columns"] == [] and shown["words"] == {}
+    )
 
 
 def test_long_rows_do_not_begin_with_zeros(tmp_path: Path) -> None:
@@ -291,26 +372,47 @@ def test_long_rows_do_not_begin_with_zeros(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", np.array(list("ab") * 20))
     folder = write_audit(
-        tmp_path / "audit", list("ab") * 20, list("ba") * 20, issues=40, kind="arrays", data=tmp_path / "x.npy",
-        labels=str(tmp_path / "y.npy"), labels_key=None,
-    )  # fmt: skip
+        tmp_path / "audit",
+        list("ab") * 20,
+        list("ba") * 20,
+        issues=40,
+        kind="arrays",
+        data=tmp_path / "x.npy",
+        labels=str(tmp_path / "y.npy"),
+        labels_key=None,
+    )
     content = open_rows(read_audit(folder).config).show(3, "3")
     assert ["403", "7"] in content["fields"] and content["note"] == "64 of 500 numbers; 499 are 0"
 
 
 def test_an_audit_of_predictions_shows_them(tmp_path: Path) -> None:
     given = np.array(["a", "b", "c", "a"] * 10)
-    probs = np.tile([[0.125, 0.75, 0.125], [0.0, 1.0, 0.0], [0.25, 0.0, 0.75], [0.5, 0.25, 0.25]], (10, 1))
+    probs = np.tile(
+        [[0.125, 0.75, 0.125], [0.0, 1.0, 0.0], [0.25, 0.0, 0.75], [0.5, 0.25, 0.25]], (10, 1)
+    )
     np.save(tmp_path / "y.npy", given)
     np.save(tmp_path / "p.npy", probs)
     folder = write_audit(
-        tmp_path / "audit", given.tolist(), ["b", "a", "a", "b"] * 10, issues=40, kind="predictions", data=None,
-        labels=str(tmp_path / "y.npy"), pred_probs=str(tmp_path / "p.npy"),
-    )  # fmt: skip
+        tmp_path / "audit",
+        given.tolist(),
+        ["b", "a", "a", "b"] * 10,
+        issues=40,
+        kind="predictions",
+        data=None,
+        labels=str(tmp_path / "y.npy"),
+        pred_probs=str(tmp_path / "p.npy"),
+    )
     rows = open_rows(read_audit(folder).config)
     assert rows.show(2, "2")["predictions"] == [["c", "75.0 %"], ["a", "25.0 %"], ["b", "0.0 %"]]
-    assert "fields" not in rows.show(2, "2") and not rows.has_pictures and rows.picture(2, "2", 96) is None
+    assert (
+        "fields" not in rows.show(2, "2")
+        and not rows.has_pictures
+        and rows.picture(2, "2", 96) is None
+    )
     context = prepared(folder)
-    assert context.note is None and context.show(0)["groups"]["duplicates"][0]["fields"][0] == ["c", "75.0 %"]
+    assert context.note is None and context.show(0)["groups"]["duplicates"][0]["fields"][0] == [
+        "c",
+        "75.0 %",
+    ]
     np.save(tmp_path / "y.npy", given[::-1])  # other labels now
     assert list(open_rows(read_audit(folder).config).show(2, "2")) == ["note"]

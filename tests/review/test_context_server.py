@@ -1,4 +1,6 @@
-"""The context of a row as the server sends it: after the row, to this page alone, and never where it is asked blind."""
+"""The context of a row as the server sends it: after the row, to this page alone, and never where
+it is asked blind.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_the_context_names_rows_that_can_be_opened(tmp_path: Path) -> None:
     with Server(write_flowers(tmp_path)) as server, server.client() as client:
         assert client.get("/api/context/0").status_code == 200  # at once, whatever is pending
         shown = context_of(client, 0)
-        assert [column["name"] for column in shown["columns"]] == ["petal"] and len(shown["votes"]) == 2
+        assert [column["name"] for column in shown["columns"]] == ["petal"] and len(
+            shown["votes"]
+        ) == 2
         for rows in shown["groups"].values():
             for other in rows:
                 fields = dict(client.get(f"/api/rows/{other['row']}").json()["fields"])
@@ -46,7 +50,10 @@ def test_the_context_names_rows_that_can_be_opened(tmp_path: Path) -> None:
 def test_measuring_shows_context_unless_it_is_blind(tmp_path: Path, blind: bool) -> None:
     folder = write_table_audit(tmp_path)
     groups = read_audit(folder).issues.set_index("row")["duplicate_group"].astype(str)
-    with Server(folder, "--measure", "30", *["--blind"] * blind) as server, server.client() as client:
+    with (
+        Server(folder, "--measure", "30", *["--blind"] * blind) as server,
+        server.client() as client,
+    ):
         for _ in range(12):
             question = client.get("/api/question").json()["question"]
             row = question["row"]
@@ -56,7 +63,9 @@ def test_measuring_shows_context_unless_it_is_blind(tmp_path: Path, blind: bool)
             else:
                 shown = context_of(client, row)
                 others = [other["row"] for rows in shown["groups"].values() for other in rows]
-                assert others and all(client.get(f"/api/rows/{other}").status_code == 200 for other in others)
+                assert others and all(
+                    client.get(f"/api/rows/{other}").status_code == 200 for other in others
+                )
                 assert ("duplicates" in shown["groups"]) == (groups[row] != "")
             body = {"row": row, "question": question["number"], "decision": "skip"}
             assert client.post("/api/decisions", json=body).status_code == 200
@@ -71,9 +80,18 @@ def test_predictions_are_not_sent_to_whoever_is_asked_blind(tmp_path: Path, blin
     np.save(tmp_path / "y.npy", given)
     np.save(tmp_path / "p.npy", np.tile([[0.25, 0.75], [0.5, 0.5]], (50, 1)))
     folder = write_audit(
-        tmp_path / "audit", given.tolist(), ["b", "a"] * 50, issues=30, kind="predictions", data=None,
-        labels=str(tmp_path / "y.npy"), pred_probs=str(tmp_path / "p.npy"),
-    )  # fmt: skip
-    with Server(folder, "--measure", "10", *["--blind"] * blind) as server, server.client() as client:
+        tmp_path / "audit",
+        given.tolist(),
+        ["b", "a"] * 50,
+        issues=30,
+        kind="predictions",
+        data=None,
+        labels=str(tmp_path / "y.npy"),
+        pred_probs=str(tmp_path / "p.npy"),
+    )
+    with (
+        Server(folder, "--measure", "10", *["--blind"] * blind) as server,
+        server.client() as client,
+    ):
         row = client.get("/api/question").json()["question"]["row"]
         assert ("predictions" in client.get(f"/api/rows/{row}").json()) == (not blind)

@@ -1,4 +1,6 @@
-"""Every kind of decision in a real browser: exclude, unclear, a note, a new class, spellings that are one, undo."""
+"""Every kind of decision in a real browser: exclude, unclear, a note, a new class, spellings that
+are one, undo.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def shows(page: Any, row: int) -> None:
 
 
 def decide_each_kind(page: Any) -> None:
-    """Exclude row 0 by key and row 1 by button, flag row 2, note and keep row 3, name a class for row 4."""
+    """Exclude row 0 by key and row 1 by button, flag row 2, note and keep row 3, name a class for
+    row 4.
+    """
     press = page.keyboard.press
     press("x")
     shows(page, 1)
@@ -47,7 +51,10 @@ def decide_each_kind(page: Any) -> None:
     press("Enter")
     says(page, "Noted.")
     assert page.locator("#note").is_hidden() and page.inner_text("#card .note") == "✎ Blurred,\nak"
-    assert page.locator("#item-3 .noted").get_attribute("aria-label") == "has a note" and row_shown(page) == 3
+    assert (
+        page.locator("#item-3 .noted").get_attribute("aria-label") == "has a note"
+        and row_shown(page) == 3
+    )
     press("k")
     shows(page, 4)
     press("o")
@@ -73,9 +80,13 @@ def decide_each_kind(page: Any) -> None:
 def check_each_kind(path: Path) -> None:
     standing = read_standing(path)
     assert {row: (one.decision, one.label) for row, one in standing.decisions.items()} == {
-        0: ("exclude", ""), 1: ("exclude", ""), 2: ("unclear", ""), 3: ("keep", "owl"), 4: ("other", "red fox"),
+        0: ("exclude", ""),
+        1: ("exclude", ""),
+        2: ("unclear", ""),
+        3: ("keep", "owl"),
+        4: ("other", "red fox"),
         5: ("other", "red fox"),
-    }  # fmt: skip
+    }
     assert standing.notes == {3: "Blurred,\nak"}
 
 
@@ -103,7 +114,9 @@ def test_every_kind_of_decision_and_undo_after_a_reload(chromium: Any, tmp_path:
     assert read_standing(folder / "decisions.csv").notes == {}
 
 
-def test_a_page_that_is_a_file_decides_everything_and_exports_it(chromium: Any, tmp_path: Path) -> None:
+def test_a_page_that_is_a_file_decides_everything_and_exports_it(
+    chromium: Any, tmp_path: Path
+) -> None:
     audit = read_audit(write_table_audit(tmp_path, issues=9))
     (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
@@ -121,14 +134,20 @@ def test_a_page_that_is_a_file_decides_everything_and_exports_it(chromium: Any, 
         download.value.save_as(tmp_path / "decisions.csv")
         for key in "akx":
             page.keyboard.press(key)
-        then = "“Export”, then `noiseproof apply FOLDER --decisions decisions.csv`, with the folder of the audit,"
+        then = (
+            "“Export”, then `noiseproof apply FOLDER --decisions decisions.csv`, with the folder of"
+            " the audit,"
+        )
         says(page, f"Everything is decided. {then} writes the corrected data.")
     check_each_kind(tmp_path / "decisions.csv")
 
 
 def test_when_everything_is_decided_keys_decide_nothing_more(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, issues=2)
-    end = f"Everything is decided. `noiseproof apply {folder}` in the terminal writes the corrected data."
+    end = (
+        f"Everything is decided. `noiseproof apply {folder}` in the terminal writes the corrected"
+        " data."
+    )
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         page.keyboard.press("a")
@@ -144,7 +163,9 @@ def test_when_everything_is_decided_keys_decide_nothing_more(chromium: Any, tmp_
         page.keyboard.press("x")
         says(page, end)
         until(page, "!store.unsaved")
-    assert [(line.row, line.decision) for line in read_log(folder / "decisions.csv")][2:] == [(0, "exclude")]
+    assert [(line.row, line.decision) for line in read_log(folder / "decisions.csv")][2:] == [
+        (0, "exclude")
+    ]
 
 
 def test_an_audit_without_issues_has_nothing_to_press(chromium: Any, tmp_path: Path) -> None:
@@ -193,12 +214,21 @@ def merge_spellings(page: Any) -> None:
 
 def check_merges(path: Path) -> None:
     standing = read_standing(path)
-    assert {name: merge.label for name, merge in standing.merges.items()} == {"Adelle": "Adelie", "Gentoo ": "Gentoo"}
-    assert {row: one.decision for row, one in standing.decisions.items()} == {0: "keep", 2: "keep", 4: "keep"}
+    assert {name: merge.label for name, merge in standing.merges.items()} == {
+        "Adelle": "Adelie",
+        "Gentoo ": "Gentoo",
+    }
+    assert {row: one.decision for row, one in standing.decisions.items()} == {
+        0: "keep",
+        2: "keep",
+        4: "keep",
+    }
 
 
 def test_spellings_are_merged_by_key_and_by_click(chromium: Any, tmp_path: Path) -> None:
-    folder = write_audit(tmp_path / "audit", PENGUINS, SUGGESTED, issues=7, kind="arrays", data=None)
+    folder = write_audit(
+        tmp_path / "audit", PENGUINS, SUGGESTED, issues=7, kind="arrays", data=None
+    )
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         merge_spellings(page)
@@ -206,7 +236,9 @@ def test_spellings_are_merged_by_key_and_by_click(chromium: Any, tmp_path: Path)
 
 
 def test_spellings_are_merged_in_a_file(chromium: Any, tmp_path: Path) -> None:
-    folder = write_audit(tmp_path / "audit", PENGUINS, SUGGESTED, issues=7, kind="arrays", data=None)
+    folder = write_audit(
+        tmp_path / "audit", PENGUINS, SUGGESTED, issues=7, kind="arrays", data=None
+    )
     (tmp_path / "review.html").write_text(file_page(read_audit(folder)), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, (tmp_path / "review.html").as_uri())
@@ -219,13 +251,21 @@ def test_spellings_are_merged_in_a_file(chromium: Any, tmp_path: Path) -> None:
 
 def test_one_person_undoes_nothing_of_another(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--reviewers", "ann,bob") as server, browsing(chromium, tmp_path / "profile") as ann:
+    with (
+        Server(folder, "--reviewers", "ann,bob") as server,
+        browsing(chromium, tmp_path / "profile") as ann,
+    ):
         open_page(ann, server.links["ann"])
         ann.keyboard.press("a")
         counts(ann, "1 of 200 decided · accept 1")
         with server.client_of("bob") as bob:
-            assert bob.post("/api/decisions", json={"row": 0, "decision": "exclude"}).status_code == 200
-            assert bob.post("/api/decisions", json={"row": 1, "decision": "keep"}).status_code == 200
+            assert (
+                bob.post("/api/decisions", json={"row": 0, "decision": "exclude"}).status_code
+                == 200
+            )
+            assert (
+                bob.post("/api/decisions", json={"row": 1, "decision": "keep"}).status_code == 200
+            )
         ann.keyboard.press("u")
         says(ann, "Undone: row 0.")
         assert "exclude" in ann.inner_text("#card")  # what stands is Bob's
@@ -240,7 +280,10 @@ def test_one_person_undoes_nothing_of_another(chromium: Any, tmp_path: Path) -> 
 
 def test_measured_questions_can_be_excluded_or_unclear(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--measure", "4") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "4") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         assert page.locator("[data-choice=note]").count() == 0
         for number, key in enumerate("xck", 1):
@@ -249,5 +292,7 @@ def test_measured_questions_can_be_excluded_or_unclear(chromium: Any, tmp_path: 
         until(page, "store.unsaved === 0 && issueAt(view.current)?.number === 4")
     answers: list[Decision] = read_standing(folder / "decisions.csv").answers()
     assert [(one.decision, one.asked) for one in answers] == [
-        ("exclude", "measure"), ("unclear", "measure"), ("keep", "measure"),
-    ]  # fmt: skip
+        ("exclude", "measure"),
+        ("unclear", "measure"),
+        ("keep", "measure"),
+    ]

@@ -1,4 +1,6 @@
-"""Decisions of all kinds as the server keeps them: many at once, undone as one, new classes, notes, merges."""
+"""Decisions of all kinds as the server keeps them: many at once, undone as one, new classes, notes,
+merges.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def post(client: Any, path: str, status: int = 200, **body: Any) -> Any:
 
 
 def choices(folder: Path) -> dict[int, str]:
-    return {row: one.decision for row, one in read_standing(folder / "decisions.csv").decisions.items()}
+    return {
+        row: one.decision for row, one in read_standing(folder / "decisions.csv").decisions.items()
+    }
 
 
 def test_exclude_unclear_note_and_a_new_class(tmp_path: Path) -> None:
@@ -41,23 +45,41 @@ def test_exclude_unclear_note_and_a_new_class(tmp_path: Path) -> None:
         )
         post(client, "decisions", row=2, decision="other", label="emu", new_class=True)
         assert client.get("/api/audit").json()["new_classes"] == ["emu"]
-        progress = post(client, "decisions", row=3, decision="other", label="emu")["progress"]  # a class like any other
+        # a class like any other
+        progress = post(client, "decisions", row=3, decision="other", label="emu")["progress"]
         assert progress == {
-            "total": 200, "decided": 4, "accept": 0, "keep": 0, "other": 2, "skip": 0, "exclude": 1, "unclear": 1,
-        }  # fmt: skip
+            "total": 200,
+            "decided": 4,
+            "accept": 0,
+            "keep": 0,
+            "other": 2,
+            "skip": 0,
+            "exclude": 1,
+            "unclear": 1,
+        }
         shown = client.get("/api/issues", params={"limit": 6}).json()["issues"]
         assert [(one["decision"], one["label"], one["note"]) for one in shown] == [
-            ("exclude", "", None), ("unclear", "", text), ("other", "emu", None), ("other", "emu", None),
-            (None, None, None), (None, None, "undecided"),
-        ]  # fmt: skip
+            ("exclude", "", None),
+            ("unclear", "", text),
+            ("other", "emu", None),
+            ("other", "emu", None),
+            (None, None, None),
+            (None, None, "undecided"),
+        ]
     with Server(folder) as server, server.client() as client:  # from the file alone
         assert client.get("/api/audit").json()["new_classes"] == ["emu"]
         assert client.get("/api/issues/next").json() == {"position": 4}
         assert post(client, "undo") | {"progress": 0} == {
-            "undone": [3], "batch": None, "choice": "other", "position": 3,
+            "undone": [3],
+            "batch": None,
+            "choice": "other",
+            "position": 3,
             "now": {"decision": None, "label": None, "note": None, "by": [], "conflict": False},
-            "new_classes": ["emu"], "spellings": [], "progress": 0, "measured": None,
-        }  # fmt: skip
+            "new_classes": ["emu"],
+            "spellings": [],
+            "progress": 0,
+            "measured": None,
+        }
         assert post(client, "undo")["new_classes"] == []
         assert (post(client, "undo")["undone"], post(client, "undo")["choice"]) == ([5], "note")
     standing = read_standing(folder / "decisions.csv")
@@ -65,7 +87,9 @@ def test_exclude_unclear_note_and_a_new_class(tmp_path: Path) -> None:
 
 
 def test_a_request_that_is_sent_again_changes_nothing(tmp_path: Path) -> None:
-    """Its answer may be lost; with two equal lines, undo would take back one of them and seem to do nothing."""
+    """Its answer may be lost; with two equal lines, undo would take back one of them and seem to do
+    nothing.
+    """
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, server.client() as client:
         for _ in range(2):
@@ -73,7 +97,8 @@ def test_a_request_that_is_sent_again_changes_nothing(tmp_path: Path) -> None:
             post(client, "decisions", row=0, decision="note", note="n")
             post(client, "decisions/many", decision="keep", rows=[0, 1], also_decided=True)
             post(client, "merges", given_label="cat", label="cat")
-        assert len(read_log(folder / "decisions.csv")) == 5 + 1 + 1  # the second round: accept and keep row 0 again
+        # the second round: accept and keep row 0 again
+        assert len(read_log(folder / "decisions.csv")) == 5 + 1 + 1
 
 
 def test_many_are_decided_and_undone_as_one(tmp_path: Path) -> None:
@@ -81,9 +106,12 @@ def test_many_are_decided_and_undone_as_one(tmp_path: Path) -> None:
     with Server(folder, "--reviewer", "ann") as server, server.client() as client:
         post(client, "decisions", row=3, decision="skip")
         answer = post(client, "decisions/many", decision="accept", rows=[5, 3, 4, 5])
-        assert (answer["batch"], answer["saved"], answer["progress"]["decided"]) == (1, 2, 3)  # row 3 is left alone
+        # row 3 is left alone
+        assert (answer["batch"], answer["saved"], answer["progress"]["decided"]) == (1, 2, 3)
         assert post(client, "decisions/many", decision="accept", rows=[5, 4])["batch"] is None
-        answer = post(client, "decisions/many", decision="other", label="fox", rows=[3, 4], also_decided=True)
+        answer = post(
+            client, "decisions/many", decision="other", label="fox", rows=[3, 4], also_decided=True
+        )
         assert (answer["batch"], answer["saved"], answer["progress"]["other"]) == (2, 2, 2)
         assert choices(folder) == {3: "other", 4: "other", 5: "accept"}
         answer = post(client, "undo")
@@ -95,9 +123,12 @@ def test_many_are_decided_and_undone_as_one(tmp_path: Path) -> None:
         for bad in ("undo", "note", "merge"):
             post(client, "decisions/many", 422, decision=bad, rows=[6])
         assert choices(folder) == {3: "skip", 4: "accept", 5: "accept"}
-    with Server(folder, "--reviewer", "ann") as server, server.client() as client:  # undo reads the log
+    # undo reads the log
+    with Server(folder, "--reviewer", "ann") as server, server.client() as client:
         assert [post(client, "undo")["undone"] for _ in range(3)] == [[5, 4], [3], []]
-    assert choices(folder) == {} and {line.reviewer for line in read_log(folder / "decisions.csv")} == {"ann"}
+    assert choices(folder) == {} and {
+        line.reviewer for line in read_log(folder / "decisions.csv")
+    } == {"ann"}
 
 
 def test_ten_thousand_at_once(tmp_path: Path) -> None:
@@ -140,13 +171,19 @@ def test_spellings_are_asked_about_and_merged_with_what_is_moot_then(tmp_path: P
         assert client.get("/api/audit").json()["spellings"] == [typo, spaces]
         post(client, "decisions", row=4, decision="skip")
         answer = post(client, "merges", given_label="Gentoo ", label="Gentoo")
-        assert answer["spellings"] == [typo] and answer["progress"]["keep"] == 2  # rows 0 and 2, not the skipped one
-        assert post(client, "merges", given_label="Adelle", label="Adelle")["spellings"] == []  # they are two
+        # rows 0 and 2, not the skipped one
+        assert answer["spellings"] == [typo] and answer["progress"]["keep"] == 2
+        # they are two
+        assert post(client, "merges", given_label="Adelle", label="Adelle")["spellings"] == []
         for pair in (("Gentoo", "Gentoo "), ("emu", "Gentoo"), ("Gentoo", "emu")):
             post(client, "merges", 409, given_label=pair[0], label=pair[1])
         assert post(client, "undo")["spellings"] == [typo]
         answer = post(client, "undo")
-        assert (answer["undone"], answer["choice"], answer["spellings"]) == ([0, 2], "merge", [typo, spaces])
+        assert (answer["undone"], answer["choice"], answer["spellings"]) == (
+            [0, 2],
+            "merge",
+            [typo, spaces],
+        )
     lines = read_log(folder / "decisions.csv")
     assert lines[1:4] == [
         Decision(NO_ROW, "", "Gentoo ", "merge", "Gentoo", "ann", batch=1),

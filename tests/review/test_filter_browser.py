@@ -21,7 +21,8 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-SHOWN = "[...document.querySelectorAll('.item')].map((item) => item.title)"  # names of the listed rows
+# names of the listed rows
+SHOWN = "[...document.querySelectorAll('.item')].map((item) => item.title)"
 
 
 @contextmanager
@@ -68,7 +69,9 @@ def test_search_state_quality_and_order(chromium: Any, tmp_path: Path, mode: str
         first = row_shown(page)
         press("s")
         until(page, f"document.getElementById('row')?.dataset.row !== '{first}'")
-        assert page.evaluate("view.total") == 199 and page.locator("#item-0 .skip-word").is_visible()
+        assert (
+            page.evaluate("view.total") == 199 and page.locator("#item-0 .skip-word").is_visible()
+        )
         page.select_option("#only-state", "keep")
         assert listed(page, 1) == [f"row {holding_17[0]}"]
         page.select_option("#only-state", "")
@@ -85,7 +88,11 @@ def test_search_state_quality_and_order(chromium: Any, tmp_path: Path, mode: str
         assert listed(page, 200)[:2] == ["row 0", "row 1"]
         page.select_option("#sort", "suggested")
         page.click("#descending")
-        until(page, "issueAt(0)?.suggested === 'owl' && issueAt(0)?.given === 'cat' && issueAt(0)?.row === 8")
+        until(
+            page,
+            "issueAt(0)?.suggested === 'owl' && issueAt(0)?.given === 'cat' && issueAt(0)?.row"
+            " === 8",
+        )
         page.fill("#search", "nothing has this")
         listed(page, 0)
         assert page.inner_text("#card") == "No issue meets this filter."
@@ -99,7 +106,9 @@ def test_search_state_quality_and_order(chromium: Any, tmp_path: Path, mode: str
 
 @pytest.mark.parametrize("mode", ["served", "file"])
 def test_list_lines_begin_with_the_row(chromium: Any, tmp_path: Path, mode: str) -> None:
-    texts = [f"A  film\nabout {word}. {'It goes on. ' * 40}" for word in ("love", "war", "bees", "rain")]
+    texts = [
+        f"A  film\nabout {word}. {'It goes on. ' * 40}" for word in ("love", "war", "bees", "rain")
+    ]
     folder = write_film_audit(tmp_path, texts, ["good", "bad", "good", "bad"], issues=4)
     with opened(chromium, folder, mode) as page:
         line = page.locator("#item-2 .words > :last-child").inner_text()
@@ -107,20 +116,28 @@ def test_list_lines_begin_with_the_row(chromium: Any, tmp_path: Path, mode: str)
         assert page.locator("#item-2 .quality").inner_text() == "60 %"  # label_quality is 3 / 5
         labels = page.locator("#card .label").all_inner_texts()
         assert [label.split("\n") for label in labels] == [
-            ["given", "good", "right: 20 %"], ["suggested", "bad", "right: 60 %"]
-        ]  # fmt: skip
+            ["given", "good", "right: 20 %"],
+            ["suggested", "bad", "right: 60 %"],
+        ]
 
 
 def test_what_is_searched_is_named(chromium: Any, tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for i in range(3):
-            Image.fromarray(np.full((20, 20, 3), 40 * i, np.uint8)).save(tmp_path / "photos" / name / f"{i}.png")
+            Image.fromarray(np.full((20, 20, 3), 40 * i, np.uint8)).save(
+                tmp_path / "photos" / name / f"{i}.png"
+            )
     names = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(3)]
     folder = write_audit(
-        tmp_path / "audit", ["cat"] * 3 + ["dog"] * 3, ["dog"] * 3 + ["cat"] * 3, issues=6, kind="folder",
-        data=tmp_path / "photos", ids=names,
-    )  # fmt: skip
+        tmp_path / "audit",
+        ["cat"] * 3 + ["dog"] * 3,
+        ["dog"] * 3 + ["cat"] * 3,
+        issues=6,
+        kind="folder",
+        data=tmp_path / "photos",
+        ids=names,
+    )
     with opened(chromium, folder, "served") as page:
         assert page.get_attribute("#search", "placeholder") == "Search ids only ( / )"
         page.fill("#search", "dog/")
@@ -138,7 +155,9 @@ def test_what_is_searched_is_named(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_the_bar_fits_a_phone(chromium: Any, tmp_path: Path) -> None:
-    with opened(chromium, write_table_audit(tmp_path), "file", viewport={"width": 390, "height": 760}) as page:
+    with opened(
+        chromium, write_table_audit(tmp_path), "file", viewport={"width": 390, "height": 760}
+    ) as page:
         assert not page.locator("#only-state").is_visible()
         page.click("#more")
         for part in ("#filter", "#only-state", "#low", "#high", "#sort", "#descending"):
@@ -160,7 +179,10 @@ def test_help_lists_the_keys_that_act(chromium: Any, tmp_path: Path) -> None:
         page.keyboard.press("?")
         assert {"a", "k", "u Ctrl+z", "Ctrl+a", "/"} <= {*page.evaluate(keys)}
         assert "e" not in page.evaluate(keys)  # a served page has nothing to export
-    with Server(folder, "--measure", "10", "--blind") as server, browsing(chromium, tmp_path / "blind") as page:
+    with (
+        Server(folder, "--measure", "10", "--blind") as server,
+        browsing(chromium, tmp_path / "blind") as page,
+    ):
         open_page(page, server.link)
         page.keyboard.press("?")
         blind = {*page.evaluate(keys)}

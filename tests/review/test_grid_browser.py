@@ -1,4 +1,6 @@
-"""The grid of the review page: many rows selected and decided at once, by keyboard and mouse, undone as one."""
+"""The grid of the review page: many rows selected and decided at once, by keyboard and mouse,
+undone as one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SELECTED = "[...grid.selected].sort((i, j) => i - j)"
 
 def says(page: Any, text: str) -> None:
     """Wait until the message of the page begins so."""
-    until(page, "(text) => document.getElementById('message').textContent.startsWith(text)", arg=text)
+    until(
+        page, "(text) => document.getElementById('message').textContent.startsWith(text)", arg=text
+    )
 
 
 def choices(folder: Path) -> Counter[str]:
@@ -34,7 +38,10 @@ def choices(folder: Path) -> Counter[str]:
 
 
 def test_cells_are_selected_by_keyboard_and_mouse(chromium: Any, tmp_path: Path) -> None:
-    with Server(write_table_audit(tmp_path)) as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(write_table_audit(tmp_path)) as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link, "grid")
         page.wait_for_selector("#cell-0")
         press = page.keyboard.press
@@ -64,7 +71,11 @@ def test_cells_are_selected_by_keyboard_and_mouse(chromium: Any, tmp_path: Path)
         outline = "getComputedStyle(document.querySelector('#cell-3 .cell-box')).outlineStyle"
         assert page.evaluate(outline) == "solid"  # the focus is visible
         press("Enter")
-        until(page, "document.body.dataset.view === 'list' && document.getElementById('row')?.dataset.row === '3'")
+        until(
+            page,
+            "document.body.dataset.view === 'list' && document.getElementById('row')?.dataset.row"
+            " === '3'",
+        )
         press("g")
         assert page.evaluate("grid.focus") == 3 and page.evaluate(SELECTED) == [2, 4, 5]
 
@@ -89,7 +100,9 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         page.keyboard.type("cat → dog")
         press("Enter")
         pair = [
-            row for row in range(200) if tuple(frame.loc[row, ["given_label", "suggested_label"]]) == ("cat", "dog")
+            row
+            for row in range(200)
+            if tuple(frame.loc[row, ["given_label", "suggested_label"]]) == ("cat", "dog")
         ]
         until(page, f"view.total === {len(pair)} && issueAt(0) !== undefined")
         press("Control+a")
@@ -99,7 +112,9 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         assert page.inner_text("#confirm-question") == f"Mark {len(pair)} rows as unclear?"
         assert page.inner_text("#confirm-decided").strip() == "also 1 row with a decision"
         press("Enter")
-        says(page, f"{len(pair) - 1} decisions saved. Press u to take all of them back. 1 row stayed")
+        says(
+            page, f"{len(pair) - 1} decisions saved. Press u to take all of them back. 1 row stayed"
+        )
         assert choices(folder) == {"accept": 1, "exclude": 1, "unclear": len(pair) - 1}
         press("u")
         says(page, f"Undone: {len(pair) - 1} decisions.")
@@ -115,13 +130,16 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         page.wait_for_selector("#confirm[open]")
         assert page.inner_text("#confirm-question") == "Label 200 rows as owl?"
         press("Escape")
-        assert choices(folder) == {"accept": 1, "exclude": 1} and page.inner_text("#selected").startswith("200")
+        assert choices(folder) == {"accept": 1, "exclude": 1} and page.inner_text(
+            "#selected"
+        ).startswith("200")
         press("o")
         page.keyboard.type("owl")
         press("Enter")
         page.wait_for_selector("#confirm[open]")
         page.check("#confirm-also")
-        page.evaluate("document.getElementById('confirm').dispatchEvent(new Event('close'))")  # that of No, late
+        # that of No, late
+        page.evaluate("document.getElementById('confirm').dispatchEvent(new Event('close'))")
         page.click("#confirm button[value=yes]")
         says(page, "200 decisions saved.")
         assert choices(folder) == {"other": 200}
@@ -137,7 +155,8 @@ def test_what_the_server_refuses_is_shown_again(chromium: Any, tmp_path: Path) -
         open_page(page, server.link, "grid")
         page.wait_for_selector("#cell-0")
         page.route(
-            "**/api/decisions/many", lambda route: route.fulfill(status=507, json={"detail": "The disk is full."})
+            "**/api/decisions/many",
+            lambda route: route.fulfill(status=507, json={"detail": "The disk is full."}),
         )
         page.keyboard.press("Space")
         page.keyboard.press("Shift+ArrowRight")
@@ -151,7 +170,9 @@ def test_what_the_server_refuses_is_shown_again(chromium: Any, tmp_path: Path) -
 
 
 def test_a_file_decides_many_keeps_and_undoes_them(chromium: Any, tmp_path: Path) -> None:
-    (tmp_path / "review.html").write_text(file_page(read_audit(write_table_audit(tmp_path))), "utf-8")
+    (tmp_path / "review.html").write_text(
+        file_page(read_audit(write_table_audit(tmp_path))), "utf-8"
+    )
     address = (tmp_path / "review.html").as_uri()
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, address, "grid")
@@ -173,28 +194,39 @@ def test_a_file_decides_many_keeps_and_undoes_them(chromium: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["served", pytest.param("file", marks=pytest.mark.slow)])
-def test_a_hundred_thousand_issues_are_a_few_nodes_and_one_request(chromium: Any, tmp_path: Path, mode: str) -> None:
+def test_a_hundred_thousand_issues_are_a_few_nodes_and_one_request(
+    chromium: Any, tmp_path: Path, mode: str
+) -> None:
     issues = 100_000
     given, suggested = ([ANIMALS[(i + k) % 4] for i in range(issues)] for k in (0, 1))
-    folder = write_audit(tmp_path / "audit", given, suggested, issues=issues, kind="predictions", data=None)
+    folder = write_audit(
+        tmp_path / "audit", given, suggested, issues=issues, kind="predictions", data=None
+    )
     with browsing(chromium, tmp_path / "profile") as page:
         server = Server(folder) if mode == "served" else None
-        (tmp_path / "review.html").write_text(file_page(read_audit(folder)) if server is None else "", "utf-8")
+        (tmp_path / "review.html").write_text(
+            file_page(read_audit(folder)) if server is None else "", "utf-8"
+        )
         try:
-            open_page(page, (tmp_path / "review.html").as_uri() if server is None else server.link, "grid")
+            open_page(
+                page, (tmp_path / "review.html").as_uri() if server is None else server.link, "grid"
+            )
             for share in (0.5, 1):
                 page.evaluate(f"byId('cells').scrollTop = {share} * byId('cells').scrollHeight")
                 until(
                     page,
-                    "at => [...document.querySelectorAll('.cell')].some((cell) => Math.abs(cell.dataset.at - at) < 60"
-                    " && cell.textContent.includes('→'))",
+                    "at => [...document.querySelectorAll('.cell')].some((cell) =>"
+                    " Math.abs(cell.dataset.at - at) < 60 && cell.textContent.includes('→'))",
                     arg=round(share * issues),
                 )
                 assert page.evaluate("document.querySelectorAll('.cell').length") < 60
             if server is None:
                 return
             sent: list[Any] = []
-            page.on("request", lambda r: sent.append(r.post_data_json) if r.url.endswith("/many") else None)
+            page.on(
+                "request",
+                lambda r: sent.append(r.post_data_json) if r.url.endswith("/many") else None,
+            )
             page.keyboard.press("Home")
             page.keyboard.press("Control+a")
             page.click("#cell-1")  # all but one
@@ -219,17 +251,28 @@ def test_pictures_and_texts_fit_a_phone(chromium: Any, tmp_path: Path) -> None:
     labels = ["cat"] * 6 + ["dog"] * 6
     for i, name in enumerate(labels):
         (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((240, 320, 3), 20 * i, np.uint8)).save(tmp_path / "photos" / name / f"{i % 6}.png")
+        Image.fromarray(np.full((240, 320, 3), 20 * i, np.uint8)).save(
+            tmp_path / "photos" / name / f"{i % 6}.png"
+        )
     pictures = write_audit(
-        tmp_path / "audit", labels, labels[::-1], issues=12, kind="folder", data=tmp_path / "photos",
+        tmp_path / "audit",
+        labels,
+        labels[::-1],
+        issues=12,
+        kind="folder",
+        data=tmp_path / "photos",
         ids=[f"{name}/{i % 6}.png" for i, name in enumerate(labels)],
-    )  # fmt: skip
+    )
     (tmp_path / "films").mkdir()
-    texts = write_film_audit(tmp_path / "films", [f"film {i} " * 80 for i in range(12)], ["good", "bad"] * 6, issues=12)
+    texts = write_film_audit(
+        tmp_path / "films", [f"film {i} " * 80 for i in range(12)], ["good", "bad"] * 6, issues=12
+    )
     for folder in (pictures, texts):
         with (
             Server(folder) as server,
-            browsing(chromium, tmp_path / "profile", viewport={"width": 390, "height": 760}) as page,
+            browsing(
+                chromium, tmp_path / "profile", viewport={"width": 390, "height": 760}
+            ) as page,
         ):
             open_page(page, server.link, "grid")
             page.wait_for_selector("#cell-0 .cell-labels")
@@ -242,11 +285,15 @@ def test_pictures_and_texts_fit_a_phone(chromium: Any, tmp_path: Path) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") == 390
             for button in page.locator("#bulk button").all():
                 box = button.bounding_box()
-                assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["y"] + box["height"] <= 760
+                assert (
+                    box["x"] >= 0
+                    and box["x"] + box["width"] <= 390
+                    and box["y"] + box["height"] <= 760
+                )
             assert page.locator("#cells").bounding_box()["height"] > 300
             # Asked at once: cells are replaced whenever the grid is drawn.
             cell, words = page.evaluate(
-                "['.cell-box', '.cell-labels'].map((part) => document.querySelector(`#cell-3 ${part}`)"
-                ".getBoundingClientRect().bottom)"
+                "['.cell-box', '.cell-labels'].map((part) => document.querySelector(`#cell-3"
+                " ${part}`).getBoundingClientRect().bottom)"
             )
             assert words <= cell + 1  # clipped, with its labels in view

@@ -1,4 +1,6 @@
-"""Measuring in a real browser, by keyboard: killed and continued, blind, by two people, on a small screen."""
+"""Measuring in a real browser, by keyboard: killed and continued, blind, by two people, on a small
+screen.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def key_of(row: int) -> str:
     return "a" if row % 3 == 0 else "s" if row % 7 == 0 else "k"
 
 
-def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(chromium: Any, tmp_path: Path) -> None:
+def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder, asked = write_table_audit(tmp_path), []
     options = ("--measure", "36", "--reviewer", "ann")
     for goal in (7, 31, 36):  # the second part ends in the second round of questions
@@ -60,9 +64,14 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(chro
                 page.keyboard.press(key_of(row))
             if goal == 36:
                 wait_for_end(page)
-                assert progress(page) == "36 of 36 measured" and page.locator("#card #row").count() == 0
+                assert (
+                    progress(page) == "36 of 36 measured"
+                    and page.locator("#card #row").count() == 0
+                )
                 commands = page.locator("#next code").all_inner_texts()
-                assert commands == [f"noiseproof {name} {folder}" for name in ("measure", "review", "apply")]
+                assert commands == [
+                    f"noiseproof {name} {folder}" for name in ("measure", "review", "apply")
+                ]
                 page.keyboard.press("k")  # nothing is asked
                 shown = panel(page)
                 assert "36 rows measured" in page.inner_text("#card")
@@ -80,14 +89,23 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(chro
     measured = measure(audit, read_answers(folder / "decisions.csv"))
     assert measured is not None
     rate, left = measured.rate, measured.wrong_left
-    assert shown["noise rate"] == f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+    assert (
+        shown["noise rate"]
+        == f"{100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+    )
     assert shown["wrong labels left"] == f"{left.value:.0f} [{left.low:.0f}, {left.high:.0f}]"
-    assert shown["to halve the interval"] == f"{measured.to_halve} more decisions" and "agreement" not in shown
+    assert (
+        shown["to halve the interval"] == f"{measured.to_halve} more decisions"
+        and "agreement" not in shown
+    )
 
 
 def test_undo_asks_again_and_the_panel_follows_each_answer(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--measure", "36") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "36") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         press = page.keyboard.press
         assert not page.locator("#measured").is_visible() and not page.locator("#list").is_visible()
@@ -121,7 +139,8 @@ def test_undo_asks_again_and_the_panel_follows_each_answer(chromium: Any, tmp_pa
         page.wait_for_selector("body[data-ready]")
         page.locator("[data-choice=undo]").click()
         assert wait_for_question(page, 1) == first
-        # The usual review afterwards shows the panel, too, and what is chosen from its list is not measured.
+        # The usual review afterwards shows the panel, too, and what is chosen from its list is not
+        # measured.
         press("k")
         wait_for_question(page, 2)
         measured = panel(page)
@@ -139,7 +158,10 @@ def test_undo_asks_again_and_the_panel_follows_each_answer(chromium: Any, tmp_pa
 
 def test_a_dead_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--measure", "36") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "36") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         row = wait_for_question(page, 1)
         server.process.kill()
@@ -155,7 +177,10 @@ def test_a_dead_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None
 
 def test_two_windows_answer_each_question_once(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--measure", "36") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "36") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         other = page.context.new_page()
         open_page(other, server.link)
@@ -164,15 +189,18 @@ def test_two_windows_answer_each_question_once(chromium: Any, tmp_path: Path) ->
         page.keyboard.press("k")
         second = wait_for_question(page, 2)
         other.keyboard.press("a")
-        until(other, "document.getElementById('message').textContent.includes('has another answer')")
+        until(
+            other, "document.getElementById('message').textContent.includes('has another answer')"
+        )
         assert wait_for_question(other, 2) == second
         other.keyboard.press("k")
         wait_for_question(other, 3)
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         wait_for_question(page, 3)
     assert [(line.row, line.decision) for line in read_log(folder / "decisions.csv")] == [
-        (first, "keep"), (second, "keep"),
-    ]  # fmt: skip
+        (first, "keep"),
+        (second, "keep"),
+    ]
 
 
 def write_photos(root: Path, names: tuple[str, ...]) -> Path:
@@ -185,22 +213,42 @@ def write_photos(root: Path, names: tuple[str, ...]) -> Path:
             labels.append(name)
     others = [names[(names.index(label) + 1) % len(names)] for label in labels]
     ids = [f"{name}/{i % 6}.png" for i, name in enumerate(labels)]
-    return write_audit(root / "audit", labels, others, issues=20, kind="folder", data=root / "photos", ids=ids)
+    return write_audit(
+        root / "audit", labels, others, issues=20, kind="folder", data=root / "photos", ids=ids
+    )
 
 
 def test_blind_with_a_few_classes_and_a_key_for_each(chromium: Any, tmp_path: Path) -> None:
     folder = write_photos(tmp_path, ANIMALS)
     given = read_audit(folder).issues.set_index("row")["given_label"]
-    with Server(folder, "--measure", "20", "--blind") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "20", "--blind") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         texts = page.locator("#choices button").all_inner_texts()
-        assert texts == ["1 cat", "2 dog", "3 fox", "4 owl", "x Exclude", "c Unclear", "s Skip", "u Undo"]
+        assert texts == [
+            "1 cat",
+            "2 dog",
+            "3 fox",
+            "4 owl",
+            "x Exclude",
+            "c Unclear",
+            "s Skip",
+            "u Undo",
+        ]
         for number in range(1, 21):
             row = wait_for_question(page, number)
             until(page, "document.querySelector('#row img')?.naturalWidth === 50")
-            until(page, "document.querySelector('#row img').clientWidth > 300")  # small pictures are enlarged
+            # small pictures are enlarged
+            until(page, "document.querySelector('#row img').clientWidth > 300")
             assert page.inner_text("#card").strip() == f"Question {number}"
-            assert page.evaluate("byId('card').innerHTML.match(/cat|dog|fox|owl|given|suggest|likely/)") is None
+            assert (
+                page.evaluate(
+                    "byId('card').innerHTML.match(/cat|dog|fox|owl|given|suggest|likely/)"
+                )
+                is None
+            )
             for key in ("a", "k", "5", "9"):  # no key of what is hidden
                 page.keyboard.press(key)
             assert wait_for_question(page, number) == row
@@ -219,14 +267,18 @@ def test_blind_with_a_few_classes_and_a_key_for_each(chromium: Any, tmp_path: Pa
 def test_blind_with_many_classes_by_search(chromium: Any, tmp_path: Path) -> None:
     names = tuple(f"{word}-{i}" for word in ("ash", "beech", "cedar") for i in range(4))
     folder = write_photos(tmp_path, names)
-    with Server(folder, "--measure", "5", "--blind") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--measure", "5", "--blind") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_page(page, server.link)
         texts = page.locator("#choices button").all_inner_texts()
         assert texts == ["o Label …", "x Exclude", "c Unclear", "s Skip", "u Undo"]
         wait_for_question(page, 1)
         page.keyboard.press("1")  # keys are for a few classes only
         page.keyboard.press("o")
-        assert page.locator("#chooser li").all_inner_texts() == list(names)  # in the usual order, without a hint
+        # in the usual order, without a hint
+        assert page.locator("#chooser li").all_inner_texts() == list(names)
         assert page.inner_text("#chooser-title") == "The label of this row"
         page.keyboard.type("cedar-2")
         page.keyboard.press("Enter")
@@ -236,12 +288,20 @@ def test_blind_with_many_classes_by_search(chromium: Any, tmp_path: Path) -> Non
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         wait_for_question(page, 3)
-    assert [answer.label for answer in read_answers(folder / "decisions.csv")] == ["cedar-2", "beech-1"]
+    assert [answer.label for answer in read_answers(folder / "decisions.csv")] == [
+        "cedar-2",
+        "beech-1",
+    ]
 
 
-def test_two_reviewers_one_after_the_other_and_what_they_agree_on(chromium: Any, tmp_path: Path) -> None:
+def test_two_reviewers_one_after_the_other_and_what_they_agree_on(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--measure", "12", "--reviewer", "ann") as server, browsing(chromium, tmp_path / "ann") as page:
+    with (
+        Server(folder, "--measure", "12", "--reviewer", "ann") as server,
+        browsing(chromium, tmp_path / "ann") as page,
+    ):
         open_page(page, server.link)
         for number in range(1, 13):
             row = wait_for_question(page, number)
@@ -254,7 +314,8 @@ def test_two_reviewers_one_after_the_other_and_what_they_agree_on(chromium: Any,
         assert progress(page) == "12 of 12 measured"
         for number in range(1, 13):
             row = wait_for_question(page, number)
-            assert page.locator("#card .done, #card .chosen").count() == 0  # nothing of what Ann answered
+            # nothing of what Ann answered
+            assert page.locator("#card .done, #card .chosen").count() == 0
             page.keyboard.press("a" if row % 2 or number == 5 else "k")
         wait_for_end(page)
         shown = panel(page)["agreement"]
@@ -270,7 +331,8 @@ def test_two_reviewers_one_after_the_other_and_what_they_agree_on(chromium: Any,
 def test_a_small_window_has_room_for_the_question_and_the_last_answer_can_be_undone(
     chromium: Any, tmp_path: Path
 ) -> None:
-    folder = write_table_audit(tmp_path, issues=0)  # nothing is called wrong, so that there is no precision
+    # nothing is called wrong, so that there is no precision
+    folder = write_table_audit(tmp_path, issues=0)
     size = {"width": 360, "height": 640}
     with (
         Server(folder, "--measure", "4", "--blind") as server,
@@ -283,13 +345,22 @@ def test_a_small_window_has_room_for_the_question_and_the_last_answer_can_be_und
             page.locator("[data-label=dog]").click()
         wait_for_end(page)
         assert list(panel(page)) == ["noise rate", "wrong labels left", "to halve the interval"]
-        assert page.locator("#choices button:enabled").all_inner_texts() == ["Undo"]  # keys are hidden here
+        # keys are hidden here
+        assert page.locator("#choices button:enabled").all_inner_texts() == ["Undo"]
         page.locator("[data-choice=undo]").click()
-        assert wait_for_question(page, 4) == rows[3] and page.locator("#choices button:enabled").count() == 8
-        assert page.evaluate("document.documentElement.scrollWidth") == 360 and page.locator("#measured").is_visible()
+        assert (
+            wait_for_question(page, 4) == rows[3]
+            and page.locator("#choices button:enabled").count() == 8
+        )
+        assert (
+            page.evaluate("document.documentElement.scrollWidth") == 360
+            and page.locator("#measured").is_visible()
+        )
         for button in page.locator("#choices button").all():
             box = button.bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
+            assert (
+                box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
+            )
         assert page.locator("#card").bounding_box()["height"] > 150
 
 
@@ -305,7 +376,12 @@ def test_proposals_by_keyboard(chromium: Any, tmp_path: Path) -> None:
             assert progress(page) == f"{number - 1} of 5 looked at"
             page.keyboard.press("k")
         wait_for_end(page)
-        assert "Done: 5 rows looked at." in page.inner_text("#card") and progress(page) == "5 of 5 looked at"
+        assert (
+            "Done: 5 rows looked at." in page.inner_text("#card")
+            and progress(page) == "5 of 5 looked at"
+        )
         assert page.locator("#next code").first.inner_text() == f"noiseproof audit {folder} --again"
     lines = read_log(folder / "decisions.csv")
-    assert [line.row for line in lines] == asked and [line.asked for line in lines].count("measure") == 2
+    assert [line.row for line in lines] == asked and [line.asked for line in lines].count(
+        "measure"
+    ) == 2

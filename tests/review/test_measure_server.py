@@ -1,4 +1,6 @@
-"""Measuring by the review server: the right questions, each asked once, through kills; what is sent blind."""
+"""Measuring by the review server: the right questions, each asked once, through kills; what is sent
+blind.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ COUNT = 40
 
 
 def choice(row: int) -> dict[str, Any]:
-    """What the reviewer of these tests answers: two thirds of the labels are right, some rows are skipped."""
+    """What the reviewer of these tests answers: two thirds of the labels are right, some rows are
+    skipped.
+    """
     word = ("keep", "accept", "keep", "keep", "accept", "keep", "skip")[row % 7]
     return {"row": row, "decision": word}
 
@@ -73,7 +77,9 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
         about = client.get("/api/audit").json()
         assert about["measure"] == {"blind": False, "next": about["measure"]["next"]}
         commands = [line["command"] for line in about["measure"]["next"]]
-        assert commands == [f"noiseproof {name} {folder}" for name in ("measure", "review", "apply")]
+        assert commands == [
+            f"noiseproof {name} {folder}" for name in ("measure", "review", "apply")
+        ]
         state, design, asked = ask(client), Design.read(audit), []
         assert design is not None and state["measured"] is None and state["last"] is None
         while (question := state["question"]) is not None:
@@ -81,8 +87,14 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
             expected = design.questions(read_answers(path), COUNT)[0]
             assert (question["row"], question["number"]) == (expected.row, len(asked) + 1)
             row = frame.loc[expected.row]
-            assert (question["given"], question["suggested"]) == (row["given_label"], row["suggested_label"])
-            assert client.get(f"/api/rows/{expected.row}").json()["fields"][0] == ["weight", f"{expected.row / 8:.3f}"]
+            assert (question["given"], question["suggested"]) == (
+                row["given_label"],
+                row["suggested_label"],
+            )
+            assert client.get(f"/api/rows/{expected.row}").json()["fields"][0] == [
+                "weight",
+                f"{expected.row / 8:.3f}",
+            ]
             state = answer(client, question, choice(expected.row))
             saved = read_log(path)[-1]
             assert (saved.row, saved.reviewer, saved.asked) == (expected.row, "ann", "measure")
@@ -97,7 +109,10 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
         assert measured is not None and state["measured"]["decisions"] == measured.decisions
         for name, estimate in (("rate", measured.rate), ("wrong_left", measured.wrong_left)):
             assert state["measured"][name] == pytest.approx(asdict(estimate))
-        assert state["measured"]["to_halve"] == measured.to_halve and state["measured"]["agreement"] is None
+        assert (
+            state["measured"]["to_halve"] == measured.to_halve
+            and state["measured"]["agreement"] is None
+        )
         assert client.post("/api/decisions", json=choice(asked[0])).status_code == 409
 
 
@@ -109,8 +124,12 @@ def test_more_can_be_measured_and_decisions_elsewhere_are_named(folder: Path) ->
             assert len(answer_all(client)) == rows
             done = min(max(count, len(read_log(own))), 220)
             assert ask(client)["progress"] == {"measured": done, "total": done}
-            commands = [line["command"] for line in client.get("/api/audit").json()["measure"]["next"]]
-    assert commands == [f"noiseproof {name} {folder} --decisions '{own}'" for name in ("measure", "review", "apply")]
+            commands = [
+                line["command"] for line in client.get("/api/audit").json()["measure"]["next"]
+            ]
+    assert commands == [
+        f"noiseproof {name} {folder} --decisions '{own}'" for name in ("measure", "review", "apply")
+    ]
     assert sorted(line.row for line in read_log(own)) == list(range(220))
     assert not (folder / "decisions.csv").exists()
 
@@ -119,14 +138,24 @@ def test_no_row_can_be_chosen_while_measuring(folder: Path) -> None:
     with Server(folder, "--measure", str(COUNT)) as server, server.client() as client:
         first = ask(client)["question"]
         other = (first["row"] + 1) % 220
-        assert client.get("/api/issues").status_code == client.get("/api/issues/next").status_code == 404
         assert (
-            client.get(f"/api/rows/{other}").status_code == client.get(f"/api/rows/{other}/picture").status_code == 404
+            client.get("/api/issues").status_code
+            == client.get("/api/issues/next").status_code
+            == 404
         )
-        assert client.post("/api/decisions", json=choice(other) | {"question": 1}).status_code == 404
+        assert (
+            client.get(f"/api/rows/{other}").status_code
+            == client.get(f"/api/rows/{other}/picture").status_code
+            == 404
+        )
+        assert (
+            client.post("/api/decisions", json=choice(other) | {"question": 1}).status_code == 404
+        )
         for number in (None, 2, 0, -1, 99):
             body = choice(first["row"]) | ({} if number is None else {"question": number})
-            assert client.post("/api/decisions", json=body).status_code == (422 if number in (0, -1) else 409)
+            assert client.post("/api/decisions", json=body).status_code == (
+                422 if number in (0, -1) else 409
+            )
     assert read_log(folder / "decisions.csv") == []
 
 
@@ -162,7 +191,8 @@ def test_killed_again_and_again_it_asks_what_it_would_have_asked(tmp_path: Path)
         saved = [line.row for line in read_log(killed / "decisions.csv")]
         assert saved[: len(confirmed)] == confirmed and len(saved) - len(confirmed) in (0, 1)
         confirmed[:] = saved  # the last one may be saved, and its confirmation lost
-        with open(killed / "decisions.csv", "ab") as file:  # what a crash in the middle of a write leaves
+        # what a crash in the middle of a write leaves
+        with open(killed / "decisions.csv", "ab") as file:
             file.write(b'7,7,"ow')
     with Server(killed, *options) as server, server.client() as client:
         confirmed += answer_all(client)
@@ -175,25 +205,36 @@ def test_an_answer_that_is_sent_again_counts_once_and_undo_asks_again(folder: Pa
     with Server(folder, "--measure", str(COUNT)) as server, server.client() as client:
         first = ask(client)["question"]
         body = {"row": first["row"], "decision": "keep", "question": 1}
-        replies = [client.post("/api/decisions", json=body).json() for _ in range(3)]  # the first two replies were lost
+        # the first two replies were lost
+        replies = [client.post("/api/decisions", json=body).json() for _ in range(3)]
         assert replies[0] == replies[1] == replies[2] and len(read_log(path)) == 1
-        assert client.post("/api/decisions", json=body | {"decision": "accept"}).status_code == 409  # a second window
+        # a second window
+        assert client.post("/api/decisions", json=body | {"decision": "accept"}).status_code == 409
         second = replies[0]["question"]
         assert second["number"] == 2 and replies[0]["last"] == {"row": first["row"], "question": 1}
-        # Undo, sent twice, takes back one answer; what was undone is asked again, and counts with its new answer.
+        # Undo, sent twice, takes back one answer; what was undone is asked again, and counts with
+        # its new answer.
         state = answer(client, second, {"row": second["row"], "decision": "accept"})
         undo = {"row": second["row"], "decision": "undo", "question": 2}
         replies = [client.post("/api/decisions", json=undo).json() for _ in range(2)]
-        assert replies[0] == replies[1] and replies[0]["question"] == second and len(read_log(path)) == 3
+        assert (
+            replies[0] == replies[1]
+            and replies[0]["question"] == second
+            and len(read_log(path)) == 3
+        )
         assert replies[0]["progress"]["measured"] == 1
         assert state["last"] == {"row": second["row"], "question": 2}
-        state = client.post("/api/decisions", json=undo | {"row": first["row"], "question": 1}).json()
+        state = client.post(
+            "/api/decisions", json=undo | {"row": first["row"], "question": 1}
+        ).json()
         assert (state["question"], state["last"], state["measured"]) == (first, None, None)
         assert client.post("/api/decisions", json=undo).status_code == 404  # it is not asked now
         state = answer(client, first, {"row": first["row"], "decision": "accept"})
         assert state["question"]["row"] == second["row"]
     answers = read_answers(path)
-    assert [(answer.row, answer.decision, answer.asked) for answer in answers] == [(first["row"], "accept", "measure")]
+    assert [(answer.row, answer.decision, answer.asked) for answer in answers] == [
+        (first["row"], "accept", "measure")
+    ]
 
 
 def test_of_many_windows_one_answers_a_question(folder: Path) -> None:
@@ -203,7 +244,10 @@ def test_of_many_windows_one_answers_a_question(folder: Path) -> None:
             with server.client() as client:
                 statuses, state = [], ask(client)
                 for _ in range(5):
-                    word = {"row": state["question"]["row"], "decision": ("keep", "accept", "skip")[number % 3]}
+                    word = {
+                        "row": state["question"]["row"],
+                        "decision": ("keep", "accept", "skip")[number % 3],
+                    }
                     body = word | {"question": state["question"]["number"]}
                     statuses.append(client.post("/api/decisions", json=body).status_code)
                     state = ask(client)
@@ -218,7 +262,10 @@ def test_of_many_windows_one_answers_a_question(folder: Path) -> None:
 
 def test_two_reviewers_one_after_the_other(folder: Path) -> None:
     path = folder / "decisions.csv"
-    with Server(folder, "--measure", str(COUNT), "--reviewer", "ann") as server, server.client() as client:
+    with (
+        Server(folder, "--measure", str(COUNT), "--reviewer", "ann") as server,
+        server.client() as client,
+    ):
         rows = answer_all(client)
     options = ("--measure", str(COUNT), "--reviewer", "bob", "--repeats", "0.25")
     with Server(folder, *options) as server, server.client() as client:
@@ -227,17 +274,30 @@ def test_two_reviewers_one_after_the_other(folder: Path) -> None:
         assert design is not None
         expected = design.questions(read_answers(path), COUNT, repeats=0.25)
         while (question := state["question"]) is not None:
-            assert "decision" not in question and "label" not in question  # nothing of what Ann answered
+            # nothing of what Ann answered
+            assert "decision" not in question and "label" not in question
             asked.append(question["row"])
-            word = "skip" if len(asked) == 1 else "accept" if len(asked) == 2 else choice(question["row"])["decision"]
+            word = (
+                "skip"
+                if len(asked) == 1
+                else "accept"
+                if len(asked) == 2
+                else choice(question["row"])["decision"]
+            )
             state = answer(client, question, {"row": question["row"], "decision": word})
-        assert asked == [question.row for question in expected] and set(asked) <= set(rows) and len(asked) > 4
+        assert (
+            asked == [question.row for question in expected]
+            and set(asked) <= set(rows)
+            and len(asked) > 4
+        )
         agreement, differ = state["measured"]["agreement"], choice(asked[1])["decision"] == "keep"
         assert agreement["rows"] == len(asked) - 1  # a skipped row has no second answer
         assert agreement["same"] == pytest.approx(1 - differ / agreement["rows"])
     by_bob = [answer for answer in read_answers(path) if answer.reviewer == "bob"]
     assert {(answer.asked, answer.probability) for answer in by_bob} == {("repeat", None)}
-    assert {row: word.reviewer for row, word in read_decisions(path).items()} == dict.fromkeys(rows, "ann")
+    assert {row: word.reviewer for row, word in read_decisions(path).items()} == dict.fromkeys(
+        rows, "ann"
+    )
 
 
 def test_rows_chosen_from_the_list_are_no_part_of_what_is_measured(folder: Path) -> None:
@@ -253,12 +313,17 @@ def test_rows_chosen_from_the_list_are_no_part_of_what_is_measured(folder: Path)
             state = client.post("/api/decisions", json={"row": row, "decision": "accept"}).json()
         assert state["measured"]["rate"] == measured["rate"]
         assert state["measured"]["decisions"] == measured["decisions"]
-        assert client.post("/api/decisions", json=choice(chosen[0]) | {"question": 1}).status_code == 409
+        assert (
+            client.post("/api/decisions", json=choice(chosen[0]) | {"question": 1}).status_code
+            == 409
+        )
     by_hand = [answer for answer in read_answers(path) if answer.row in chosen]
-    assert {(answer.reviewer, answer.asked, answer.probability) for answer in by_hand} == {("bob", "", None)}
+    assert {(answer.reviewer, answer.asked, answer.probability) for answer in by_hand} == {
+        ("bob", "", None)
+    }
 
 
-# --- blind ------------------------------------------------------------------------------------------------------------
+# --- blind ----------------------------------------------------------------------------------------
 
 NAMES = ("abyssinian", "birman", "chartreux", "devonrex")
 
@@ -275,7 +340,9 @@ def write_photos(root: Path) -> Path:
             labels.append(name)
     others = [NAMES[(NAMES.index(label) + 1 + i % 3) % 4] for i, label in enumerate(labels)]
     ids = [f"{name}/{i % 10}.png" for i, name in enumerate(labels)]
-    return write_audit(root / "audit", labels, others, issues=30, kind="folder", data=root / "photos", ids=ids)
+    return write_audit(
+        root / "audit", labels, others, issues=30, kind="folder", data=root / "photos", ids=ids
+    )
 
 
 def write_answers_of_people(root: Path) -> Path:
@@ -286,9 +353,17 @@ def write_answers_of_people(root: Path) -> Path:
     frame = pd.DataFrame({"key": ids, "x": range(40), "ann": labels, "bob": others, "kind": labels})
     frame.to_csv(root / "cats.csv", index=False)
     return write_audit(
-        root / "audit", labels, others, issues=30, kind="table", data=root / "cats.csv", ids=ids, label="kind",
-        id="key", annotators=["ann", "bob"],
-    )  # fmt: skip
+        root / "audit",
+        labels,
+        others,
+        issues=30,
+        kind="table",
+        data=root / "cats.csv",
+        ids=ids,
+        label="kind",
+        id="key",
+        annotators=["ann", "bob"],
+    )
 
 
 @pytest.fixture(params=[write_photos, write_answers_of_people])
@@ -310,7 +385,9 @@ def test_a_blind_review_sends_nothing_that_names_a_label(cats: Path) -> None:
             assert set(question) == {"row", "number"}
             row = question["row"]
             content = client.get(f"/api/rows/{row}").json()
-            assert content == ({"has_image": True} if "has_image" in content else {"fields": [["x", str(row)]]})
+            assert content == (
+                {"has_image": True} if "has_image" in content else {"fields": [["x", str(row)]]}
+            )
             client.get(f"/api/rows/{row}/picture")
             given, suggested = frame.loc[row, ["given_label", "suggested_label"]]
             other = next(name for name in NAMES if name not in (given, suggested))
@@ -322,7 +399,17 @@ def test_a_blind_review_sends_nothing_that_names_a_label(cats: Path) -> None:
                 state = answer(client, question, {"row": row, "decision": "other", "label": label})
         for path in ("/api/issues", "/api/issues/next", "/api/issues?given=0"):
             assert client.get(path).status_code == 404
-    words = [*NAMES, "neighbours", "confidence", "quality", "keep", "accept", "suggest", "margin", "verdict"]
+    words = [
+        *NAMES,
+        "neighbours",
+        "confidence",
+        "quality",
+        "keep",
+        "accept",
+        "suggest",
+        "margin",
+        "verdict",
+    ]
     for reply in sent:
         if reply.headers["content-type"] == "application/json":
             text = reply.text.replace(json.dumps(list(NAMES), separators=(",", ":")), "")
@@ -334,24 +421,38 @@ def test_a_blind_review_sends_nothing_that_names_a_label(cats: Path) -> None:
         assert answered.given_label == given
         meaning = {given: "keep", suggested: "accept"}.get(answered.label, "other")
         assert answered.decision == meaning
-        assert meaning == ("other" if answered.row % 5 == 0 else "keep" if answered.row % 3 else "accept")
+        assert meaning == (
+            "other" if answered.row % 5 == 0 else "keep" if answered.row % 3 else "accept"
+        )
 
 
 def test_a_blind_answer_is_a_class_or_a_skip(cats: Path) -> None:
     with Server(cats, "--measure", "10", "--blind") as server, server.client() as client:
         question = ask(client)["question"]
         for body, status in (
-            ({"decision": "keep"}, 409), ({"decision": "accept"}, 409), ({"decision": "other"}, 409),
-            ({"decision": "other", "label": "dog"}, 409), ({"decision": "skip", "label": NAMES[0]}, 409),
-        ):  # fmt: skip
-            reply = client.post("/api/decisions", json={"row": question["row"], "question": 1} | body)
+            ({"decision": "keep"}, 409),
+            ({"decision": "accept"}, 409),
+            ({"decision": "other"}, 409),
+            ({"decision": "other", "label": "dog"}, 409),
+            ({"decision": "skip", "label": NAMES[0]}, 409),
+        ):
+            reply = client.post(
+                "/api/decisions", json={"row": question["row"], "question": 1} | body
+            )
             assert reply.status_code == status, reply.text
             assert "given" not in reply.text and "suggested" not in reply.text
-        assert answer(client, question, {"row": question["row"], "decision": "skip"})["question"]["number"] == 2
-    assert [(line.decision, line.label) for line in read_log(cats / "decisions.csv")] == [("skip", "")]
+        assert (
+            answer(client, question, {"row": question["row"], "decision": "skip"})["question"][
+                "number"
+            ]
+            == 2
+        )
+    assert [(line.decision, line.label) for line in read_log(cats / "decisions.csv")] == [
+        ("skip", "")
+    ]
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,7 +467,9 @@ def test_a_blind_answer_is_a_class_or_a_skip(cats: Path) -> None:
         (("--measure", "50", "--repeats", "1.5"), "--repeats"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(folder: Path, options: tuple[str, ...], message: str) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    folder: Path, options: tuple[str, ...], message: str
+) -> None:
     command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

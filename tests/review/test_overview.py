@@ -1,4 +1,6 @@
-"""The numbers of the overview against pandas, and the map against a direct singular value decomposition."""
+"""The numbers of the overview against pandas, and the map against a direct singular value
+decomposition.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ TYPES = {"row": "<u4", "given": "<u2", "x": "<u2", "y": "<u2"}
 
 def read_map(answer: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """The columns of a map as the page reads them."""
-    return {name: np.frombuffer(base64.b64decode(answer[name]), kind) for name, kind in TYPES.items()}
+    return {
+        name: np.frombuffer(base64.b64decode(answer[name]), kind) for name, kind in TYPES.items()
+    }
 
 
 def projection_of(folder: Path, **options: Any) -> Projection:
@@ -49,13 +53,15 @@ def projection_of(folder: Path, **options: Any) -> Projection:
     return Projection(opened, Context(opened, open_rows(opened.config)), **options)
 
 
-# --- counts -----------------------------------------------------------------------------------------------------------
+# --- counts ---------------------------------------------------------------------------------------
 
 
 def test_counts_are_those_of_pandas(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=220, issues=150)
     summary = json.loads((folder / "summary.json").read_text())
-    summary["classes"] = [{"name": name, "cut": 0.1 * k} for k, name in enumerate(reversed(ANIMALS))]
+    summary["classes"] = [
+        {"name": name, "cut": 0.1 * k} for k, name in enumerate(reversed(ANIMALS))
+    ]
     (folder / "summary.json").write_text(json.dumps(summary))
     opened = read_audit(folder)
     frame, names = opened.issues, list(opened.classes)
@@ -67,7 +73,9 @@ def test_counts_are_those_of_pandas(tmp_path: Path) -> None:
     reference = called.groupby(["given_label", "suggested_label"])["decided"].agg(["size", "sum"])
     found = {
         (names[g], names[s]): (n, d)
-        for g, s, n, d in matrix[["given", "suggested", "issues", "decided"]].itertuples(index=False)
+        for g, s, n, d in matrix[["given", "suggested", "issues", "decided"]].itertuples(
+            index=False
+        )
     }
     assert found == {pair: tuple(counts) for pair, counts in reference.T.to_dict("list").items()}
     assert matrix["issues"].sum() == 150 and matrix["decided"].sum() == 5
@@ -100,7 +108,10 @@ def test_rates_and_cuts_of_a_real_audit(tmp_path: Path) -> None:
     of_audit = pd.DataFrame(opened.summary["classes"])
     np.testing.assert_allclose(shown["classes"]["noise_rate"], of_audit["noise_rate"], atol=2e-3)
     assert shown["classes"]["cut"] == of_audit["cut"].tolist()
-    assert shown["classes"]["issues"] == of_audit["issues"].tolist() and sum(shown["matrix"]["decided"]) == 0
+    assert (
+        shown["classes"]["issues"] == of_audit["issues"].tolist()
+        and sum(shown["matrix"]["decided"]) == 0
+    )
 
 
 def test_an_audit_without_issues_has_an_empty_matrix(tmp_path: Path) -> None:
@@ -111,7 +122,7 @@ def test_an_audit_without_issues_has_an_empty_matrix(tmp_path: Path) -> None:
     assert shown["classes"]["cut"] == [None] * 4
 
 
-# --- the plane --------------------------------------------------------------------------------------------------------
+# --- the plane ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
@@ -125,7 +136,8 @@ def test_pca_is_a_singular_value_decomposition_with_one_sign(offset: float) -> N
     axes = np.linalg.svd(centred, full_matrices=False)[2][:2].T
     axes *= np.sign(axes[np.abs(axes).argmax(0), [0, 1]])
     np.testing.assert_allclose(points, centred[rows] @ axes, atol=2e-3)
-    np.testing.assert_allclose(principal_axes(-x, 2)[1], axes, atol=1e-4)  # the sign does not depend on the rows
+    # the sign does not depend on the rows
+    np.testing.assert_allclose(principal_axes(-x, 2)[1], axes, atol=1e-4)
     np.testing.assert_array_equal(project(x, rows, "PCA"), points)
 
 
@@ -152,7 +164,9 @@ def test_umap_keeps_clusters_apart() -> None:
     np.testing.assert_array_equal(project(x, np.arange(240), "UMAP", seed=3), points)
 
 
-def test_a_folder_called_umap_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_called_umap_is_not_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "umap").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(projection.importlib.metadata, "version", metadata_without_umap)
@@ -177,7 +191,8 @@ def test_steps_keep_the_shape_and_far_rows_come_to_the_edge() -> None:
     steps, beyond = to_steps(points)
     assert beyond == 0 and steps[:, 0].min() == 0 and steps[:, 0].max() == STEPS
     scale = STEPS / np.ptp(points[:, 0])
-    np.testing.assert_allclose(steps, (points - points.min(0)) * scale, atol=0.6)  # one scale for both axes
+    # one scale for both axes
+    np.testing.assert_allclose(steps, (points - points.min(0)) * scale, atol=0.6)
     points[7] = (1e6, -1e6)
     moved, beyond = to_steps(points)
     assert beyond == 1 and moved[7].tolist() == [STEPS, 0]
@@ -195,10 +210,12 @@ def test_all_suspects_and_a_seeded_sample_of_the_others_are_on_the_map(tmp_path:
     assert choose_rows(labels).tolist() == [*range(220)]
 
 
-# --- maps of audits ---------------------------------------------------------------------------------------------------
+# --- maps of audits -------------------------------------------------------------------------------
 
 
-def test_a_map_is_that_of_the_features_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_is_that_of_the_features_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(projection, "choose_method", lambda count: "PCA")
     folder = write_flowers(tmp_path)
     answer = projection_of(folder).compute()
@@ -213,7 +230,9 @@ def test_a_map_is_that_of_the_features_and_is_kept(tmp_path: Path, monkeypatch: 
         assert np.corrcoef(found[name], flat[:, axis])[0, 1] > 0.99
     frame = opened.issues.set_index("row")
     assert sorted(found["row"].tolist()) == sorted(frame.index)
-    assert [opened.classes[k] for k in found["given"]] == frame.loc[found["row"], "given_label"].tolist()
+    assert [opened.classes[k] for k in found["given"]] == frame.loc[
+        found["row"], "given_label"
+    ].tolist()
     assert answer["issues"] == 3 and frame.loc[found["row"][:3], "is_label_issue"].all()
     assert (answer["method"], answer["by"], answer["rows"]) == ("PCA", "features", len(frame))
 
@@ -236,18 +255,28 @@ def test_a_map_of_pictures_is_another_one_when_a_picture_changes(tmp_path: Path)
         (tmp_path / "pets" / label).mkdir(parents=True)
         for i in range(3):
             names.append(f"{label}/{i}.png")
-            Image.fromarray(random.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "pets" / names[-1])
+            Image.fromarray(random.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+                tmp_path / "pets" / names[-1]
+            )
     folder = write_audit(
-        tmp_path / "audit", ["cat"] * 3 + ["dog"] * 3, ["dog"] * 3 + ["cat"] * 3, issues=2, kind="folder",
-        data=tmp_path / "pets", ids=names, features="patches",
-    )  # fmt: skip
+        tmp_path / "audit",
+        ["cat"] * 3 + ["dog"] * 3,
+        ["dog"] * 3 + ["cat"] * 3,
+        issues=2,
+        kind="folder",
+        data=tmp_path / "pets",
+        ids=names,
+        features="patches",
+    )
     before = projection.fingerprint(read_audit(folder), None)
     assert before == projection.fingerprint(read_audit(folder), None) and len(before) == 7
     os.utime(tmp_path / "pets" / names[4], ns=(1, 1))
     assert projection.fingerprint(read_audit(folder), None) != before
 
 
-def test_predictions_alone_are_a_map_of_their_log_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_alone_are_a_map_of_their_log_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(projection, "choose_method", lambda count: "PCA")
     random = np.random.default_rng(0)
     p = random.dirichlet(np.ones(3), 90).astype(np.float32)
@@ -255,9 +284,15 @@ def test_predictions_alone_are_a_map_of_their_log_ratios(tmp_path: Path, monkeyp
     np.save(tmp_path / "y.npy", given)
     np.save(tmp_path / "p.npy", p)
     folder = write_audit(
-        tmp_path / "audit", [str(k) for k in given], [str((k + 1) % 3) for k in given], issues=5, kind="predictions",
-        data=None, labels=str(tmp_path / "y.npy"), pred_probs=str(tmp_path / "p.npy"),
-    )  # fmt: skip
+        tmp_path / "audit",
+        [str(k) for k in given],
+        [str((k + 1) % 3) for k in given],
+        issues=5,
+        kind="predictions",
+        data=None,
+        labels=str(tmp_path / "y.npy"),
+        pred_probs=str(tmp_path / "p.npy"),
+    )
     answer = projection_of(folder).compute()
     found, ratios = read_map(answer), log_ratios(p / p.sum(1, keepdims=True)).astype(np.float64)
     centred = ratios - ratios.mean(0)
@@ -276,10 +311,12 @@ def test_a_map_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     shown = projection_of(folder)
     shown.start().join()
     note = shown.show()["note"]
-    assert note.startswith("There is no map: ") and "flowers.csv" in note and "x" not in shown.show()
+    assert (
+        note.startswith("There is no map: ") and "flowers.csv" in note and "x" not in shown.show()
+    )
 
 
-# --- the server -------------------------------------------------------------------------------------------------------
+# --- the server -----------------------------------------------------------------------------------
 
 
 def map_of(client: Any) -> dict[str, Any]:
@@ -296,14 +333,26 @@ def test_the_server_sends_the_overview_and_the_map(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn", reason="the review server is not installed")
     with Server(write_flowers(tmp_path)) as server, server.client() as client:
         before = client.get("/api/overview").json()
-        assert sum(before["matrix"]["issues"]) == 3 == before["progress"]["total"] and before["measured"] is None
+        assert (
+            sum(before["matrix"]["issues"]) == 3 == before["progress"]["total"]
+            and before["measured"] is None
+        )
         client.post("/api/decisions", json={"row": 0, "decision": "keep"}).raise_for_status()
         after = client.get("/api/overview").json()
-        assert sum(after["matrix"]["decided"]) == sum(after["classes"]["decided"]) == after["progress"]["keep"] == 1
+        assert (
+            sum(after["matrix"]["decided"])
+            == sum(after["classes"]["decided"])
+            == after["progress"]["keep"]
+            == 1
+        )
         found = read_map(map_of(client))
         row = int(found["row"][-1])  # no issue
         brief = client.get(f"/api/map/{row}").json()
-        assert brief["row"] == row and brief["is_issue"] is False and brief["label"] in ("iris", "rose")
+        assert (
+            brief["row"] == row
+            and brief["is_issue"] is False
+            and brief["label"] in ("iris", "rose")
+        )
         assert brief["fields"] and client.get("/api/map/100000").status_code == 404
 
 
@@ -318,10 +367,14 @@ def test_measured_decisions_tell_how_many_errors_are_left(tmp_path: Path) -> Non
     with Server(folder) as server, server.client() as client:
         shown, known = client.get("/api/overview").json(), client.get("/api/audit").json()
         assert shown["measured"] == known["measured"] and shown["measured"]["decisions"] == 12
-        assert shown["measured"]["wrong_left"]["value"] == 0 < shown["measured"]["wrong_left"]["high"]
+        assert (
+            shown["measured"]["wrong_left"]["value"] == 0 < shown["measured"]["wrong_left"]["high"]
+        )
 
 
-@pytest.mark.parametrize("options", [("--measure", "10"), ("--measure", "10", "--blind"), ("--propose", "measure=1")])
+@pytest.mark.parametrize(
+    "options", [("--measure", "10"), ("--measure", "10", "--blind"), ("--propose", "measure=1")]
+)
 def test_whoever_is_asked_sees_no_overview(tmp_path: Path, options: tuple[str, ...]) -> None:
     pytest.importorskip("httpx", reason="the review server's client is not installed")
     pytest.importorskip("uvicorn", reason="the review server is not installed")

@@ -1,4 +1,6 @@
-"""The overview in a real browser: its numbers lead to exactly the rows behind them, by pointer and by keyboard."""
+"""The overview in a real browser: its numbers lead to exactly the rows behind them, by pointer and
+by keyboard.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,20 @@ def write_trees(root: Path, rows: int = 400, issues: int = 120) -> Path:
     given = random.integers(0, 3, rows)
     suggested = (given + 1 + (random.random(rows) < 0.3)) % 3
     measures = random.normal(size=(rows, 2)) + 2 * np.eye(3, 2)[given]
-    frame = pd.DataFrame({"height": measures[:, 0], "girth": measures[:, 1], "tree": np.array(NAMES)[given]})
+    frame = pd.DataFrame(
+        {"height": measures[:, 0], "girth": measures[:, 1], "tree": np.array(NAMES)[given]}
+    )
     frame.to_csv(root / "trees.csv", index=False)
     folder = write_audit(
-        root / "audit", frame["tree"].tolist(), [NAMES[k] for k in suggested], issues=issues, kind="table",
-        data=root / "trees.csv", label="tree", header=True,
-    )  # fmt: skip
+        root / "audit",
+        frame["tree"].tolist(),
+        [NAMES[k] for k in suggested],
+        issues=issues,
+        kind="table",
+        data=root / "trees.csv",
+        label="tree",
+        header=True,
+    )
     summary = json.loads((folder / "summary.json").read_text())
     summary["classes"] = [{"name": name, "cut": 0.3 - 0.05 * k} for k, name in enumerate(NAMES)]
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -53,16 +63,22 @@ def write_trees(root: Path, rows: int = 400, issues: int = 120) -> Path:
 def see_overview(page: Any) -> None:
     """Go to the overview, and wait until its numbers are drawn."""
     page.keyboard.press("v")
-    until(page, "document.body.dataset.view === 'overview' && !byId('overview').hasAttribute('aria-busy')")
+    until(
+        page,
+        "document.body.dataset.view === 'overview' && !byId('overview').hasAttribute('aria-busy')",
+    )
 
 
 def listed(page: Any) -> list[int]:
     """The rows of the list, or of the grid, in its order, once it is shown."""
     until(page, "document.body.dataset.view !== 'overview' && view.current >= 0")
-    return [int(row) for row in page.evaluate(
-        "(async () => { const rows = []; for (let i = 0; i < view.total; i++) "
-        "{ await load(Math.floor(i / PAGE)); rows.push(issueAt(i).row); } return rows; })()"
-    )]  # fmt: skip
+    return [
+        int(row)
+        for row in page.evaluate(
+            "(async () => { const rows = []; for (let i = 0; i < view.total; i++) "
+            "{ await load(Math.floor(i / PAGE)); rows.push(issueAt(i).row); } return rows; })()"
+        )
+    ]
 
 
 def places(page: Any) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
@@ -84,26 +100,49 @@ def drag(page: Any, path: Any, target: str) -> None:
     page.mouse.up()
 
 
-def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(chromium: Any, tmp_path: Path) -> None:
+def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_trees(tmp_path)
     issues = read_audit(folder).issues.query("is_label_issue")
     pair = issues.query("given_label == 'birch' and suggested_label == 'ash'")["row"].tolist()
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         page.goto(server.link)
         page.wait_for_selector("body[data-ready]")
-        assert page.evaluate("document.body.dataset.view") == "overview" and page.locator("#overview").is_visible()
+        assert (
+            page.evaluate("document.body.dataset.view") == "overview"
+            and page.locator("#overview").is_visible()
+        )
         counts = issues.groupby(["given_label", "suggested_label"]).size()
-        cells = {cell.get_attribute("data-cell"): cell.inner_text() for cell in page.locator("[data-cell]").all()}
-        assert cells == {f"{NAMES.index(g)},{NAMES.index(s)}": str(n) for (g, s), n in counts.items()}
-        cell = page.get_by_role("button", name=f"{len(pair)} open: birch, suggested ash", exact=True)
+        cells = {
+            cell.get_attribute("data-cell"): cell.inner_text()
+            for cell in page.locator("[data-cell]").all()
+        }
+        assert cells == {
+            f"{NAMES.index(g)},{NAMES.index(s)}": str(n) for (g, s), n in counts.items()
+        }
+        cell = page.get_by_role(
+            "button", name=f"{len(pair)} open: birch, suggested ash", exact=True
+        )
         cell.click()
         assert listed(page) == pair and page.evaluate("document.body.dataset.view") == "list"
         assert page.inner_text("#filtered") == "only birch → ash" and row_shown(page) == pair[0]
         page.keyboard.press("k")
         until(page, "store.progress.decided === 1 && store.unsaved === 0")
         see_overview(page)
-        until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
-        assert page.locator("#rates tbody tr").filter(has_text="birch").locator("td").nth(2).inner_text() == "1"
+        until(
+            page,
+            "document.querySelector('[data-cell=\"1,0\"]').textContent ==="
+            f" '{len(pair) - 1}/{len(pair)}'",
+        )
+        assert (
+            page.locator("#rates tbody tr")
+            .filter(has_text="birch")
+            .locator("td")
+            .nth(2)
+            .inner_text()
+            == "1"
+        )
         page.keyboard.press("u")
         until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair)}'")
         assert page.evaluate("document.body.dataset.view") == "overview"
@@ -124,9 +163,15 @@ def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(chromium: A
 
 
 @pytest.mark.parametrize(
-    "shape", [[(0.1, 0.1), (0.9, 0.15), (0.5, 0.9)], [(0.2, 0.1), (0.8, 0.1), (0.8, 0.9), (0.5, 0.3), (0.2, 0.9)]]
+    "shape",
+    [
+        [(0.1, 0.1), (0.9, 0.15), (0.5, 0.9)],
+        [(0.2, 0.1), (0.8, 0.1), (0.8, 0.9), (0.5, 0.3), (0.2, 0.9)],
+    ],
 )
-def test_a_lasso_takes_exactly_the_rows_inside(chromium: Any, tmp_path: Path, shape: list[tuple[float, float]]) -> None:
+def test_a_lasso_takes_exactly_the_rows_inside(
+    chromium: Any, tmp_path: Path, shape: list[tuple[float, float]]
+) -> None:
     folder = write_trees(tmp_path)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link, "overview")
@@ -168,7 +213,9 @@ def test_a_zoomed_map_selects_what_it_shows(chromium: Any, tmp_path: Path) -> No
         polygon = middle + np.array([[-210, -190], [200, -180], [20, 190]])
         drag(page, polygon.tolist(), "#map-top")
         inside = Polygon(polygon).contains_points(points + moved) & (np.arange(400) < 120)
-        assert 5 < inside.sum() < 100 and sorted(listed(page)) == sorted(found["row"][inside].tolist())
+        assert 5 < inside.sum() < 100 and sorted(listed(page)) == sorted(
+            found["row"][inside].tolist()
+        )
         see_overview(page)
         page.get_by_role("button", name="Show all of the map").click()
         np.testing.assert_allclose(places(page)[1], before, atol=1e-6)
@@ -187,7 +234,9 @@ def test_hovering_names_a_row_and_a_click_opens_it(chromium: Any, tmp_path: Path
         until(page, HAS_MAP)
         found, points = places(page)
         apart = np.linalg.norm(points[:, None] - points, axis=2) + 1e9 * np.eye(len(points))
-        alone = [int(np.argmax(apart[at].min(1))) + at.start for at in (slice(0, 120), slice(120, 400))]
+        alone = [
+            int(np.argmax(apart[at].min(1))) + at.start for at in (slice(0, 120), slice(120, 400))
+        ]
         page.locator("#map-top").scroll_into_view_if_needed()
         box = page.locator("#map-top").bounding_box()
         for at in alone:
@@ -196,9 +245,12 @@ def test_hovering_names_a_row_and_a_click_opens_it(chromium: Any, tmp_path: Path
             until(page, "!document.getElementById('map-hint').hidden")
             label, suggested = frame.loc[row, ["given_label", "suggested_label"]]
             hint = page.inner_text("#map-hint")
-            assert hint.startswith(f"row {row}: {label}" + (f", suggested {suggested}" if at < 120 else "\n"))
+            assert hint.startswith(
+                f"row {row}: {label}" + (f", suggested {suggested}" if at < 120 else "\n")
+            )
             assert "height " in hint and "girth " in hint
-        page.mouse.click(box["x"] + x, box["y"] + y)  # not called wrong: it is shown, and can't be decided
+        # not called wrong: it is shown, and can't be decided
+        page.mouse.click(box["x"] + x, box["y"] + y)
         page.locator("#other-row table").wait_for()
         assert page.inner_text("#other-title") == f"{label}: row {row}"
         page.keyboard.press("Escape")
@@ -239,8 +291,13 @@ def test_a_range_of_bars_lists_its_rows(chromium: Any, tmp_path: Path) -> None:
         # Nothing is called wrong above the cut.
         see_overview(page)
         drag(page, [(at[1] * 3, 40), (at[1] * 3.5, 40)], ".histogram")
-        until(page, "document.getElementById('message').textContent.startsWith('There is no label')")
-        assert page.evaluate("document.body.dataset.view") == "overview" and page.inner_text("#filtered") == ""
+        until(
+            page, "document.getElementById('message').textContent.startsWith('There is no label')"
+        )
+        assert (
+            page.evaluate("document.body.dataset.view") == "overview"
+            and page.inner_text("#filtered") == ""
+        )
 
 
 def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> None:
@@ -258,7 +315,10 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
         press("ArrowRight")
         assert page.evaluate("document.activeElement.dataset.cell") == "0,1"  # 0,0 has no rows
         press("Enter")
-        assert listed(page) == issues.query("given_label == 'ash' and suggested_label == 'birch'")["row"].tolist()
+        assert (
+            listed(page)
+            == issues.query("given_label == 'ash' and suggested_label == 'birch'")["row"].tolist()
+        )
         see_overview(page)
         # The map: the next label called wrong to the right, then a rectangle between two of them.
         found, points = places(page)
@@ -277,7 +337,9 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
         assert first != second < 120
         press("Space")
         corners = np.sort(points[[first, second]], axis=0)
-        inside = ((points >= corners[0] - 1e-6) & (points <= corners[1] + 1e-6)).all(1) & (np.arange(400) < 120)
+        inside = ((points >= corners[0] - 1e-6) & (points <= corners[1] + 1e-6)).all(1) & (
+            np.arange(400) < 120
+        )
         assert sorted(listed(page)) == sorted(found["row"][inside].tolist())
         # The nearest 50, and the row itself.
         see_overview(page)
@@ -293,8 +355,9 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
         # Every button of the page has a name, and what can be pressed can be focused.
         see_overview(page)
         nameless = page.evaluate(
-            "[...document.querySelectorAll('#overview button, #overview input, #overview select')]"
-            ".filter((one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)).length"
+            "[...document.querySelectorAll('#overview button, #overview input, #overview"
+            " select')].filter((one) => !(one.getAttribute('aria-label') || one.textContent.trim()"
+            " || one.labels?.length)).length"
         )
         assert nameless == 0
 
@@ -302,14 +365,17 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
 def test_colours_follow_the_theme_and_one_class_can_be_lit(chromium: Any, tmp_path: Path) -> None:
     css = (Path(review_page.__file__).parent / "templates" / "review.css").read_text("utf-8")
     pairs = dict(re.findall(r"\.color-(\w+) { background: light-dark\((#\w+, #\w+)\); }", css))
-    colors = {name: dict(zip(("light", "dark"), pair.split(", "), strict=True)) for name, pair in pairs.items()}
+    colors = {
+        name: dict(zip(("light", "dark"), pair.split(", "), strict=True))
+        for name, pair in pairs.items()
+    }
     for name, color in [*enumerate(COLORS[:10]), ("other", GREY)]:  # those of all figures
         assert colors[str(name)]["light"] == color
     drawn = (
-        "() => { const { width, height } = byId('map-points'), pen = byId('map-points').getContext('2d');"
-        "const seen = new Set(), data = pen.getImageData(0, 0, width, height).data;"
-        "for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 204) seen.add(data.slice(i, i + 3).join());"
-        "return [...seen]; }"
+        "() => { const { width, height } = byId('map-points'), pen ="
+        " byId('map-points').getContext('2d');const seen = new Set(), data = pen.getImageData(0, 0,"
+        " width, height).data;for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 204)"
+        " seen.add(data.slice(i, i + 3).join());return [...seen]; }"
     )
     with Server(write_trees(tmp_path)) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link, "overview")
@@ -350,9 +416,16 @@ def test_the_matrix_of_many_classes_shows_the_most_confused(chromium: Any, tmp_p
     x = np.random.default_rng(0).normal(size=len(pairs))
     pd.DataFrame({"x": x, "kind": given}).to_csv(tmp_path / "many.csv", index=False)
     folder = write_audit(
-        tmp_path / "audit", given, suggested, issues=len(pairs), kind="table", data=tmp_path / "many.csv",
-        label="kind", classes=names, header=True,
-    )  # fmt: skip
+        tmp_path / "audit",
+        given,
+        suggested,
+        issues=len(pairs),
+        kind="table",
+        data=tmp_path / "many.csv",
+        label="kind",
+        classes=names,
+        header=True,
+    )
     counts = np.zeros(40, int)
     np.add.at(counts, np.array(pairs).ravel(), 1)
     first = sorted(np.lexsort((np.arange(40), -counts))[:15].tolist())
@@ -368,17 +441,29 @@ def test_the_matrix_of_many_classes_shows_the_most_confused(chromium: Any, tmp_p
         page.get_by_role("button", name="All 40 classes").click()
         assert page.locator("#rates tbody tr").count() == 40
         until(page, "map.points !== null")
-        assert page.locator(".swatch").count() == 11 and page.locator(".swatch").last.inner_text() == "30 others"
+        assert (
+            page.locator(".swatch").count() == 11
+            and page.locator(".swatch").last.inner_text() == "30 others"
+        )
 
 
 def test_a_page_opened_as_a_file_has_the_overview(chromium: Any, tmp_path: Path) -> None:
     digits = load_digits()
     given = digits.target[:300].astype(str).tolist()
-    pd.DataFrame(digits.data[:300]).add_prefix("pixel").assign(digit=given).to_csv(tmp_path / "d.csv", index=False)
+    pd.DataFrame(digits.data[:300]).add_prefix("pixel").assign(digit=given).to_csv(
+        tmp_path / "d.csv", index=False
+    )
     folder = write_audit(
-        tmp_path / "audit", given, [str((int(name) + 1) % 10) for name in given], issues=40, kind="table",
-        data=tmp_path / "d.csv", label="digit", classes=[str(k) for k in range(10)], header=True,
-    )  # fmt: skip
+        tmp_path / "audit",
+        given,
+        [str((int(name) + 1) % 10) for name in given],
+        issues=40,
+        kind="table",
+        data=tmp_path / "d.csv",
+        label="digit",
+        classes=[str(k) for k in range(10)],
+        header=True,
+    )
     (tmp_path / "review.html").write_text(file_page(read_audit(folder)), "utf-8")
     pair = [row for row in range(40) if given[row] == "3"]
     with browsing(chromium, tmp_path / "profile") as page:
@@ -392,7 +477,11 @@ def test_a_page_opened_as_a_file_has_the_overview(chromium: Any, tmp_path: Path)
         assert listed(page) == pair
         page.keyboard.press("a")
         see_overview(page)
-        until(page, f"document.querySelector('[data-cell=\"3,4\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
+        until(
+            page,
+            "document.querySelector('[data-cell=\"3,4\"]').textContent ==="
+            f" '{len(pair) - 1}/{len(pair)}'",
+        )
         page.locator("#map-top").scroll_into_view_if_needed()
         box, (x, y) = page.locator("#map-top").bounding_box(), points[0].tolist()
         page.mouse.move(box["x"] + x, box["y"] + y)
@@ -420,7 +509,9 @@ def test_whoever_is_asked_sees_no_overview(chromium: Any, tmp_path: Path) -> Non
         page.goto(server.link)
         page.wait_for_selector("body[data-ready]")
         page.keyboard.press("v")
-        assert not page.locator("#overview").is_visible() and not page.locator("#views").is_visible()
+        assert (
+            not page.locator("#overview").is_visible() and not page.locator("#views").is_visible()
+        )
     assert requests and not any("overview" in url or "map" in url for url in requests)
 
 
@@ -431,13 +522,21 @@ def test_other_issues_are_drawn_with_what_to_do_and_the_worst_comes_first(
     folder = write_trees(tmp_path)
     summary = json.loads((folder / "summary.json").read_text())
     small = Finding(
-        "class 'ash'", 0.4, "Class 'ash' has 12 of 400 rows.", Bars("rows", [("ash", 12), ("oak", 388)], "rows")
+        "class 'ash'",
+        0.4,
+        "Class 'ash' has 12 of 400 rows.",
+        Bars("rows", [("ash", 12), ("oak", 388)], "rows"),
     )
     late = Finding(
-        "column '<b>late'", 0.98, "Column '<b>late' alone predicts 98.0% of the labels.",
+        "column '<b>late'",
+        0.98,
+        "Column '<b>late' alone predicts 98.0% of the labels.",
         Bars("labels predicted", [("<b>late", 98.0), ("girth" + 60 * " long", 30.0)], "%", (0,)),
-    )  # fmt: skip
-    summary["imbalance"], summary["leakage"] = {"findings": [small.as_dict()]}, {"findings": [late.as_dict()]}
+    )
+    summary["imbalance"], summary["leakage"] = (
+        {"findings": [small.as_dict()]},
+        {"findings": [late.as_dict()]},
+    )
     (folder / "summary.json").write_text(json.dumps(summary))
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         (tmp_path / "page.html").write_text(file_page(read_audit(folder)), "utf-8")
@@ -472,18 +571,22 @@ def test_an_audit_without_other_issues_shows_no_empty_part(chromium: Any, tmp_pa
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_a_page_without_wrong_labels_opens_on_the_other_issues(is_served: bool, chromium: Any, tmp_path: Path) -> None:
+def test_a_page_without_wrong_labels_opens_on_the_other_issues(
+    is_served: bool, chromium: Any, tmp_path: Path
+) -> None:
     folder = write_trees(tmp_path, issues=0)
     summary = json.loads((folder / "summary.json").read_text())
     late = Finding("column 'late'", 0.98, "Column 'late' has a space: 'a  b'.")
     summary |= {
-        "leakage": {"findings": [late.as_dict()]}, "verdict": "Not to be trusted: `late`.",
+        "leakage": {"findings": [late.as_dict()]},
+        "verdict": "Not to be trusted: `late`.",
         "near_duplicates": {"groups": 1, "rows": 58, "conflicting": 1, "conflicts": []},
         "outliers": {"rows": 0, "cut": 3.0},
-    }  # fmt: skip
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     frame = read_audit(folder).issues
-    conflicting = frame.loc[frame["duplicate_conflict"], "row"].tolist()  # rows of the handmade audit are one group
+    # rows of the handmade audit are one group
+    conflicting = frame.loc[frame["duplicate_conflict"], "row"].tolist()
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         (tmp_path / "page.html").write_text(file_page(read_audit(folder)), "utf-8")
         page.goto(server.link if is_served else (tmp_path / "page.html").as_uri())
@@ -491,7 +594,10 @@ def test_a_page_without_wrong_labels_opens_on_the_other_issues(is_served: bool, 
         until(page, HAS_MAP)
         assert page.evaluate("document.body.dataset.view") == "overview"
         assert page.inner_text("#verdict") == "Not to be trusted: `late`."
-        assert page.locator("#matrix, .begin").count() == 0 and page.inner_text("#counts") == "nothing to decide"
+        assert (
+            page.locator("#matrix, .begin").count() == 0
+            and page.inner_text("#counts") == "nothing to decide"
+        )
         first = page.locator("#overview section").first
         assert first.get_attribute("id") == "findings"
         names = [part.get_attribute("aria-label") for part in first.locator("article").all()]
@@ -508,7 +614,9 @@ def test_a_page_without_wrong_labels_opens_on_the_other_issues(is_served: bool, 
         assert girth in page.inner_text("#other-row")
 
 
-def test_labels_that_differ_in_spaces_look_different_in_every_view(chromium: Any, tmp_path: Path) -> None:
+def test_labels_that_differ_in_spaces_look_different_in_every_view(
+    chromium: Any, tmp_path: Path
+) -> None:
     names, shown = [" dog", "dog", "dog ", "sea  dog"], ["␣dog", "dog", "dog␣", "sea␣␣dog"]
     given = [names[i % 4] for i in range(40)]
     suggested = [names[(i + 1) % 4] for i in range(40)]
@@ -516,9 +624,16 @@ def test_labels_that_differ_in_spaces_look_different_in_every_view(chromium: Any
         tmp_path / "dogs.csv", index=False
     )
     folder = write_audit(
-        tmp_path / "audit", given, suggested, issues=40, kind="table", data=tmp_path / "dogs.csv", label="kind",
-        classes=names, header=True,
-    )  # fmt: skip
+        tmp_path / "audit",
+        given,
+        suggested,
+        issues=40,
+        kind="table",
+        data=tmp_path / "dogs.csv",
+        label="kind",
+        classes=names,
+        header=True,
+    )
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link, "overview")
         until(page, HAS_MAP)
@@ -527,13 +642,20 @@ def test_labels_that_differ_in_spaces_look_different_in_every_view(chromium: Any
         assert page.locator("#quality option").all_inner_texts() == ["All classes", *shown]
         assert sorted(page.locator("#rates tbody th").all_inner_texts()) == sorted(shown)
         page.locator('[data-cell="3,0"]').click()
-        assert listed(page) == [*range(3, 40, 4)] and page.inner_text("#filtered") == "only sea␣␣dog → ␣dog"
+        assert (
+            listed(page) == [*range(3, 40, 4)]
+            and page.inner_text("#filtered") == "only sea␣␣dog → ␣dog"
+        )
         page.keyboard.press("Escape")
         until(page, "!isFiltered() && view.total === 40")
         assert page.locator(".item").first.inner_text().splitlines()[0] == "␣dog → dog"
         assert page.locator(".label strong").all_inner_texts() == ["␣dog", "dog"]
         page.keyboard.press("o")
-        assert page.locator("#chooser li span:first-child").all_inner_texts() == ["dog␣", "sea␣␣dog", "dog"]
+        assert page.locator("#chooser li span:first-child").all_inner_texts() == [
+            "dog␣",
+            "sea␣␣dog",
+            "dog",
+        ]
         page.keyboard.type("sea")
         page.keyboard.press("Enter")
         until(page, "!store.unsaved && view.current === 1")
@@ -545,7 +667,9 @@ def test_labels_that_differ_in_spaces_look_different_in_every_view(chromium: Any
 
 
 @pytest.mark.parametrize("width", [1280, 420])
-def test_the_words_of_the_cuts_are_inside_the_histogram(width: int, chromium: Any, tmp_path: Path) -> None:
+def test_the_words_of_the_cuts_are_inside_the_histogram(
+    width: int, chromium: Any, tmp_path: Path
+) -> None:
     folder = write_trees(tmp_path)
     with (
         Server(folder) as server,
@@ -553,9 +677,21 @@ def test_the_words_of_the_cuts_are_inside_the_histogram(width: int, chromium: An
     ):
         open_page(page, server.link, "overview")
         until(page, HAS_MAP)
-        for cuts in ([0.02, 0.52], [0.0, 0.01], [0.99, 1.0], [0.0, 1.0], [0.5, 0.5], [1.0, 1.0], [0.0, 0.0]):
-            page.evaluate("(cuts) => { overview.data.classes.cut = [...cuts, null]; overview.draw(); }", cuts)
-            frame, words = (page.locator(part).bounding_box() for part in (".histogram", ".cut-words"))
+        for cuts in (
+            [0.02, 0.52],
+            [0.0, 0.01],
+            [0.99, 1.0],
+            [0.0, 1.0],
+            [0.5, 0.5],
+            [1.0, 1.0],
+            [0.0, 0.0],
+        ):
+            page.evaluate(
+                "(cuts) => { overview.data.classes.cut = [...cuts, null]; overview.draw(); }", cuts
+            )
+            frame, words = (
+                page.locator(part).bounding_box() for part in (".histogram", ".cut-words")
+            )
             assert words["x"] >= frame["x"] and words["y"] >= frame["y"]
             assert words["x"] + words["width"] <= frame["x"] + frame["width"]
             low, high = (page.locator(".histogram .cut").nth(k).bounding_box() for k in (0, 1))

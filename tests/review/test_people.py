@@ -1,4 +1,6 @@
-"""Who is where, second opinions and conflicts, without a server: by a queue and a clock that the test sets."""
+"""Who is where, second opinions and conflicts, without a server: by a queue and a clock that the
+test sets.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def folder(tmp_path: Path) -> Path:
     return write_table_audit(tmp_path)
 
 
-def open_queue(folder: Path, names: tuple[str, ...] = ("ann", "bob"), overlap: float = 0.0) -> Queue:
+def open_queue(
+    folder: Path, names: tuple[str, ...] = ("ann", "bob"), overlap: float = 0.0
+) -> Queue:
     return Queue(read_audit(folder), folder / "decisions.csv", reviewers=names, overlap=overlap)
 
 
@@ -39,7 +43,7 @@ def line(reviewer: str, choice: str, label: str = "") -> Decision:
     return Decision(7, "b", "cat", choice, label, reviewer)  # type: ignore[arg-type]
 
 
-# --- conflicts --------------------------------------------------------------------------------------------------------
+# --- conflicts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def line(reviewer: str, choice: str, label: str = "") -> Decision:
         ([line(*ANN), line(*BOB), line(*CY), line(*ANN)], False),
         ([line(*ANN), line(*BOB), line(*CY), line("bob", "exclude")], True),
     ],
-)  # fmt: skip
+)
 def test_people_disagree_until_somebody_settles_it(lines: list[Decision], expected: bool) -> None:
     assert differ(lines) is expected
 
@@ -74,13 +78,20 @@ def test_a_conflict_is_listed_settled_and_comes_back_when_that_is_undone(folder:
     assert queue.people.show("cy")["conflicts"] == 1
     shown = queue.decided(3, "cy")
     assert shown["conflict"] and shown["decision"] == "accept"
-    assert [(one["reviewer"], one["decision"]) for one in shown["by"]] == [("ann", "keep"), ("bob", "accept")]
+    assert [(one["reviewer"], one["decision"]) for one in shown["by"]] == [
+        ("ann", "keep"),
+        ("bob", "accept"),
+    ]
     assert conflicts(read_standing(folder / "decisions.csv")) == [3]
     queue.decide(3, "keep", settles=True, reviewer="cy")
     assert not len(queue.select(listed)) and queue.decided(3)["decision"] == "keep"
     queue.undo("cy")
-    assert queue.issues.row[queue.select(listed)].tolist() == [3] and queue.decided(3)["decision"] == "accept"
-    # What Bob decided already, decided again by Bob, settles it only if he means to; sent twice, it is one line.
+    assert (
+        queue.issues.row[queue.select(listed)].tolist() == [3]
+        and queue.decided(3)["decision"] == "accept"
+    )
+    # What Bob decided already, decided again by Bob, settles it only if he means to; sent twice, it
+    # is one line.
     lines = (folder / "decisions.csv").read_bytes()
     queue.decide(3, "accept", reviewer="bob")
     assert (folder / "decisions.csv").read_bytes() == lines
@@ -102,7 +113,7 @@ def test_undo_is_each_persons_own(folder: Path) -> None:
     assert [undone.row for undone in queue.undo("bob")] == [2]
 
 
-# --- leases -----------------------------------------------------------------------------------------------------------
+# --- leases ---------------------------------------------------------------------------------------
 
 
 def test_the_next_row_is_one_that_nobody_is_at(folder: Path) -> None:
@@ -121,7 +132,10 @@ def test_the_next_row_is_one_that_nobody_is_at(folder: Path) -> None:
 def test_what_others_have_at_the_end_is_named(folder: Path) -> None:
     queue = open_queue(folder, ("ann", "bob", "cy"))
     queue.decide_many(range(198), "keep", reviewer="ann")
-    assert queue.next_open(-1, Filter(), "bob")[0] == 198 and queue.next_open(-1, Filter(), "cy")[0] == 199
+    assert (
+        queue.next_open(-1, Filter(), "bob")[0] == 198
+        and queue.next_open(-1, Filter(), "cy")[0] == 199
+    )
     assert queue.next_open(-1, Filter(), "ann") == (None, ["bob", "cy"])
     queue.decide(198, "keep", reviewer="bob")
     assert queue.next_open(-1, Filter(), "bob") == (None, ["cy"])
@@ -129,7 +143,7 @@ def test_what_others_have_at_the_end_is_named(folder: Path) -> None:
     assert queue.next_open(-1, Filter(), "bob") == (None, [])
 
 
-# --- second opinions --------------------------------------------------------------------------------------------------
+# --- second opinions ------------------------------------------------------------------------------
 
 
 def test_the_share_of_rows_for_two_people_is_fixed_and_looks_random() -> None:
@@ -156,8 +170,12 @@ def test_a_second_opinion_is_asked_for_blind_and_replaces_nothing(folder: Path) 
     while (place := queue.next_open(-1, Filter(), "bob")[0]) is not None:
         row = int(queue.issues.row[place])
         assert queue.decided(row, "bob") == {
-            "decision": None, "label": None, "note": None, "by": [], "conflict": False
-        }  # fmt: skip
+            "decision": None,
+            "label": None,
+            "note": None,
+            "by": [],
+            "conflict": False,
+        }
         assert row in queue.issues.row[queue.select(Filter(state="open"), "bob")]
         assert row not in queue.issues.row[queue.select(Filter(state="decided"), "bob")]
         assert queue.decided(row, "ann")["decision"] == ("keep" if row % 3 else "accept")
@@ -173,7 +191,10 @@ def test_a_second_opinion_is_asked_for_blind_and_replaces_nothing(folder: Path) 
     expected = agreement(answers, 4)
     state = queue.people.show("bob")
     assert expected is not None and state["agreement"]["rows"] == expected.rows == len(second)
-    assert state["agreement"]["same"] == expected.same and state["agreement"]["kappa"] == expected.kappa
+    assert (
+        state["agreement"]["same"] == expected.same
+        and state["agreement"]["kappa"] == expected.kappa
+    )
     assert state["second_opinions"] == {"total": len(second), "done": len(second), "yours": 0}
     differing = [row for row in second[:4] if row % 3]
     assert state["conflicts"] == len(differing) > 0
@@ -191,8 +212,10 @@ def test_a_second_opinion_is_asked_for_blind_and_replaces_nothing(folder: Path) 
     again = open_queue(folder, ("ann", "bob", "cy"), overlap=0.2)  # all of it is in the file
     before, after = queue.people.show("ann"), again.people.show("ann")
     assert {**after, "version": 0, "reviewers": counts} == {
-        **before, "version": 0, "reviewers": {person["name"]: person["decided"] for person in after["reviewers"]},
-    }  # fmt: skip
+        **before,
+        "version": 0,
+        "reviewers": {person["name"]: person["decided"] for person in after["reviewers"]},
+    }
 
 
 def test_a_first_decision_that_is_undone_leaves_the_row_open(folder: Path) -> None:
@@ -202,7 +225,8 @@ def test_a_first_decision_that_is_undone_leaves_the_row_open(folder: Path) -> No
     queue.undo("ann")
     assert queue.decided(0)["decision"] is None and queue.progress()["decided"] == 0
     queue.decide(0, "keep", reviewer="ann")
-    assert queue.decided(0)["decision"] == "keep"  # hers is the decision again, not a second opinion
+    # hers is the decision again, not a second opinion
+    assert queue.decided(0)["decision"] == "keep"
 
 
 def test_changes_since_a_version(folder: Path) -> None:

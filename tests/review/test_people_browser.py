@@ -54,7 +54,8 @@ def test_two_people_never_meet_and_see_what_the_other_does(chromium: Any, tmp_pa
         press(bob, "k", "k")
         assert row_shown(bob) == 4  # 0 is decided, Ann is at 2, 3 was the one between
         look(ann)
-        until(ann, "document.querySelector('#item-1 .keep') !== null")  # without loading the list again
+        # without loading the list again
+        until(ann, "document.querySelector('#item-1 .keep') !== null")
         assert ann.inner_text("#counts").startswith("3 of 200 decided")
         assert "bob 2, at row 4" in ann.inner_text("#people")
         # Ann opens Bob's row by hand: she sees that he is there, and decides nothing.
@@ -62,25 +63,36 @@ def test_two_people_never_meet_and_see_what_the_other_does(chromium: Any, tmp_pa
         until(ann, "document.getElementById('others')?.textContent.includes('bob is here')")
         ann.keyboard.press("a")
         until(ann, "document.getElementById('message').textContent.includes('bob is at this row')")
-        # A row that Bob decided, decided by Ann otherwise: both see the conflict, and either settles it.
+        # A row that Bob decided, decided by Ann otherwise: both see the conflict, and either
+        # settles it.
         ann.click("#item-1")
         until(ann, "document.getElementById('row')?.dataset.row === '1'")
         press(ann, "a")
         assert "1 conflict" in look(ann) and "1 conflict" in look(bob)
         bob.click("#conflicts")
         until(bob, "document.getElementById('others')?.textContent.includes('ann: accept')")
-        assert "bob (you): keep dog" in bob.inner_text("#others") and bob.inner_text("#filtered") == "conflict"
+        assert (
+            "bob (you): keep dog" in bob.inner_text("#others")
+            and bob.inner_text("#filtered") == "conflict"
+        )
         press(bob, "k")  # as he decided before
         assert "conflict" not in look(bob) and "conflict" not in look(ann)
     decisions = read_decisions(folder / "decisions.csv")
     assert {row: (one.decision, one.reviewer) for row, one in decisions.items()} == {
-        0: ("accept", "ann"), 1: ("keep", "bob"), 3: ("keep", "bob")
-    }  # fmt: skip
+        0: ("accept", "ann"),
+        1: ("keep", "bob"),
+        3: ("keep", "bob"),
+    }
 
 
-def test_two_links_in_two_tabs_of_one_browser_stay_two_people(chromium: Any, tmp_path: Path) -> None:
+def test_two_links_in_two_tabs_of_one_browser_stay_two_people(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--reviewers", "ann,bob") as server, browsing(chromium, tmp_path / "profile") as ann:
+    with (
+        Server(folder, "--reviewers", "ann,bob") as server,
+        browsing(chromium, tmp_path / "profile") as ann,
+    ):
         open_list(ann, server.links["ann"])
         bob = ann.context.new_page()
         open_list(bob, server.links["bob"])
@@ -98,7 +110,9 @@ def test_two_links_in_two_tabs_of_one_browser_stay_two_people(chromium: Any, tmp
     assert sorted(by.values()) == [("ann", "accept")] * 3 + [("bob", "keep")] * 3 and len(by) == 6
 
 
-def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(chromium: Any, tmp_path: Path) -> None:
+def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path)
     with browsing(chromium, tmp_path / "ann") as ann, browsing(chromium, tmp_path / "bob") as bob:
         with Server(folder, "--reviewers", "ann,bob") as server:
@@ -122,13 +136,19 @@ def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(chromium: Any, tm
             assert look(ann).startswith("ann (you) 5") and "ann 5" in look(bob)
             until(bob, "document.getElementById('counts').textContent.startsWith('10 of 200')")
     lines = read_log(folder / "decisions.csv")
-    assert len(lines) == 10 and len({line.row for line in lines}) == 10  # nobody did what the other had done
+    # nobody did what the other had done
+    assert len(lines) == 10 and len({line.row for line in lines}) == 10
     assert sorted(line.reviewer for line in lines) == ["ann"] * 5 + ["bob"] * 5
 
 
-def test_a_tab_notices_what_another_tab_of_the_same_person_undid(chromium: Any, tmp_path: Path) -> None:
+def test_a_tab_notices_what_another_tab_of_the_same_person_undid(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, "--reviewer", "ann") as server, browsing(chromium, tmp_path / "profile") as page:
+    with (
+        Server(folder, "--reviewer", "ann") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
         open_list(page, server.link)
         other = page.context.new_page()
         open_list(other, server.link)
@@ -142,12 +162,16 @@ def test_a_tab_notices_what_another_tab_of_the_same_person_undid(chromium: Any, 
         page.bring_to_front()
         look(page)
         until(page, "document.getElementById('counts').textContent.startsWith('2 of 200')")
-        until(page, "document.querySelector('#item-2') && !document.querySelector('#item-2 .accept')")
+        until(
+            page, "document.querySelector('#item-2') && !document.querySelector('#item-2 .accept')"
+        )
         assert page.inner_text("#people") == "ann (you) 2"
     assert {*read_decisions(folder / "decisions.csv")} == {0, 1}
 
 
-def test_people_are_asked_for_second_opinions_without_seeing_the_first(chromium: Any, tmp_path: Path) -> None:
+def test_people_are_asked_for_second_opinions_without_seeing_the_first(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path, rows=30, issues=6)
     options = ("--reviewers", "ann,bob", "--overlap", "1")
     with (
@@ -157,17 +181,25 @@ def test_people_are_asked_for_second_opinions_without_seeing_the_first(chromium:
     ):
         open_list(ann, server.links["ann"])
         press(ann, *"aaaaaa")
-        until(ann, "document.getElementById('message').textContent.startsWith('Everything is decided.')")
+        until(
+            ann,
+            "document.getElementById('message').textContent.startsWith('Everything is decided.')",
+        )
         open_list(bob, server.links["bob"])
         assert bob.locator(".item .done").count() == 0 and "accept" not in bob.inner_text("#card")
         press(bob, *"aaaaak")
-        until(bob, "document.getElementById('message').textContent.startsWith('Everything is decided.')")
+        until(
+            bob,
+            "document.getElementById('message').textContent.startsWith('Everything is decided.')",
+        )
         assert "second opinions 6 of 6\nagreement 83.3 % of 6 rows" in look(bob)
         assert "1 conflict" in look(ann)
     assert {one.reviewer for one in read_decisions(folder / "decisions.csv").values()} == {"ann"}
 
 
-def test_whoever_waits_for_the_last_question_of_a_round_gets_the_next(chromium: Any, tmp_path: Path) -> None:
+def test_whoever_waits_for_the_last_question_of_a_round_gets_the_next(
+    chromium: Any, tmp_path: Path
+) -> None:
     folder = write_table_audit(tmp_path)
     options = ("--measure", "40", "--reviewers", "ann,bob")
     with Server(folder, *options) as server, browsing(chromium, tmp_path / "bob") as page:

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return write_table_audit(tmp_path)
 
 
-# --- names and links --------------------------------------------------------------------------------------------------
+# --- names and links ------------------------------------------------------------------------------
 
 
 def test_names_are_stripped_and_may_be_of_any_script() -> None:
@@ -34,13 +34,24 @@ def test_names_are_stripped_and_may_be_of_any_script() -> None:
     places = [person.place for person in invite(parse_names("ann,José,张伟,a/../b,api"))]
     assert all(re.fullmatch("[a-z0-9-]+", place) and place != "api" for place in places)
     assert len({*places}) == 5
-    assert places == [person.place for person in invite(parse_names("ann,José,张伟,a/../b,api"))]  # a server later
+    # a server later
+    assert places == [person.place for person in invite(parse_names("ann,José,张伟,a/../b,api"))]
     tokens = [person.token for person in invite(["ann", "bob"])]
     assert tokens[0] != tokens[1] and min(map(len, tokens)) >= 32
 
 
 @pytest.mark.parametrize(
-    "text", ["ann", "ann,ann", "ann,Ann", "ann,", ",", "ann,b\nob", "ann,b\x1bob", f"ann,{'b' * (LONGEST_NAME + 1)}"]
+    "text",
+    [
+        "ann",
+        "ann,ann",
+        "ann,Ann",
+        "ann,",
+        ",",
+        "ann,b\nob",
+        "ann,b\x1bob",
+        f"ann,{'b' * (LONGEST_NAME + 1)}",
+    ],
 )
 def test_names_that_cannot_be_told_apart_or_written_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Expected .*names"):
@@ -48,7 +59,16 @@ def test_names_that_cannot_be_told_apart_or_written_are_refused(text: str) -> No
 
 
 def test_links_are_an_aligned_table(folder: Path) -> None:
-    command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", "--reviewers", "ann,theodora"]
+    command = [
+        sys.executable,
+        "-m",
+        "noiseproof",
+        "review",
+        str(folder),
+        "--no-browser",
+        "--reviewers",
+        "ann,theodora",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
@@ -66,32 +86,45 @@ def test_the_token_names_the_reviewer_of_every_decision(folder: Path) -> None:
                 assert client.get("/api/audit").json()["reviewer"] == name
                 answer = client.post("/api/decisions", json={"row": row, "decision": "keep"})
                 assert answer.status_code == 200
-                claimed = {"row": row, "decision": "keep", "reviewer": "bob"}  # nobody speaks for another
+                # nobody speaks for another
+                claimed = {"row": row, "decision": "keep", "reviewer": "bob"}
                 assert client.post("/api/decisions", json=claimed).status_code == 422
     assert [line.reviewer for line in read_log(folder / "decisions.csv")] == ["ann", "bob", "ann"]
 
 
 def test_two_links_in_one_browser_stay_two_people(folder: Path) -> None:
-    with Server(folder, "--reviewers", "ann,bob") as server, httpx.Client(base_url=server.address) as browser:
+    with (
+        Server(folder, "--reviewers", "ann,bob") as server,
+        httpx.Client(base_url=server.address) as browser,
+    ):
         roots = {}
         for name, link in server.links.items():
             answer = browser.get(link)
             assert answer.status_code == 303
             roots[name] = answer.headers["location"]
             cookie = answer.headers["set-cookie"]
-            assert f"Path={roots[name]}" in cookie and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+            assert (
+                f"Path={roots[name]}" in cookie
+                and "HttpOnly" in cookie
+                and "SameSite=Strict" in cookie
+            )
         assert len(browser.cookies) == 2
         for name, root in roots.items():
             assert browser.get(root).headers["content-type"].startswith("text/html")
             assert browser.get(f"{root}api/audit").json()["reviewer"] == name
-        assert browser.get("/").status_code == browser.get("/api/audit").status_code == 401  # whose would it be?
+        # whose would it be?
+        assert browser.get("/").status_code == browser.get("/api/audit").status_code == 401
         # A token does not open the page of another person, by whatever means.
         token = server.links["ann"].partition("token=")[2]
-        with httpx.Client(base_url=server.address, headers={"authorization": f"Bearer {token}"}) as ann:
+        with httpx.Client(
+            base_url=server.address, headers={"authorization": f"Bearer {token}"}
+        ) as ann:
             assert ann.get(f"{roots['bob']}api/audit").status_code == 401
             assert ann.get(f"{roots['ann']}api/audit").json()["reviewer"] == "ann"
         cookies = "; ".join(
-            f"{cookie.name}={cookie.value}" for cookie in browser.cookies.jar if cookie.path != roots["bob"]
+            f"{cookie.name}={cookie.value}"
+            for cookie in browser.cookies.jar
+            if cookie.path != roots["bob"]
         )
         stolen = httpx.get(f"{server.address}{roots['bob']}api/audit", headers={"cookie": cookies})
         assert stolen.status_code == 401
@@ -99,7 +132,9 @@ def test_two_links_in_one_browser_stay_two_people(folder: Path) -> None:
             assert browser.get(path).status_code in (401, 404)
 
 
-def test_the_link_of_the_same_name_opens_the_old_tab_of_a_server_that_was_started_again(folder: Path) -> None:
+def test_the_link_of_the_same_name_opens_the_old_tab_of_a_server_that_was_started_again(
+    folder: Path,
+) -> None:
     with httpx.Client() as browser:
         with Server(folder, "--reviewers", "ann,bob") as server:
             root, port = browser.get(server.links["ann"]).headers["location"], str(server.port)
@@ -111,7 +146,7 @@ def test_the_link_of_the_same_name_opens_the_old_tab_of_a_server_that_was_starte
             assert browser.get(old).json()["reviewer"] == "ann"
 
 
-# --- hosts ------------------------------------------------------------------------------------------------------------
+# --- hosts ----------------------------------------------------------------------------------------
 
 
 def refused(folder: Path, *options: str) -> str:
@@ -122,13 +157,18 @@ def refused(folder: Path, *options: str) -> str:
 
 
 def test_options_that_do_not_go_together_are_refused(folder: Path) -> None:
-    assert "either --reviewer or --reviewers" in refused(folder, "--reviewer", "ann", "--reviewers", "ann,bob")
-    assert "--reviewers without --html" in refused(folder, "--html", "p.html", "--reviewers", "ann,bob")
+    assert "either --reviewer or --reviewers" in refused(
+        folder, "--reviewer", "ann", "--reviewers", "ann,bob"
+    )
+    assert "--reviewers without --html" in refused(
+        folder, "--html", "p.html", "--reviewers", "ann,bob"
+    )
     assert "different names" in refused(folder, "--reviewers", "ann,ann")
     assert "printable" in refused(folder, "--reviewer", "a\nb")
     everywhere = refused(folder, "--host", "0.0.0.0")
     assert "--allowed-host beside --host 0.0.0.0" in everywhere
-    assert "an address of this machine" in refused(folder, "--host", "192.0.2.1")  # TEST-NET, nobody's
+    # TEST-NET, nobody's
+    assert "an address of this machine" in refused(folder, "--host", "192.0.2.1")
     assert "--host" in refused(folder, "--host", "no such name")
     assert not (folder / "p.html").exists()
 
@@ -147,9 +187,20 @@ def test_a_host_of_its_own_is_the_only_one_that_is_answered(folder: Path) -> Non
         assert server.address == f"http://127.0.0.2:{server.port}"
         assert "not encrypted" in warning and "ssh -L" in warning
         assert client.get("/api/audit").status_code == 200
-        for host in ("127.0.0.1", "localhost", "evil.example", f"127.0.0.1:{server.port}", "127.0.0.2.evil.example"):
+        for host in (
+            "127.0.0.1",
+            "localhost",
+            "evil.example",
+            f"127.0.0.1:{server.port}",
+            "127.0.0.2.evil.example",
+        ):
             assert client.get("/api/audit", headers={"host": host}).status_code == 403
-        for origin in ("http://evil.example", "null", "http://127.0.0.2", f"http://127.0.0.1:{server.port}"):
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.2",
+            f"http://127.0.0.1:{server.port}",
+        ):
             assert client.get("/api/audit", headers={"origin": origin}).status_code == 403
         assert httpx.get(f"{server.address}/api/audit").status_code == 401
         assert "frame-ancestors 'none'" in client.get("/").headers["content-security-policy"]
@@ -163,7 +214,8 @@ def test_every_address_answers_to_the_allowed_names(folder: Path) -> None:
     with server, server.client() as client:
         assert server.address == f"http://localhost:{server.port}" and "not encrypted" in warning
         assert client.get("/api/audit", headers={"host": "review.example.org"}).status_code == 200
-        proxied = {"host": "review.example.org", "origin": "https://review.example.org"}  # TLS ends at the proxy
+        # TLS ends at the proxy
+        proxied = {"host": "review.example.org", "origin": "https://review.example.org"}
         assert client.get("/api/audit", headers=proxied).status_code == 200
         crossed = {"host": "review.example.org", "origin": f"http://localhost:{server.port}"}
         assert client.get("/api/audit", headers=crossed).status_code == 403
@@ -171,7 +223,9 @@ def test_every_address_answers_to_the_allowed_names(folder: Path) -> None:
             assert client.get("/api/audit", headers={"host": host}).status_code == 403
 
 
-def test_without_a_host_there_is_no_warning_and_tls_on_this_machine_is_another_site(folder: Path) -> None:
+def test_without_a_host_there_is_no_warning_and_tls_on_this_machine_is_another_site(
+    folder: Path,
+) -> None:
     server, warning = start(folder)
     with server, server.client() as client:
         assert warning == ""
@@ -191,7 +245,7 @@ def test_an_address_of_ipv6_is_written_in_brackets(folder: Path) -> None:
         assert client.get("/api/audit").status_code == 200
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 COUNT = 40
 
@@ -207,7 +261,11 @@ def reply(client: Any, state: dict[str, Any], decision: str = "keep") -> dict[st
 
 def test_no_two_people_are_asked_the_same_question(folder: Path) -> None:
     options = ("--measure", str(COUNT), "--repeats", "0.3", "--reviewers", "ann,bob")
-    with Server(folder, *options) as server, server.client_of("ann") as ann, server.client_of("bob") as bob:
+    with (
+        Server(folder, *options) as server,
+        server.client_of("ann") as ann,
+        server.client_of("bob") as bob,
+    ):
         clients = {"ann": ann, "bob": bob}
         states = {name: client.get("/api/question").json() for name, client in clients.items()}
         asked: dict[str, list[int]] = {"ann": [], "bob": []}
@@ -228,7 +286,10 @@ def test_no_two_people_are_asked_the_same_question(folder: Path) -> None:
                 )
             asked[name].append(state["question"]["row"])
             states[name] = reply(clients[name], state)
-            if all(client.get("/api/question").json()["question"] is None for client in clients.values()):
+            if all(
+                client.get("/api/question").json()["question"] is None
+                for client in clients.values()
+            ):
                 break
         assert waited > 0  # the last question of the pilot was another's
         final = ann.get("/api/question").json()
@@ -237,14 +298,23 @@ def test_no_two_people_are_asked_the_same_question(folder: Path) -> None:
     first = {answer.row: answer.reviewer for answer in answers if answer.asked == "measure"}
     second = {answer.row: answer.reviewer for answer in answers if answer.asked == "repeat"}
     assert len(first) == COUNT and {*first.values()} == {"ann", "bob"}
-    assert len(second) >= 5 and all(first[row] != name for row, name in second.items())  # always another person
+    # always another person
+    assert len(second) >= 5 and all(first[row] != name for row, name in second.items())
     assert len(answers) == COUNT + len(second)  # no row was asked twice by accident
-    assert final["measured"]["agreement"] == {"rows": len(second), "same": 1.0, "kappa": pytest.approx(1.0)}
+    assert final["measured"]["agreement"] == {
+        "rows": len(second),
+        "same": 1.0,
+        "kappa": pytest.approx(1.0),
+    }
 
 
 def test_undo_asks_the_same_person_again_and_leaves_others_alone(folder: Path) -> None:
     options = ("--measure", str(COUNT), "--reviewers", "ann,bob")
-    with Server(folder, *options) as server, server.client_of("ann") as ann, server.client_of("bob") as bob:
+    with (
+        Server(folder, *options) as server,
+        server.client_of("ann") as ann,
+        server.client_of("bob") as bob,
+    ):
         of_ann, of_bob = ann.get("/api/question").json(), bob.get("/api/question").json()
         first = of_ann["question"]
         of_ann = reply(ann, of_ann)
@@ -262,7 +332,11 @@ def test_undo_asks_the_same_person_again_and_leaves_others_alone(folder: Path) -
 
 def test_proposals_are_divided_among_people(folder: Path) -> None:
     options = ("--propose", "find=0.5,measure=0.5", "--count", "20", "--reviewers", "ann,bob")
-    with Server(folder, *options) as server, server.client_of("ann") as ann, server.client_of("bob") as bob:
+    with (
+        Server(folder, *options) as server,
+        server.client_of("ann") as ann,
+        server.client_of("bob") as bob,
+    ):
         for _ in range(10):
             for client in (ann, bob):
                 reply(client, client.get("/api/question").json())

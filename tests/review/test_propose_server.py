@@ -1,4 +1,6 @@
-"""Proposals by the review server: the mixture that was named, and only what measures is saved as measured."""
+"""Proposals by the review server: the mixture that was named, and only what measures is saved as
+measured.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def answer(client: Any, state: dict[str, Any], decision: str = "keep") -> dict[str, Any]:
-    body = {"row": state["question"]["row"], "question": state["question"]["number"], "decision": decision}
+    body = {
+        "row": state["question"]["row"],
+        "question": state["question"]["number"],
+        "decision": decision,
+    }
     reply = client.post("/api/decisions", json=body)
     assert reply.status_code == 200, reply.text
     following: dict[str, Any] = reply.json()
@@ -58,7 +64,9 @@ def test_proposals_are_asked_one_after_the_other_and_keep_their_purpose(folder: 
     for proposal in proposals:
         line = answers[proposal.row]
         assert line.asked == ("measure" if proposal.purpose == "measure" else "")
-        assert line.probability == (pytest.approx(proposal.probability) if proposal.probability else None)
+        assert line.probability == (
+            pytest.approx(proposal.probability) if proposal.probability else None
+        )
 
 
 def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
@@ -108,12 +116,20 @@ def test_without_measuring_no_sample_is_drawn(folder: Path) -> None:
     "options, message",
     [
         (("--propose", "lern=1"), "Expected shares of find, learn, measure"),
-        (("--propose", MIXTURE, "--measure", "5"), "Expected --propose without --measure: it chooses the rows."),
+        (
+            ("--propose", MIXTURE, "--measure", "5"),
+            "Expected --propose without --measure: it chooses the rows.",
+        ),
         (("--propose", MIXTURE, "--all"), "Expected --propose without --all"),
-        (("--propose", MIXTURE, "--html", "p.html", "--repeats", "0.5"), "without --repeats and --html"),
+        (
+            ("--propose", MIXTURE, "--html", "p.html", "--repeats", "0.5"),
+            "without --repeats and --html",
+        ),
         (("--count", "5"), "Expected --propose beside --count, got none."),
     ],
 )
-def test_options_that_do_not_go_together(folder: Path, options: tuple[str, ...], message: str) -> None:
+def test_options_that_do_not_go_together(
+    folder: Path, options: tuple[str, ...], message: str
+) -> None:
     result = CliRunner().invoke(app, ["review", str(folder), *options])
     assert result.exit_code == 2 and message in " ".join(result.stderr.split())

@@ -1,4 +1,6 @@
-"""The review page in a real browser, driven by the keyboard: served, killed and come back to; and opened as a file."""
+"""The review page in a real browser, driven by the keyboard: served, killed and come back to; and
+opened as a file.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
             page.keyboard.press("Enter")
         else:
             page.keyboard.press(choice[0])
-        expected[row] = (choice, {"accept": suggested, "keep": given, "skip": "", "other": label}[choice])
+        expected[row] = (
+            choice,
+            {"accept": suggested, "keep": given, "skip": "", "other": label}[choice],
+        )
 
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
@@ -63,7 +68,10 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
         for row in range(30, 50):
             press(page, row)
         assert decided(page, 50) == "50 of 50 decided · accept 20 · keep 10 · other 10 · skip 10"
-        end = f"Everything is decided. `noiseproof apply {folder}` in the terminal writes the corrected data."
+        end = (
+            f"Everything is decided. `noiseproof apply {folder}` in the terminal writes the"
+            " corrected data."
+        )
         until(page, f"document.getElementById('message').textContent === {end!r}")
         assert page.evaluate("document.getElementById('progress').position") == 1
     found = read_decisions(folder / "decisions.csv")
@@ -83,7 +91,9 @@ def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> Non
         until(page, "document.getElementById('row')?.dataset.row === '0'")
         assert decided(page, 0)
         press("u")
-        until(page, "document.getElementById('message').textContent === 'There is nothing to undo.'")
+        until(
+            page, "document.getElementById('message').textContent === 'There is nothing to undo.'"
+        )
         # A second word on a row, and back to the first.
         press("a")
         press("ArrowLeft")
@@ -112,7 +122,8 @@ def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> Non
         press("Enter")  # nothing is chosen yet
         assert page.locator("#chooser").is_visible()
         page.keyboard.type("o")
-        assert page.locator("#chooser li").all_inner_texts()[0].startswith("owl")  # before those that contain it
+        # before those that contain it
+        assert page.locator("#chooser li").all_inner_texts()[0].startswith("owl")
         assert page.locator("#chooser li").all_inner_texts()[-1] == "New class “o”"
         press("Escape")
         assert decided(page, 1)
@@ -121,7 +132,10 @@ def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> Non
         page.keyboard.type("fox → owl")
         assert page.locator("#chooser li").count() == 1
         press("Enter")
-        names = "[...document.querySelectorAll('.item .words > :first-child')].map((name) => name.textContent)"
+        names = (
+            "[...document.querySelectorAll('.item .words > :first-child')].map((name) =>"
+            " name.textContent)"
+        )
         until(page, f"{names}.length > 3 && {names}.every((name) => name === 'fox → owl')")
         assert page.inner_text("#filtered") == "only fox → owl"
         until(page, "document.getElementById('row') !== null")
@@ -177,7 +191,9 @@ def test_what_a_dead_server_did_not_confirm_is_counted_and_two_tabs_see_each_oth
     assert set(read_decisions(folder / "decisions.csv")) == {0}
 
 
-def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: Any, tmp_path: Path) -> None:
+def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(
+    chromium: Any, tmp_path: Path
+) -> None:
     (tmp_path / "more").mkdir()
     folder, other = write_table_audit(tmp_path), write_table_audit(tmp_path / "more", rows=221)
     with browsing(chromium, tmp_path / "profile") as page:
@@ -189,7 +205,11 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: An
         with Server(other, "--port", port) as server:
             tab = page.context.new_page()
             open_page(tab, server.link)  # the browser's cookie lets both in
-            until(page, "document.getElementById('message').textContent.includes('belongs to another audit')")
+            until(
+                page,
+                "document.getElementById('message').textContent.includes('belongs to another"
+                " audit')",
+            )
             page.wait_for_selector("#item-0:not(:has(.done))")
             assert decided(page, 0) and decided(tab, 0)
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -197,7 +217,9 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: An
             decided(tab, 1)
             assert page.inner_text("#counts").startswith("0 of 200")
     assert not read_decisions(folder / "decisions.csv")
-    assert {row: word.decision for row, word in read_decisions(other / "decisions.csv").items()} == {0: "keep"}
+    assert {
+        row: word.decision for row, word in read_decisions(other / "decisions.csv").items()
+    } == {0: "keep"}
 
 
 def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_path: Path) -> None:
@@ -223,18 +245,26 @@ def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_pa
             page.keyboard.press("e")
         download.value.save_as(tmp_path / "decisions.csv")
     found = read_decisions(tmp_path / "decisions.csv")
-    assert {row: word.decision for row, word in found.items()} == {0: "accept", 1: "keep", 2: "skip"}
+    assert {row: word.decision for row, word in found.items()} == {
+        0: "accept",
+        1: "keep",
+        2: "skip",
+    }
 
 
 def write_large_audit(root: Path, issues: int) -> Path:
     given = [ANIMALS[i % 4] for i in range(issues)]
     suggested = [ANIMALS[(i + 1) % 4] for i in range(issues)]
-    return write_audit(root / "audit", given, suggested, issues=issues, kind="predictions", data=None)
+    return write_audit(
+        root / "audit", given, suggested, issues=issues, kind="predictions", data=None
+    )
 
 
 @pytest.mark.parametrize("mode", ["served", "file"])
 @pytest.mark.parametrize("issues", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_many_issues_scroll_with_a_few_nodes(chromium: Any, tmp_path: Path, mode: str, issues: int) -> None:
+def test_many_issues_scroll_with_a_few_nodes(
+    chromium: Any, tmp_path: Path, mode: str, issues: int
+) -> None:
     folder, most = write_large_audit(tmp_path, issues), 0
     with browsing(chromium, tmp_path / "profile") as page:
         if mode == "served":
@@ -251,12 +281,15 @@ def test_many_issues_scroll_with_a_few_nodes(chromium: Any, tmp_path: Path, mode
                 expected = round(share * issues)
                 until(
                     page,
-                    "at => [...document.querySelectorAll('.item')].some((i) => Math.abs(i.dataset.at - at) < 30"
-                    " && i.textContent.includes('→'))",
+                    "at => [...document.querySelectorAll('.item')].some((i) =>"
+                    " Math.abs(i.dataset.at - at) < 30 && i.textContent.includes('→'))",
                     arg=min(expected, issues - 1),
                 )
-                # The overview, hidden, has a few nodes for each class, whatever the number of issues.
-                most = max(most, page.evaluate("document.querySelectorAll(':not(#overview *)').length"))
+                # The overview, hidden, has a few nodes for each class, whatever the number of
+                # issues.
+                most = max(
+                    most, page.evaluate("document.querySelectorAll(':not(#overview *)').length")
+                )
             page.keyboard.press("End")
             until(page, f"document.getElementById('row')?.dataset.row === '{issues - 1}'")
             assert page.locator(f"#item-{issues - 1}").is_visible()
@@ -292,14 +325,22 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
             page.keyboard.press("e")
         assert download.value.suggested_filename == "decisions.csv"
         download.value.save_as(tmp_path / "decisions.csv")
-    found = list(csv.reader(io.StringIO((tmp_path / "decisions.csv").read_text("utf-8"), newline="")))
+    found = list(
+        csv.reader(io.StringIO((tmp_path / "decisions.csv").read_text("utf-8"), newline=""))
+    )
     assert found == [
         list(COLUMNS),
-        *([*cells, "", "", "", "", ""] for cells in (
-            ["0", "0", "cat", "accept", "dog"], ["1", "1", "dog", "keep", "dog"], ["2", "2", "fox", "skip", ""],
-            ["3", "3", "owl", "keep", "owl"], ["4", "4", "cat", "other", "owl"],
-        )),
-    ]  # fmt: skip
+        *(
+            [*cells, "", "", "", "", ""]
+            for cells in (
+                ["0", "0", "cat", "accept", "dog"],
+                ["1", "1", "dog", "keep", "dog"],
+                ["2", "2", "fox", "skip", ""],
+                ["3", "3", "owl", "keep", "owl"],
+                ["4", "4", "cat", "other", "owl"],
+            )
+        ),
+    ]
     assert len(read_decisions(tmp_path / "decisions.csv")) == 5
     # Another audit in the same browser knows nothing of it.
     (tmp_path / "more").mkdir()
@@ -310,7 +351,9 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
         assert decided(page, 0)
 
 
-def test_what_a_full_browser_cannot_keep_can_still_be_exported(chromium: Any, tmp_path: Path) -> None:
+def test_what_a_full_browser_cannot_keep_can_still_be_exported(
+    chromium: Any, tmp_path: Path
+) -> None:
     audit = read_audit(write_table_audit(tmp_path))
     (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
@@ -325,7 +368,12 @@ def test_what_a_full_browser_cannot_keep_can_still_be_exported(chromium: Any, tm
 
 
 def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: Path) -> None:
-    evil = ['</script><script>document.title="taken"</script>', 'a,"b"', "<img src=x onerror=alert(1)>", "tab\there"]
+    evil = [
+        '</script><script>document.title="taken"</script>',
+        'a,"b"',
+        "<img src=x onerror=alert(1)>",
+        "tab\there",
+    ]
     given, suggested = evil * 2, [evil[(i + 1) % 4] for i in range(8)]
     folder = write_audit(
         tmp_path / "audit",
@@ -366,9 +414,14 @@ def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> N
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
             labels.append(name)
     folder = write_audit(
-        tmp_path / "audit", labels, labels[::-1], issues=12, kind="folder", data=tmp_path / "photos",
+        tmp_path / "audit",
+        labels,
+        labels[::-1],
+        issues=12,
+        kind="folder",
+        data=tmp_path / "photos",
         ids=[f"{name}/{i % 6}.jpg" for i, name in enumerate(labels)],
-    )  # fmt: skip
+    )
     audit = read_audit(folder)
     whole, small = (file_page(audit, max_bytes=size) for size in (20_000_000, 100_000))
     assert len(small) < 120_000 + len(file_page(audit, max_bytes=0)) and len(small) < len(whole)
@@ -376,7 +429,9 @@ def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> N
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         until(page, "document.querySelector('#row img')?.naturalWidth === 320")
-        until(page, "[...document.querySelectorAll('.item img')].every((i) => i.naturalWidth === 96)")
+        until(
+            page, "[...document.querySelectorAll('.item img')].every((i) => i.naturalWidth === 96)"
+        )
         open_page(page, (tmp_path / "small.html").as_uri())
         until(page, "document.querySelector('#row img')?.naturalWidth === 192")
         page.keyboard.press("End")
@@ -387,7 +442,9 @@ def test_dark_mode_and_a_narrow_window(chromium: Any, tmp_path: Path) -> None:
     audit = read_audit(write_table_audit(tmp_path))
     (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     ground = "getComputedStyle(document.body).backgroundColor"
-    with browsing(chromium, tmp_path / "profile", color_scheme="dark", viewport={"width": 360, "height": 640}) as page:
+    with browsing(
+        chromium, tmp_path / "profile", color_scheme="dark", viewport={"width": 360, "height": 640}
+    ) as page:
         open_page(page, (tmp_path / "review.html").as_uri())
         assert page.evaluate(ground) == "rgb(20, 23, 26)"
         page.keyboard.press("d")
@@ -397,7 +454,9 @@ def test_dark_mode_and_a_narrow_window(chromium: Any, tmp_path: Path) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") == 360
         for choice in ("accept", "keep", "other", "skip", "undo"):  # a thumb can do it, too
             box = page.locator(f"[data-choice={choice}]").bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
+            assert (
+                box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
+            )
         page.locator("[data-choice=keep]").click()
         decided(page, 2)
         assert page.locator("#card").bounding_box()["height"] > 150
@@ -419,20 +478,20 @@ def test_a_dataset_whose_labels_look_fine_says_so(chromium: Any, tmp_path: Path)
         assert page.inner_text("#counts") == "0 of 220 decided"
 
 
-def test_a_key_that_comes_before_a_closed_dialog_is_gone_counts(chromium: Any, tmp_path: Path) -> None:
+def test_a_key_that_comes_before_a_closed_dialog_is_gone_counts(
+    chromium: Any, tmp_path: Path
+) -> None:
     """A browser leaves the focus in a field that is no longer shown until it draws the page."""
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         page.keyboard.press("o")
-        page.evaluate(
-            """() => {
+        page.evaluate("""() => {
               const field = document.getElementById("chooser-word");
               const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
               field.value = "owl";
               field.dispatchEvent(new Event("input", { bubbles: true }));
               press("Enter");
               return Promise.resolve().then(() => Promise.resolve()).then(() => press("a"));
-            }"""
-        )
+            }""")
         assert decided(page, 2) == "2 of 200 decided · accept 1 · other 1"

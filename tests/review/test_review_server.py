@@ -1,4 +1,6 @@
-"""The review server as a browser and as an attacker meet it: a real process, killed and started again."""
+"""The review server as a browser and as an attacker meet it: a real process, killed and started
+again.
+"""
 
 from __future__ import annotations
 
@@ -62,22 +64,41 @@ def server(root: Path) -> Iterator[Server]:
         yield running
 
 
-# --- who is let in ----------------------------------------------------------------------------------------------------
+# --- who is let in --------------------------------------------------------------------------------
 
 PATHS = (
-    "/", "/docs", "/redoc", "/openapi.json", "/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0",
-    "/api/rows/0/picture", "/api/context/0", "/api/decisions", "/api/decisions/many", "/api/merges", "/api/undo",
-    "/api/people", "/nowhere", "/favicon.ico",
-)  # fmt: skip
+    "/",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+    "/api/audit",
+    "/api/issues",
+    "/api/issues/next",
+    "/api/rows/0",
+    "/api/rows/0/picture",
+    "/api/context/0",
+    "/api/decisions",
+    "/api/decisions/many",
+    "/api/merges",
+    "/api/undo",
+    "/api/people",
+    "/nowhere",
+    "/favicon.ico",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_comes_without_the_token(server: Server, path: str) -> None:
     token = server.token
     for headers in (
-        {}, {"authorization": "Bearer"}, {"authorization": f"Bearer {token[:-1]}"}, {"authorization": "Bearer é"},
-        {"authorization": f"Basic {token}"}, {"cookie": "noiseproof=1; ;;"}, {"cookie": f"noiseproof={token}"},
-    ):  # fmt: skip
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": f"Bearer {token[:-1]}"},
+        {"authorization": "Bearer é"},
+        {"authorization": f"Basic {token}"},
+        {"cookie": "noiseproof=1; ;;"},
+        {"cookie": f"noiseproof={token}"},
+    ):
         raw = {name: value.encode() for name, value in headers.items()}
         with httpx.Client(base_url=server.address, headers=raw) as stranger:
             for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"):
@@ -90,33 +111,54 @@ def test_nothing_comes_without_the_token(server: Server, path: str) -> None:
 def test_the_address_with_the_token_sets_a_cookie_that_only_this_page_sends(server: Server) -> None:
     with httpx.Client(base_url=server.address) as client:
         answer = client.get("/", params={"token": server.token})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")  # the token leaves the address bar
+        # the token leaves the address bar
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
         page = client.get("/")
         assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
         assert server.token not in page.text
         assert client.get("/api/audit").json()["total"] == 200
-    assert httpx.get(f"{server.address}/api/audit?token={server.token}").status_code == 401  # nowhere else
+    # nowhere else
+    assert httpx.get(f"{server.address}/api/audit?token={server.token}").status_code == 401
 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example:1", "", "0.0.0.0", "["],
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:1",
+        "",
+        "0.0.0.0",
+        "[",
+    ],
 )
 def test_a_name_that_was_bent_to_this_machine_is_refused(server: Server, host: str) -> None:
     with server.client() as client:
         assert client.get("/api/audit", headers={"host": host}).status_code == 403
-        assert client.get("/api/audit", headers={"host": f"localhost:{server.port}"}).status_code == 200
+        assert (
+            client.get("/api/audit", headers={"host": f"localhost:{server.port}"}).status_code
+            == 200
+        )
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"]
+)
 def test_other_sites_decide_nothing(server: Server, root: Path, origin: str) -> None:
     with server.client() as client:
         before = (root / "audit" / "decisions.csv").read_bytes()
         word = {"row": 0, "decision": "accept"}
-        assert client.post("/api/decisions", json=word, headers={"origin": origin}).status_code == 403
-        assert client.post("/api/decisions", content='{"row":0,"decision":"accept"}').status_code == 422  # a plain form
+        assert (
+            client.post("/api/decisions", json=word, headers={"origin": origin}).status_code == 403
+        )
+        # a plain form
+        assert (
+            client.post("/api/decisions", content='{"row":0,"decision":"accept"}').status_code
+            == 422
+        )
         assert (root / "audit" / "decisions.csv").read_bytes() == before
 
 
@@ -144,12 +186,15 @@ def test_every_answer_forbids_frames_sniffing_and_storing(server: Server) -> Non
             assert "access-control-allow-origin" not in answer.headers
 
 
-# --- what it shows ----------------------------------------------------------------------------------------------------
+# --- what it shows --------------------------------------------------------------------------------
 
 
 def test_pages_of_issues_join_to_the_whole_list(server: Server) -> None:
     with server.client() as client:
-        pages = [client.get("/api/issues", params={"offset": at, "limit": 64}).json() for at in range(0, 256, 64)]
+        pages = [
+            client.get("/api/issues", params={"offset": at, "limit": 64}).json()
+            for at in range(0, 256, 64)
+        ]
         rows = [issue["row"] for page in pages for issue in page["issues"]]
         assert rows == list(range(200)) and {page["total"] for page in pages} == {200}
         audit = client.get("/api/audit").json()
@@ -159,9 +204,17 @@ def test_pages_of_issues_join_to_the_whole_list(server: Server) -> None:
         number = {side: audit["classes"].index(pair[side]) for side in ("given", "suggested")}
         only = client.get("/api/issues", params=number).json()
         assert only["total"] == pair["issues"] == len(only["issues"])
-        assert {(i["given"], i["suggested"]) for i in only["issues"]} == {(pair["given"], pair["suggested"])}
+        assert {(i["given"], i["suggested"]) for i in only["issues"]} == {
+            (pair["given"], pair["suggested"])
+        }
         assert client.get("/api/issues", params={"given": 4}).json()["total"] == 0
-        for bad in ({"limit": 0}, {"limit": 501}, {"offset": -1}, {"offset": "x"}, {"offset": 2**70}):
+        for bad in (
+            {"limit": 0},
+            {"limit": 501},
+            {"offset": -1},
+            {"offset": "x"},
+            {"offset": 2**70},
+        ):
             assert client.get("/api/issues", params=bad).status_code == 422
 
 
@@ -171,9 +224,24 @@ def test_a_row_is_shown_without_its_label_and_only_if_it_was_audited(server: Ser
             "fields": [["weight", "0.375"], ["note", 'number 3, "quoted" <b>bold</b> é']]
         }
         assert client.get("/api/rows/3/picture").status_code == 404
-        assert client.get("/api/rows/210").status_code == 200  # no issue, and beside issues to compare them with
-        assert client.get("/api/rows/220").status_code == client.get("/api/context/210").status_code == 404
-        for strange in ("-1", "1.5", "1e3", "９", "0x1", "..", "%2e%2e", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "0%00"):
+        # no issue, and beside issues to compare them with
+        assert client.get("/api/rows/210").status_code == 200
+        assert (
+            client.get("/api/rows/220").status_code
+            == client.get("/api/context/210").status_code
+            == 404
+        )
+        for strange in (
+            "-1",
+            "1.5",
+            "1e3",
+            "９",
+            "0x1",
+            "..",
+            "%2e%2e",
+            "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+            "0%00",
+        ):
             assert client.get(f"/api/rows/{strange}").status_code in (404, 422), strange
             assert client.get(f"/api/rows/{strange}/picture").status_code in (404, 422), strange
             assert client.get(f"/api/context/{strange}").status_code in (404, 422), strange
@@ -183,7 +251,9 @@ def write_pictures(root: Path) -> Path:
     """A folder of pictures with links that lead out of it, and its audit."""
     random = np.random.default_rng(0)
     (root / "outside").mkdir(parents=True)
-    Image.fromarray(random.integers(0, 255, (40, 30, 3), dtype=np.uint8)).save(root / "outside" / "private.png")
+    Image.fromarray(random.integers(0, 255, (40, 30, 3), dtype=np.uint8)).save(
+        root / "outside" / "private.png"
+    )
     (root / "outside" / "passwd").write_bytes(SECRET)
     for name in ("cat", "dog"):
         (root / "photos" / name).mkdir(parents=True)
@@ -193,11 +263,22 @@ def write_pictures(root: Path) -> Path:
     (root / "photos" / "cat" / "4.png").symlink_to(root / "outside" / "private.png")
     (root / "photos" / "cat" / "5.png").symlink_to(root / "outside" / "passwd")
     (root / "photos" / "cat" / "6.png").write_bytes(SECRET)
-    files = sorted(p.relative_to(root / "photos").as_posix() for p in (root / "photos").rglob("*.png"))
+    files = sorted(
+        p.relative_to(root / "photos").as_posix() for p in (root / "photos").rglob("*.png")
+    )
     labels = [file.split("/")[0] for file in files]
     others = [{"cat": "dog", "dog": "cat"}[label] for label in labels]
-    ids = ["../outside/passwd" if i == 1 else file for i, file in enumerate(files)]  # an id is words, never a path
-    return write_audit(root / "audit", labels, others, issues=len(files), kind="folder", data=root / "photos", ids=ids)
+    # an id is words, never a path
+    ids = ["../outside/passwd" if i == 1 else file for i, file in enumerate(files)]
+    return write_audit(
+        root / "audit",
+        labels,
+        others,
+        issues=len(files),
+        kind="folder",
+        data=root / "photos",
+        ids=ids,
+    )
 
 
 def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) -> None:
@@ -206,22 +287,38 @@ def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) 
             answer = client.get(f"/api/rows/{row}/picture", params={"side": 96})
             assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
             assert answer.content != (tmp_path / "photos" / "cat" / "1.png").read_bytes()
-        for row, why in ((1, "another id"), (4, "a link out"), (5, "a link out"), (6, "no picture")):
+        for row, why in (
+            (1, "another id"),
+            (4, "a link out"),
+            (5, "a link out"),
+            (6, "no picture"),
+        ):
             answer = client.get(f"/api/rows/{row}/picture")
             assert answer.status_code == 404 and SECRET not in answer.content, why
         assert "another row is in this place" in client.get("/api/rows/1").json()["note"]
         assert "not in the folder of the dataset" in client.get("/api/rows/4").json()["note"]
         (tmp_path / "photos" / "cat" / "0.png").unlink()
-        (tmp_path / "photos" / "cat" / "0.png").symlink_to(tmp_path / "outside" / "private.png")  # bent meanwhile
+        # bent meanwhile
+        (tmp_path / "photos" / "cat" / "0.png").symlink_to(tmp_path / "outside" / "private.png")
         assert client.get("/api/rows/0/picture").status_code == 404
         for path in (
-            "/../outside/passwd", "/api/rows/../../outside/passwd", "/%2e%2e/outside/passwd", "/x/../outside/passwd",
-            f"/api/rows/{tmp_path}/outside/passwd", "/api/rows/..%2f..%2foutside%2fpasswd/picture", "//etc/passwd",
-            "/photos/cat/1.png", "/decisions.csv", "/api/rows/1/picture/../../../outside/passwd",
-        ):  # fmt: skip
-            headers = f"host: 127.0.0.1\r\nauthorization: Bearer {server.token}\r\nconnection: close"
+            "/../outside/passwd",
+            "/api/rows/../../outside/passwd",
+            "/%2e%2e/outside/passwd",
+            "/x/../outside/passwd",
+            f"/api/rows/{tmp_path}/outside/passwd",
+            "/api/rows/..%2f..%2foutside%2fpasswd/picture",
+            "//etc/passwd",
+            "/photos/cat/1.png",
+            "/decisions.csv",
+            "/api/rows/1/picture/../../../outside/passwd",
+        ):
+            headers = (
+                f"host: 127.0.0.1\r\nauthorization: Bearer {server.token}\r\nconnection: close"
+            )
             request = f"GET {path} HTTP/1.1\r\n{headers}\r\n\r\n"
-            with socket.create_connection(("127.0.0.1", server.port)) as raw:  # as it is: httpx would tidy it up
+            # as it is: httpx would tidy it up
+            with socket.create_connection(("127.0.0.1", server.port)) as raw:
                 raw.sendall(request.encode())
                 answer = b"".join(iter(lambda: raw.recv(65536), b""))
             assert answer.split()[1] in (b"404", b"422", b"400"), path
@@ -235,26 +332,36 @@ def test_the_reviewer_sees_the_picture_that_was_audited(tmp_path: Path) -> None:
     icon = Image.new("RGBA", (30, 20), (0, 0, 0, 0))
     icon.paste((0, 0, 0, 255), (5, 5, 9, 9))
     kinds = {
-        "grey": Image.fromarray((shades // 3).astype(np.uint8)), "deep": Image.fromarray(shades * 100), "icon": icon,
+        "grey": Image.fromarray((shades // 3).astype(np.uint8)),
+        "deep": Image.fromarray(shades * 100),
+        "icon": icon,
         "palette": icon.convert("P"),
-    }  # fmt: skip
+    }
     for name, picture in kinds.items():
         (tmp_path / name).mkdir()
         for exif in (None, turned):
-            picture.save(tmp_path / name / f"{exif is turned}.png", **({"exif": exif} if exif else {}))
+            picture.save(
+                tmp_path / name / f"{exif is turned}.png", **({"exif": exif} if exif else {})
+            )
     rows = PictureSource({"data": tmp_path})
     for row in range(len(rows)):
         path, answer = rows.image_files.path(row), rows.picture(row, rows.ids[row], 96)
         assert answer is not None and answer[1] == "image/png"
         seen = np.asarray(Image.open(io.BytesIO(answer[0])))
-        np.testing.assert_array_equal(seen, decode(path, None).permute(1, 2, 0).numpy(), err_msg=str(path))
-        assert seen.shape == ((30, 20, 3) if path.stem == "True" else (20, 30, 3)) and len(np.unique(seen)) > 1
+        np.testing.assert_array_equal(
+            seen, decode(path, None).permute(1, 2, 0).numpy(), err_msg=str(path)
+        )
+        assert (
+            seen.shape == ((30, 20, 3) if path.stem == "True" else (20, 30, 3))
+            and len(np.unique(seen)) > 1
+        )
 
 
 def test_where_labels_are_no_longer_those_that_were_audited_no_row_is_shown(tmp_path: Path) -> None:
     write_table_audit(tmp_path)
     lines = (tmp_path / "animals.csv").read_text("utf-8").splitlines(keepends=True)
-    (tmp_path / "animals.csv").write_text("".join([lines[0], *lines[2:]]), "utf-8")  # every row moves up by one
+    # every row moves up by one
+    (tmp_path / "animals.csv").write_text("".join([lines[0], *lines[2:]]), "utf-8")
     pictures = write_pictures(tmp_path / "more")
     (tmp_path / "more" / "photos" / "cat" / "0.png").unlink()
     arrays = tmp_path / "arrays"
@@ -262,9 +369,14 @@ def test_where_labels_are_no_longer_those_that_were_audited_no_row_is_shown(tmp_
     np.save(arrays / "x.npy", np.arange(8.0).reshape(4, 2)[1:])
     np.save(arrays / "y.npy", np.array(["a", "b", "a", "b"])[1:])
     write_audit(
-        arrays / "audit", list("abab"), list("baba"), issues=4, kind="arrays", data=arrays / "x.npy",
+        arrays / "audit",
+        list("abab"),
+        list("baba"),
+        issues=4,
+        kind="arrays",
+        data=arrays / "x.npy",
         labels=str(arrays / "y.npy"),
-    )  # fmt: skip
+    )
     for folder in (tmp_path / "audit", pictures, arrays / "audit"):
         audit = read_audit(folder)
         rows = open_rows(audit.config)
@@ -281,15 +393,25 @@ def test_a_row_whose_place_another_took_is_not_shown(tmp_path: Path, ending: str
     frame = pd.DataFrame({"id": [f"p{i}" for i in range(6)], "x": range(6), "y": list("aaabbb")})
     path = tmp_path / f"t.{ending}"
     folder = write_audit(
-        tmp_path / "audit", frame["y"].tolist(), list("bbbaaa"), issues=6, kind="table", data=path, label="y", id="id",
+        tmp_path / "audit",
+        frame["y"].tolist(),
+        list("bbbaaa"),
+        issues=6,
+        kind="table",
+        data=path,
+        label="y",
+        id="id",
         ids=frame["id"].tolist(),
-    )  # fmt: skip
+    )
 
     def shown() -> list[str]:
         rows = open_rows(read_audit(folder).config)
         return [dict(rows.show(row, f"p{row}").get("fields", [])).get("x", "") for row in range(6)]
 
-    for order, expected in (([0, 1, 2, 3, 4, 5], list("012345")), ([0, 2, 1, 3, 4, 5], ["0", "", "", "3", "4", "5"])):
+    for order, expected in (
+        ([0, 1, 2, 3, 4, 5], list("012345")),
+        ([0, 2, 1, 3, 4, 5], ["0", "", "", "3", "4", "5"]),
+    ):
         table = frame.iloc[order]  # with the same labels in the same order
         table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
         assert shown() == expected
@@ -305,10 +427,24 @@ def test_a_picture_whose_place_another_took_is_not_shown(tmp_path: Path) -> None
 
 
 def test_numbers_of_a_row_are_shown_as_they_are(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"key": [2**53 + 1, 7], "age": [23, 24], "x": [0.5, None], "y": ["a", "b"], "v": [[1, 2], []]})
+    frame = pd.DataFrame(
+        {
+            "key": [2**53 + 1, 7],
+            "age": [23, 24],
+            "x": [0.5, None],
+            "y": ["a", "b"],
+            "v": [[1, 2], []],
+        }
+    )
     frame.to_parquet(tmp_path / "t.parquet")
     folder = write_audit(
-        tmp_path / "audit", ["a", "b"], ["b", "a"], issues=2, kind="table", data=tmp_path / "t.parquet", label="y"
+        tmp_path / "audit",
+        ["a", "b"],
+        ["b", "a"],
+        issues=2,
+        kind="table",
+        data=tmp_path / "t.parquet",
+        label="y",
     )
     rows = open_rows(read_audit(folder).config)
     first = [["key", "9007199254740993"], ["age", "23"], ["x", "0.5"], ["v", "[1 2]"]]
@@ -316,7 +452,7 @@ def test_numbers_of_a_row_are_shown_as_they_are(tmp_path: Path) -> None:
     assert rows.show(1, "1")["fields"] == [["key", "7"], ["age", "24"], ["x", ""], ["v", "[]"]]
 
 
-# --- what it keeps ----------------------------------------------------------------------------------------------------
+# --- what it keeps --------------------------------------------------------------------------------
 
 
 def words(folder: Path) -> list[tuple[str, ...]]:
@@ -328,17 +464,27 @@ def test_an_answer_means_that_the_decision_is_in_the_file(tmp_path: Path) -> Non
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, server.client() as client:
         sent: list[dict[str, Any]] = [
-            {"row": 0, "decision": "accept"}, {"row": 1, "decision": "keep"}, {"row": 2, "decision": "skip"},
-            {"row": 3, "decision": "other", "label": "fox"}, {"row": 1, "decision": "undo"},
+            {"row": 0, "decision": "accept"},
+            {"row": 1, "decision": "keep"},
+            {"row": 2, "decision": "skip"},
+            {"row": 3, "decision": "other", "label": "fox"},
+            {"row": 1, "decision": "undo"},
             {"row": 0, "decision": "keep"},
-        ]  # fmt: skip
+        ]
         expected = [
             COLUMNS,
-            *((*cells, "", "", "", "", "") for cells in (
-                ("0", "0", "cat", "accept", "dog"), ("1", "1", "dog", "keep", "dog"), ("2", "2", "fox", "skip", ""),
-                ("3", "3", "owl", "other", "fox"), ("1", "1", "dog", "undo", ""), ("0", "0", "cat", "keep", "cat"),
-            )),
-        ]  # fmt: skip
+            *(
+                (*cells, "", "", "", "", "")
+                for cells in (
+                    ("0", "0", "cat", "accept", "dog"),
+                    ("1", "1", "dog", "keep", "dog"),
+                    ("2", "2", "fox", "skip", ""),
+                    ("3", "3", "owl", "other", "fox"),
+                    ("1", "1", "dog", "undo", ""),
+                    ("0", "0", "cat", "keep", "cat"),
+                )
+            ),
+        ]
         for i, word in enumerate(sent):
             assert client.post("/api/decisions", json=word).json()["saved"]["row"] == word["row"]
             assert words(folder) == expected[: i + 2]
@@ -357,21 +503,29 @@ def test_an_answer_means_that_the_decision_is_in_the_file(tmp_path: Path) -> Non
         ):
             assert client.post("/api/decisions", json=odd).status_code == 409
         for bad in (
-            {"row": 3, "decision": "delete"}, {"row": "3", "decision": "keep"}, {"row": True, "decision": "keep"},
-            {"row": 3, "decision": "keep", "path": "/etc"}, {"row": 3}, [], None,
-        ):  # fmt: skip
+            {"row": 3, "decision": "delete"},
+            {"row": "3", "decision": "keep"},
+            {"row": True, "decision": "keep"},
+            {"row": 3, "decision": "keep", "path": "/etc"},
+            {"row": 3},
+            [],
+            None,
+        ):
             assert client.post("/api/decisions", json=bad).status_code == 422
-        assert client.post("/api/decisions", json={"row": 210, "decision": "keep"}).status_code == 404
+        assert (
+            client.post("/api/decisions", json={"row": 210, "decision": "keep"}).status_code == 404
+        )
         assert words(folder) == expected
         choices = {"accept": 0, "keep": 1, "other": 1, "skip": 1, "exclude": 0, "unclear": 0}
         progress = {"total": 200, "decided": 3, **choices}
         assert client.get("/api/audit").json()["progress"] == progress
         assert client.get("/api/issues/next").json() == {"position": 1}
         assert client.get("/api/issues/next", params={"after": 1}).json() == {"position": 4}
-        assert client.get("/api/issues/next", params={"after": 199}).json() == {"position": 1}  # from the top again
-    assert {row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()} == {
-        0: "keep", 2: "skip", 3: "other",
-    }  # fmt: skip
+        # from the top again
+        assert client.get("/api/issues/next", params={"after": 199}).json() == {"position": 1}
+    assert {
+        row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()
+    } == {0: "keep", 2: "skip", 3: "other"}
 
 
 def test_fifty_clients_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -384,7 +538,9 @@ def test_fifty_clients_at_once_lose_nothing(tmp_path: Path) -> None:
                 row = (number * 4 + step) % 200  # neighbours decide on the same rows
                 word = {"row": row, "decision": CHOICES[(number + step) % 3]}
                 statuses.append(client.post("/api/decisions", json=word).status_code)
-                statuses.append(client.get("/api/issues", params={"offset": row, "limit": 20}).status_code)
+                statuses.append(
+                    client.get("/api/issues", params={"offset": row, "limit": 20}).status_code
+                )
             return statuses
 
     with Server(folder) as server:
@@ -392,10 +548,15 @@ def test_fifty_clients_at_once_lose_nothing(tmp_path: Path) -> None:
             statuses = [status for found in pool.map(review, range(50)) for status in found]
         assert set(statuses) == {200}
         with server.client() as client:
-            shown = [i for at in (0, 100) for i in client.get("/api/issues", params={"offset": at}).json()["issues"]]
+            shown = [
+                i
+                for at in (0, 100)
+                for i in client.get("/api/issues", params={"offset": at}).json()["issues"]
+            ]
             progress = client.get("/api/audit").json()["progress"]
     found = words(folder)
-    assert len(found) == 1 + 200 + 2  # what is decided so already is not written again; rows 0 and 1 are decided twice
+    # what is decided so already is not written again; rows 0 and 1 are decided twice
+    assert len(found) == 1 + 200 + 2
     last = {int(cells[0]): cells[3] for cells in found[1:]}
     assert {issue["row"]: issue["decision"] for issue in shown if issue["decision"]} == last
     assert progress["decided"] == len(last) == sum(progress[choice] for choice in CHOICES)
@@ -408,33 +569,51 @@ def test_killed_in_the_middle_of_it_nothing_that_was_answered_is_lost(tmp_path: 
         server = Server(folder)
         enough = threading.Event()
 
-        def storm(number: int, server: Server, first: int, goal: int, enough: threading.Event) -> None:
+        def storm(
+            number: int, server: Server, first: int, goal: int, enough: threading.Event
+        ) -> None:
             with server.client() as client:
                 for row in range(first + number, first + 100, 4):
                     choice = CHOICES[row % 3]
                     try:
-                        assert client.post("/api/decisions", json={"row": row, "decision": choice}).status_code == 200
+                        assert (
+                            client.post(
+                                "/api/decisions", json={"row": row, "decision": choice}
+                            ).status_code
+                            == 200
+                        )
                     except httpx.HTTPError:  # killed
                         return
                     answered[row] = choice
                     if len(answered) >= goal:
                         enough.set()
 
-        threads = [threading.Thread(target=storm, args=(n, server, first, goal, enough)) for n in range(4)]
+        threads = [
+            threading.Thread(target=storm, args=(n, server, first, goal, enough)) for n in range(4)
+        ]
         for thread in threads:
             thread.start()
         assert enough.wait(30)
         server.kill()
         for thread in threads:
             thread.join()
-        kept = {row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()}
+        kept = {
+            row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()
+        }
         assert answered.items() <= kept.items()
-        with open(folder / "decisions.csv", "ab") as file:  # what a crash in the middle of a write leaves
+        # what a crash in the middle of a write leaves
+        with open(folder / "decisions.csv", "ab") as file:
             file.write(b'7,7,"ow')
     with Server(folder) as server, server.client() as client:
-        shown = [i for at in (0, 100) for i in client.get("/api/issues", params={"offset": at}).json()["issues"]]
+        shown = [
+            i
+            for at in (0, 100)
+            for i in client.get("/api/issues", params={"offset": at}).json()["issues"]
+        ]
         assert answered.items() <= {issue["row"]: issue["decision"] for issue in shown}.items()
-        assert client.post("/api/decisions", json={"row": 199, "decision": "keep"}).status_code == 200
+        assert (
+            client.post("/api/decisions", json={"row": 199, "decision": "keep"}).status_code == 200
+        )
     assert words(folder)[-1] == ("199", "199", "owl", "keep", "owl", "", "", "", "", "")
     assert all(len(cells) == 10 for cells in words(folder))
 
@@ -449,23 +628,42 @@ def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path)
 def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, server.client() as client:
-        key, before = client.get("/api/audit").json()["key"], (folder / "decisions.csv").read_bytes()
+        key, before = (
+            client.get("/api/audit").json()["key"],
+            (folder / "decisions.csv").read_bytes(),
+        )
         word = {"row": 0, "decision": "accept"}
         for other in (f"{key[:-1]}?", "x", ""):
             headers = {"noiseproof-audit": other}
-            for path in ("/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0", "/api/context/0"):
+            for path in (
+                "/api/audit",
+                "/api/issues",
+                "/api/issues/next",
+                "/api/rows/0",
+                "/api/context/0",
+            ):
                 assert client.get(path, headers=headers).status_code == 409
             answer = client.post("/api/decisions", json=word, headers=headers)
-            assert answer.status_code == 409 and "belongs to another audit" in answer.json()["detail"]
+            assert (
+                answer.status_code == 409 and "belongs to another audit" in answer.json()["detail"]
+            )
         assert (folder / "decisions.csv").read_bytes() == before
-        assert client.post("/api/decisions", json=word, headers={"noiseproof-audit": key}).status_code == 200
+        assert (
+            client.post("/api/decisions", json=word, headers={"noiseproof-audit": key}).status_code
+            == 200
+        )
     assert set(read_decisions(folder / "decisions.csv")) == {0}
 
 
 def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    for cells in ((0, "0", "dog", "keep", "dog"), (900, "900", "cat", "keep", "cat"), (0, "x", "cat", "keep", "cat"),
-                  (0, "0", "cat", "accept", "bird"), (NO_ROW, "", "bird", "merge", "cat")):  # fmt: skip
+    for cells in (
+        (0, "0", "dog", "keep", "dog"),
+        (900, "900", "cat", "keep", "cat"),
+        (0, "x", "cat", "keep", "cat"),
+        (0, "0", "cat", "accept", "bird"),
+        (NO_ROW, "", "bird", "merge", "cat"),
+    ):
         content = to_bytes([Decision(*cells)])  # type: ignore[arg-type]
         (folder / "decisions.csv").write_bytes(content)
         with pytest.raises(BadDecisions, match="another audit"):
@@ -473,10 +671,11 @@ def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:
         assert (folder / "decisions.csv").read_bytes() == content
 
 
-# --- the file itself --------------------------------------------------------------------------------------------------
+# --- the file itself ------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
-texts |= st.sampled_from(["\r", "a\rb", '"', "\n", ",", "\r\n"])  # what means something in a CSV file
+# what means something in a CSV file
+texts |= st.sampled_from(["\r", "a\rb", '"', "\n", ",", "\r\n"])
 choices = st.sampled_from(["accept", "keep", "other", "undo"])
 questions = st.just(("", None)) | st.tuples(st.just("measure"), st.floats(0, 1, exclude_min=True))
 some_words = st.lists(
@@ -484,10 +683,16 @@ some_words = st.lists(
         lambda row, id, given, choice, label, reviewer, question: Decision(
             row, id, given, choice, label, reviewer, *question
         ),
-        st.integers(0, 9), texts, texts, choices, texts, texts, questions,
+        st.integers(0, 9),
+        texts,
+        texts,
+        choices,
+        texts,
+        texts,
+        questions,
     ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=15)
@@ -500,12 +705,16 @@ def test_a_file_torn_at_any_byte_keeps_every_whole_word(
     whole, ends = b"".join(lines), np.cumsum([len(line) for line in lines])
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        complete = written[: max(int((ends - 1 <= cut).sum()) - 1, 0)]  # a line that lacks only its end is whole
+        # a line that lacks only its end is whole
+        complete = written[: max(int((ends - 1 <= cut).sum()) - 1, 0)]
         stacks: dict[tuple[int, str], list[tuple[int, Decision]]] = {}
         for number, word in enumerate(complete):
             stack = stacks.setdefault((word.row, word.reviewer), [])
             stack[-1:] = [] if word.decision == "undo" else [*stack[-1:], (number, word)]
-        last = {word.row: word for _, word in sorted(word for stack in stacks.values() for word in stack)}
+        last = {
+            word.row: word
+            for _, word in sorted(word for stack in stacks.values() for word in stack)
+        }
         assert read_log(path) == complete
         assert read_decisions(path) == last
         if cut % 13 == 0:
@@ -518,7 +727,9 @@ def test_a_file_torn_at_any_byte_keeps_every_whole_word(
 
 
 @pytest.mark.parametrize("written", ["some", "nothing"])
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+def test_a_full_disk_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
     path, real = tmp_path / "decisions.csv", os.write
     log = DecisionLog(path)
     log.add(Decision(1, "1", "cat", "keep", "cat"))
@@ -549,13 +760,18 @@ HEADER = "row,id,given_label,decision,label,reviewer,asked,probability,batch,not
         (HEADER + "1,1,cat,maybe,,,,,,\n", "decision 1"),
         (HEADER + "-1,1,cat,keep,cat,,,,,\n", "decision 1"),
         (HEADER + "1,1,cat,keep,cat,,,,,\n1,1\n", "decision 2"),
-        (HEADER + '1,1,cat,keep,cat,,,,,\n2,5" pipe,cat,keep,cat,,,,,\n3,3,cat,keep,cat,,,,,\n', "stray quote"),
+        (
+            HEADER + '1,1,cat,keep,cat,,,,,\n2,5" pipe,cat,keep,cat,,,,,\n3,3,cat,keep,cat,,,,,\n',
+            "stray quote",
+        ),
         (HEADER + '2,5" pipe,cat,keep,cat,,,,,\n', "stray quote"),
         ('{"my": "settings"}', "is not one"),
         ("one line", "is not one"),
     ],
 )
-def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, text: str, match: str) -> None:
+def test_what_is_no_list_of_decisions_is_refused_and_left_alone(
+    tmp_path: Path, text: str, match: str
+) -> None:
     path = tmp_path / "decisions.csv"
     path.write_text(text)
     for read in (read_decisions, DecisionLog):
@@ -564,16 +780,19 @@ def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, 
     assert path.read_text() == text
 
 
-# --- whatever a schema can think of -----------------------------------------------------------------------------------
+# --- whatever a schema can think of ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "mode, options", [("positive", ()), ("negative", ()), ("positive", ("--measure", "5", "--blind"))]
+    "mode, options",
+    [("positive", ()), ("negative", ()), ("positive", ("--measure", "5", "--blind"))],
 )
 def test_no_request_that_a_schema_can_think_of_breaks_the_server(
     tmp_path: Path, mode: str, options: tuple[str, ...]
 ) -> None:
-    schemathesis = pytest.importorskip("schemathesis", reason="the fuzzer of the review server is not installed")
+    schemathesis = pytest.importorskip(
+        "schemathesis", reason="the fuzzer of the review server is not installed"
+    )
     from schemathesis.openapi.checks import RejectedPositiveData
 
     fuzzed = set()
@@ -583,19 +802,34 @@ def test_no_request_that_a_schema_can_think_of_breaks_the_server(
         for found in schema.get_all_operations():
             operation = found.ok()
 
-            @settings(max_examples=10, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
+            @settings(
+                max_examples=10,
+                suppress_health_check=list(HealthCheck),
+                phases=[Phase.explicit, Phase.generate],
+            )
             @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
             def attack(case: Any) -> None:
                 answer = case.call(headers=headers)
                 try:
-                    case.validate_response(answer, headers=headers)  # no 500, and nothing that the schema does not say
-                except BaseExceptionGroup as group:  # it has neither labels with "other" nor known selections
-                    if any(not isinstance(failure, RejectedPositiveData) for failure in group.exceptions):
+                    # no 500, and nothing that the schema does not say
+                    case.validate_response(answer, headers=headers)
+                except (
+                    BaseExceptionGroup
+                ) as group:  # it has neither labels with "other" nor known selections
+                    if any(
+                        not isinstance(failure, RejectedPositiveData)
+                        for failure in group.exceptions
+                    ):
                         raise
                     assert case.operation.path in (
-                        "/api/decisions", "/api/decisions/many", "/api/merges", "/api/issues", "/api/issues/next",
-                        "/api/selections", "/api/people",
-                    )  # fmt: skip
+                        "/api/decisions",
+                        "/api/decisions/many",
+                        "/api/merges",
+                        "/api/issues",
+                        "/api/issues/next",
+                        "/api/selections",
+                        "/api/people",
+                    )
                 assert SECRET not in answer.content
 
             try:

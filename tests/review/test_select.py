@@ -28,12 +28,19 @@ def issues(tmp_path_factory: pytest.TempPathFactory) -> Issues:
     return issues
 
 
-def listed(issues: Issues, filter: Filter, state: Any, rows: Any, is_match: Any, is_conflict: Any) -> list[int]:
+def listed(
+    issues: Issues, filter: Filter, state: Any, rows: Any, is_match: Any, is_conflict: Any
+) -> list[int]:
     """The reference."""
 
     def meets(i: int) -> bool:
         word = "open" if state[i] == 0 else ROW_CHOICES[state[i] - 1]
-        in_state = {None: True, "open": word == "open", "decided": word != "open", "conflict": is_conflict[i]}
+        in_state = {
+            None: True,
+            "open": word == "open",
+            "decided": word != "open",
+            "conflict": is_conflict[i],
+        }
         quality = issues.numbers["label_quality"][i]
         return bool(
             filter.given in (None, issues.given[i])
@@ -48,11 +55,16 @@ def listed(issues: Issues, filter: Filter, state: Any, rows: Any, is_match: Any,
     def key(i: int) -> Any:
         name = issues.id[i]
         return {
-            "quality": i, "row": int(issues.row[i]), "given": int(issues.given[i]),
-            "suggested": int(issues.suggested[i]), "id": (0, int(name), "") if name.isdigit() else (1, 0, name),
-        }[filter.sort]  # fmt: skip
+            "quality": i,
+            "row": int(issues.row[i]),
+            "given": int(issues.given[i]),
+            "suggested": int(issues.suggested[i]),
+            "id": (0, int(name), "") if name.isdigit() else (1, 0, name),
+        }[filter.sort]
 
-    other = {"given": issues.suggested, "suggested": issues.given}.get(filter.sort, np.zeros(len(issues)))
+    other = {"given": issues.suggested, "suggested": issues.given}.get(
+        filter.sort, np.zeros(len(issues))
+    )
     kept = sorted((i for i in range(len(issues)) if meets(i)), key=lambda i: (other[i], i))
     return sorted(kept, key=key, reverse=filter.descending)
 
@@ -62,19 +74,32 @@ def test_random_filters_list_what_a_search_of_every_issue_lists(issues: Issues) 
     sizes = []
     for _ in range(400):
         state = random.integers(0, 1 + len(ROW_CHOICES), len(issues)).astype(np.int8)
-        rows, (is_match, is_conflict) = random.choice(issues.row, 80), random.random((2, len(issues))) < 0.7
+        rows, (is_match, is_conflict) = (
+            random.choice(issues.row, 80),
+            random.random((2, len(issues))) < 0.7,
+        )
         low, high = sorted(random.random(2).round(3).tolist())
 
         def maybe(value: Any, random: np.random.Generator = random) -> Any:
             return value if random.random() < 0.3 else None
 
         filter = Filter(
-            maybe(int(random.integers(4))), maybe(int(random.integers(4))), maybe(random.choice(get_args(State))),
-            maybe(low), maybe(high), maybe("word") or "", maybe("key") or "", random.choice(get_args(Sort)),
+            maybe(int(random.integers(4))),
+            maybe(int(random.integers(4))),
+            maybe(random.choice(get_args(State))),
+            maybe(low),
+            maybe(high),
+            maybe("word") or "",
+            maybe("key") or "",
+            random.choice(get_args(Sort)),
             bool(random.integers(2)),
-        )  # fmt: skip
-        selected = select(issues, filter, state, rows=rows, is_match=is_match, is_conflict=is_conflict)
-        assert selected.tolist() == listed(issues, filter, state, rows, is_match, is_conflict), filter
+        )
+        selected = select(
+            issues, filter, state, rows=rows, is_match=is_match, is_conflict=is_conflict
+        )
+        assert selected.tolist() == listed(issues, filter, state, rows, is_match, is_conflict), (
+            filter
+        )
         sizes.append(len(selected))
     assert min(sizes) == 0 and max(sizes) == len(issues)
 
@@ -110,7 +135,9 @@ def test_the_server_lists_by_filters_and_selections(tmp_path: Path) -> None:
             return [issue["row"] for issue in answer["issues"]]
 
         for row in (3, 5, 8):
-            client.post("/api/decisions", json={"row": row, "decision": "keep" if row == 5 else "accept"})
+            client.post(
+                "/api/decisions", json={"row": row, "decision": "keep" if row == 5 else "accept"}
+            )
         assert rows(state="decided") == [3, 5, 8] and rows(state="accept") == [3, 8]
         assert rows(state="open")[:6] == [0, 1, 2, 4, 6, 7] and len(rows(state="open")) == 197
         assert rows(low=10 / 221 - 1e-6, high=12 / 221 + 1e-6) == [9, 10, 11]
@@ -118,30 +145,44 @@ def test_the_server_lists_by_filters_and_selections(tmp_path: Path) -> None:
         assert [row % 4 for row in rows(sort="given")] == sorted(row % 4 for row in range(200))
         kept = client.post("/api/selections", json={"rows": [3, 4, 7, 500]}).json()
         assert kept["total"] == 3 and rows(selection=kept["selection"]) == [3, 4, 7]
-        both = client.post("/api/selections", json={"rows": [3, 4, 7], "filter": {"state": "open"}}).json()
+        both = client.post(
+            "/api/selections", json={"rows": [3, 4, 7], "filter": {"state": "open"}}
+        ).json()
         assert rows(selection=both["selection"]) == [4, 7]
         client.post("/api/decisions", json={"row": 4, "decision": "skip"})
-        assert rows(selection=both["selection"]) == [4, 7]  # it stays in the list that it was decided in
+        # it stays in the list that it was decided in
+        assert rows(selection=both["selection"]) == [4, 7]
         following = client.get("/api/issues/next", params={"selection": both["selection"]}).json()
         assert following == {"position": 1}
         assert client.get("/api/issues", params={"selection": "0" * 12}).status_code == 410
-        for bad in ({"state": "lost"}, {"sort": "why"}, {"low": "nan"}, {"search": "x" * 1001}, {"given": -1}):
+        for bad in (
+            {"state": "lost"},
+            {"sort": "why"},
+            {"low": "nan"},
+            {"search": "x" * 1001},
+            {"given": -1},
+        ):
             assert client.get("/api/issues", params=bad).status_code == 422, bad
         for wrong in ({"rows": [-1]}, {"rows": ["a"]}, {"filter": {"order": "row"}}):
             assert client.post("/api/selections", json=wrong).status_code == 422, wrong
 
 
-# --- words and snippets -----------------------------------------------------------------------------------------------
+# --- words and snippets ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet", ".jsonl", "memory"])
 def test_search_finds_the_rows_whose_id_or_cells_have_all_words(tmp_path: Path, kind: str) -> None:
     random = np.random.default_rng(2)
     words = np.array(["owl", "Fox", "straße", "été", "12.5", "a,b", 'say "hi"', "two\nlines"])
-    frame = pd.DataFrame({
-        "name": [f"id-{k}" for k in range(60)], "first": random.choice(words, 60), "second": random.choice(words, 60),
-        "size": random.integers(0, 99, 60), "kind": random.choice(["cat", "dog"], 60),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "name": [f"id-{k}" for k in range(60)],
+            "first": random.choice(words, 60),
+            "second": random.choice(words, 60),
+            "size": random.integers(0, 99, 60),
+            "kind": random.choice(["cat", "dog"], 60),
+        }
+    )
     path = tmp_path / f"table{kind}"
     if kind == ".parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
@@ -153,10 +194,17 @@ def test_search_finds_the_rows_whose_id_or_cells_have_all_words(tmp_path: Path, 
     given = frame["kind"].tolist()
     audit = read_audit(
         write_audit(
-            tmp_path / "audit", given, [{"cat": "dog", "dog": "cat"}[name] for name in given], issues=40, kind="table",
-            data=None if kind == "memory" else path, label="kind", id="name", ids=frame["name"].tolist(),
+            tmp_path / "audit",
+            given,
+            [{"cat": "dog", "dog": "cat"}[name] for name in given],
+            issues=40,
+            kind="table",
+            data=None if kind == "memory" else path,
+            label="kind",
+            id="name",
+            ids=frame["name"].tolist(),
         )
-    )  # fmt: skip
+    )
     rows: Any = open_rows(audit.config)
     if kind == "memory":
         rows = TableSource(audit.config)
@@ -197,19 +245,34 @@ def test_issues_come_with_a_snippet_of_the_columns_that_matter(tmp_path: Path) -
 
     random = np.random.default_rng(3)
     given = ["iris", "rose"] * 100
-    frame = pd.DataFrame({
-        "zero": np.zeros(200, int), "chance": random.random(200).round(3), "who": random.choice(["ann", "bob"], 200),
-        "petal": (np.where(np.arange(200) % 2, 5, 1) + random.random(200)).round(3), "kind": given,
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "zero": np.zeros(200, int),
+            "chance": random.random(200).round(3),
+            "who": random.choice(["ann", "bob"], 200),
+            "petal": (np.where(np.arange(200) % 2, 5, 1) + random.random(200)).round(3),
+            "kind": given,
+        }
+    )
     frame.to_csv(tmp_path / "flowers.csv", index=False)
     folder = write_audit(
-        tmp_path / "audit", given, ["rose", "iris"] * 100, issues=60, kind="table", data=tmp_path / "flowers.csv",
-        label="kind", header=True,
-    )  # fmt: skip
+        tmp_path / "audit",
+        given,
+        ["rose", "iris"] * 100,
+        issues=60,
+        kind="table",
+        data=tmp_path / "flowers.csv",
+        label="kind",
+        header=True,
+    )
     review = Review(folder, None, False)
     before = review.list_issues("", 0, 100, Filter())["issues"]
     assert before[3]["snippet"] == {
-        "fields": [["chance", str(frame["chance"][3])], ["who", frame["who"][3]], ["petal", f"{frame['petal'][3]:g}"]]
+        "fields": [
+            ["chance", str(frame["chance"][3])],
+            ["who", frame["who"][3]],
+            ["petal", f"{frame['petal'][3]:g}"],
+        ]
     }
     review.context.start().join()
     after = review.list_issues("", 0, 100, Filter(sort="row", descending=True))["issues"]
@@ -219,7 +282,7 @@ def test_issues_come_with_a_snippet_of_the_columns_that_matter(tmp_path: Path) -
     review.queue.log.close()
 
 
-# --- many decisions ---------------------------------------------------------------------------------------------------
+# --- many decisions -------------------------------------------------------------------------------
 
 
 def test_a_filter_or_ranges_of_its_list_are_decided_as_one_batch(tmp_path: Path) -> None:
@@ -240,17 +303,33 @@ def test_a_filter_or_ranges_of_its_list_are_decided_as_one_batch(tmp_path: Path)
         client.post("/api/decisions", json={"row": 4, "decision": "keep"})
         answer = many(decision="accept", filter={"given": 0, "high": 0.1}).json()
         cats = [row for row in range(0, 200, 4) if (row + 1) / 221 <= 0.1]
-        assert answer["saved"] == len(cats) - 1 and decided() == dict.fromkeys(cats, "accept") | {4: "keep"}
-        assert client.post("/api/undo", json={}).json()["undone"] == [row for row in cats if row != 4]
+        assert answer["saved"] == len(cats) - 1 and decided() == dict.fromkeys(cats, "accept") | {
+            4: "keep"
+        }
+        assert client.post("/api/undo", json={}).json()["undone"] == [
+            row for row in cats if row != 4
+        ]
         assert decided() == {4: "keep"}
         # Ranges are places in the list of the filter.
-        answer = many(decision="exclude", filter={"sort": "row", "descending": True}, ranges=[[0, 3], [10, 11]]).json()
+        answer = many(
+            decision="exclude",
+            filter={"sort": "row", "descending": True},
+            ranges=[[0, 3], [10, 11]],
+        ).json()
         assert answer["saved"] == 4
         assert decided() == {4: "keep", **dict.fromkeys((199, 198, 197, 189), "exclude")}
-        assert many(decision="unclear", filter={"state": "exclude"}, also_decided=True).json()["saved"] == 4
+        assert (
+            many(decision="unclear", filter={"state": "exclude"}, also_decided=True).json()["saved"]
+            == 4
+        )
         assert {row for row, word in decided().items() if word == "unclear"} == {199, 198, 197, 189}
         assert many(decision="accept", filter={"search": "nothing"}).json()["saved"] == 0
         assert many(decision="accept").status_code == 409
         assert many(decision="accept", filter={"selection": "gone"}).status_code == 410
-        for bad in ({"ranges": [[0]]}, {"ranges": [[0, -1]]}, {"ranges": [[0, 1, 2]]}, {"filter": {"no": 1}}):
+        for bad in (
+            {"ranges": [[0]]},
+            {"ranges": [[0, -1]]},
+            {"ranges": [[0, 1, 2]]},
+            {"filter": {"no": 1}},
+        ):
             assert many(**{"decision": "accept", "filter": {}, **bad}).status_code == 422, bad

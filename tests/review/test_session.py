@@ -1,4 +1,6 @@
-"""The review of a report: inline in the page of a notebook, in a browser elsewhere; saved once, opened again."""
+"""The review of a report: inline in the page of a notebook, in a browser elsewhere; saved once,
+opened again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def make_report(wrong: int = 7) -> LabelReport:
     probs = np.where(labels[:, None] == ["cat", "dog"], 0.95, 0.05)
     labels[wrong] = "dog"
     frame = pd.DataFrame({"sound": [f"sound {i}" for i in range(60)], "animal": labels})
-    numbers = np.arange(60, dtype=np.float32) ** 1.01  # so that row 4 is nearer to row 7 than row 10 is
+    # so that row 4 is nearer to row 7 than row 10 is
+    numbers = np.arange(60, dtype=np.float32) ** 1.01
     return audit(frame, label="animal", pred_probs=probs, embeddings=numbers[:, None])
 
 
@@ -51,22 +54,34 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 
 
-def test_in_a_browser_the_rows_in_memory_are_shown_and_decisions_are_saved(tmp_path: Path, opened: list[str]) -> None:
+def test_in_a_browser_the_rows_in_memory_are_shown_and_decisions_are_saved(
+    tmp_path: Path, opened: list[str]
+) -> None:
     session = make_report().review(tmp_path / "audit", wait=False, reviewer="ann")
     try:
         assert opened == [session.address] and "/?token=" in session.address
-        with httpx.Client(follow_redirects=True, base_url=session.address.partition("/?")[0]) as client:
+        with httpx.Client(
+            follow_redirects=True, base_url=session.address.partition("/?")[0]
+        ) as client:
             page = client.get(session.address)
-            assert page.status_code == 200 and page.headers["content-security-policy"] == "frame-ancestors 'none'"
+            assert (
+                page.status_code == 200
+                and page.headers["content-security-policy"] == "frame-ancestors 'none'"
+            )
             assert client.get("/api/rows/7").json() == {"fields": [["sound", "sound 7"]]}
-            assert client.post("/api/decisions", json={"row": 7, "decision": "accept"}).status_code == 200
+            assert (
+                client.post("/api/decisions", json={"row": 7, "decision": "accept"}).status_code
+                == 200
+            )
             session.app.state.review.context.start().join()
             context = client.get("/api/context/7").json()
             nearest = [other["row"] for other in context["groups"]["nearest_suggested"]]
-            assert context["note"] is None and sorted(nearest) == [4, 5, 6, 8, 9]  # of the embeddings in memory
+            # of the embeddings in memory
+            assert context["note"] is None and sorted(nearest) == [4, 5, 6, 8, 9]
             token = session.address.partition("token=")[2]
             client.cookies.clear()
-            assert client.get(f"/{token}/api/audit").status_code == 401  # a path is no key outside a notebook
+            # a path is no key outside a notebook
+            assert client.get(f"/{token}/api/audit").status_code == 401
     finally:
         session.close()
     decision = read_decisions(tmp_path / "audit" / "decisions.csv")[7]
@@ -78,7 +93,8 @@ def test_in_a_browser_the_rows_in_memory_are_shown_and_decisions_are_saved(tmp_p
 def test_in_a_notebook_the_address_is_the_key_and_only_pages_of_this_machine_may_frame_it(
     tmp_path: Path, opened: list[str]
 ) -> None:
-    session = make_report().review(tmp_path / "audit", height=500)  # does not wait: the next cell can run
+    # does not wait: the next cell can run
+    session = make_report().review(tmp_path / "audit", height=500)
     try:
         assert opened == []
         html = session._repr_html_()
@@ -87,9 +103,10 @@ def test_in_a_notebook_the_address_is_the_key_and_only_pages_of_this_machine_may
         base, token = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/([\w-]{43})/", source).groups()  # type: ignore[union-attr]
         answer = httpx.get(source)
         assert answer.status_code == 200 and "set-cookie" not in answer.headers
-        assert answer.headers["content-security-policy"] == (
-            "frame-ancestors http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://localhost:* "
-            "vscode-webview:"
+        assert (
+            answer.headers["content-security-policy"]
+            == "frame-ancestors http://127.0.0.1:* http://localhost:* https://127.0.0.1:*"
+            " https://localhost:* vscode-webview:"
         )
         assert httpx.get(f"{source}api/rows/7").json() == {"fields": [["sound", "sound 7"]]}
         for path in ("/", "/api/audit", f"/{token[:-1]}x/api/audit", f"/x{token}/", f"//{token}/"):
@@ -101,7 +118,9 @@ def test_in_a_notebook_the_address_is_the_key_and_only_pages_of_this_machine_may
         session.close()
 
 
-def test_a_cell_run_again_serves_the_same_audit_with_its_decisions(tmp_path: Path, opened: list[str]) -> None:
+def test_a_cell_run_again_serves_the_same_audit_with_its_decisions(
+    tmp_path: Path, opened: list[str]
+) -> None:
     report, folder = make_report(), tmp_path / "audit"
     first = report.review(folder, wait=False)
     port = httpx.URL(first.address).port
@@ -123,7 +142,8 @@ def test_a_cell_run_again_serves_the_same_audit_with_its_decisions(tmp_path: Pat
         make_report(wrong=9).review(folder, wait=False)
     third = make_report(wrong=9).review(folder, wait=False, force=True)
     third.close()
-    assert read_decisions(folder / "decisions.csv") == {}  # the decision was on a label that is no issue now
+    # the decision was on a label that is no issue now
+    assert read_decisions(folder / "decisions.csv") == {}
 
 
 def test_a_script_waits_until_it_is_interrupted(
@@ -173,7 +193,8 @@ def outer() -> Iterator[HTTPServer]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.usefixtures("notebook")
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])  # the first is another site than the frame: no cookies
+# the first is another site than the frame: no cookies
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_the_page_works_inside_the_page_of_a_notebook(
     chromium: Any, tmp_path: Path, outer: HTTPServer, host: str
 ) -> None:
@@ -215,5 +236,6 @@ def test_a_port_in_use_is_named(tmp_path: Path, opened: list[str]) -> None:
         taken.listen()
         with pytest.raises(ValueError, match="Expected a free port"):
             make_report().review(tmp_path / "audit", wait=False, port=taken.getsockname()[1])
-    session = make_report().review(tmp_path / "audit", wait=False)  # the file of decisions is not left locked
+    # the file of decisions is not left locked
+    session = make_report().review(tmp_path / "audit", wait=False)
     session.close()

@@ -1,4 +1,6 @@
-"""The square of pairs in docs/strategies.md is what its rows give, and each pair is refused or built as it says."""
+"""The square of pairs in docs/strategies.md is what its rows give, and each pair is refused or
+built as it says.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,19 @@ import square
 
 ROWS = json.loads(square.RESULTS.read_text("utf-8"))["rows"]
 SAMPLE = [  # of cells, of all hooks
-    ("sln", "noise-f"), ("noise-f", "small-loss"), ("noise-theta", "co-teaching"), ("momentum", "sigua"),
-    ("class-balanced", "mixup"), ("early-stopping", "consistency"), ("target-memory", "mixup"),
-    ("gce", "noise-f"), ("ln", "mixup"), ("nal", "exchanged-memory"), ("sop", "small-loss"), ("het", "sln"),
-]  # fmt: skip
+    ("sln", "noise-f"),
+    ("noise-f", "small-loss"),
+    ("noise-theta", "co-teaching"),
+    ("momentum", "sigua"),
+    ("class-balanced", "mixup"),
+    ("early-stopping", "consistency"),
+    ("target-memory", "mixup"),
+    ("gce", "noise-f"),
+    ("ln", "mixup"),
+    ("nal", "exchanged-memory"),
+    ("sop", "small-loss"),
+    ("het", "sln"),
+]
 
 
 def line_of(row: dict[str, Any], name: str = "gaussians") -> str:

@@ -1,4 +1,6 @@
-"""Crowd layers against a training loop typed from the paper; a crowd with a bad annotator; votes as soft labels."""
+"""Crowd layers against a training loop typed from the paper; a crowd with a bad annotator; votes as
+soft labels.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def task() -> Task:
 
 
 def said(kind: str, p: Tensor, w: Tensor) -> Tensor:
-    """−log P(label) for all labels: Rodrigues and Pereira 2018, Eq. 8 with a softmax; or Σ_k p_k T[k, l]."""
+    """−log P(label) for all labels: Rodrigues and Pereira 2018, Eq. 8 with a softmax; or Σ_k p_k
+    T[k, l].
+    """
     if kind == "matrix":
         activation = torch.stack([w[i] @ p[i] for i in range(len(p))])
         return -(activation.exp() / activation.exp().sum(1, keepdim=True)).log()
@@ -39,7 +43,9 @@ def said(kind: str, p: Tensor, w: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["matrix", "transition"])
 @pytest.mark.parametrize("models", [1, 2])
 def test_a_run_is_that_of_the_papers(task: Task, kind: str, models: int) -> None:
-    """The layer of each annotator and the network descend on the cross entropy of the labels of that annotator."""
+    """The layer of each annotator and the network descend on the cross entropy of the labels of
+    that annotator.
+    """
     build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     run = make_run(task, "ce", models=models, build=build)
     strategy = CrowdLayer(kind=kind, lr=0.03)  # type: ignore[arg-type]
@@ -49,7 +55,8 @@ def test_a_run_is_that_of_the_papers(task: Task, kind: str, models: int) -> None
     start = torch.eye(K, dtype=torch.float64) * (1 if kind == "matrix" else 3)
     layers = [start.expand(3, K, K).clone().requires_grad_() for _ in range(models)]
     optimisers = [
-        (build(net.parameters()), torch.optim.Adam([layer], 0.03)) for net, layer in zip(nets, layers, strict=True)
+        (build(net.parameters()), torch.optim.Adam([layer], 0.03))
+        for net, layer in zip(nets, layers, strict=True)
     ]
     random, step = np.random.default_rng(0), Stepper(run, None, ())
     for number in range(8):
@@ -73,7 +80,9 @@ def test_a_run_is_that_of_the_papers(task: Task, kind: str, models: int) -> None
 
 
 def crowd(seed: int = 0) -> tuple[Task, np.ndarray]:
-    """Digits labelled by one good annotator and two who take each digit for the next one in 60 % of the rows."""
+    """Digits labelled by one good annotator and two who take each digit for the next one in 60 % of
+    the rows.
+    """
     task, random = prepare(get_dataset("digits")), np.random.default_rng(seed)
     truth = task.train.given.numpy()
     wrong = (truth[:, None] + 1) % K
@@ -83,7 +92,9 @@ def crowd(seed: int = 0) -> tuple[Task, np.ndarray]:
     votes = Votes.of_table(table)
     rows = torch.from_numpy(votes.row)
     data = replace(
-        task.train.subset(rows), given=torch.from_numpy(votes.label), annotator=torch.from_numpy(votes.annotator)
+        task.train.subset(rows),
+        given=torch.from_numpy(votes.label),
+        annotator=torch.from_numpy(votes.annotator),
     )
     return replace(task, train=data), table
 
@@ -92,7 +103,8 @@ def test_a_crowd_whose_majority_is_wrong() -> None:
     task, _ = crowd()
     settings = Settings(epochs=20, model="mlp:hidden=[64]")
     alone, layered = (
-        train(task, method, settings).metrics[-1]["test_accuracy"] for method in ("ce", "ce & crowd-layer")
+        train(task, method, settings).metrics[-1]["test_accuracy"]
+        for method in ("ce", "ce & crowd-layer")
     )
     assert layered > alone + 0.15 and layered > 0.9
 
@@ -101,13 +113,26 @@ def test_annotators_of_a_file_and_parts_of_the_data(tmp_path: object) -> None:
     path = f"{tmp_path}/votes.npy"
     np.save(path, np.array([[0, 1, -1], [1, -1, 1], [2, 2, 0], [0, 0, 1]]))
     noisy = get_noise("file", path=path, annotators="all").corrupt([0, 1, 2, 0])
-    assert noisy.annotator is not None and noisy.annotator.tolist() == [0, 1, 0, 2, 0, 1, 2, 0, 1, 2]
+    assert noisy.annotator is not None and noisy.annotator.tolist() == [
+        0,
+        1,
+        0,
+        2,
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+    ]
     data = from_arrays(np.eye(4, dtype=np.float32), [0, 1, 2, 0])
     both = prepare(data, f"file:path={path},annotators=all", validation=0.25)
     for part in (both.train, both.validation):
         assert isinstance(part, NoisyData) and part.annotator is not None
         table = np.load(path)
-        assert part.given.tolist() == [table[i, a] for i, a in zip(part.index, part.annotator, strict=True)]
+        assert part.given.tolist() == [
+            table[i, a] for i, a in zip(part.index, part.annotator, strict=True)
+        ]
 
 
 def test_refusals(task: Task) -> None:

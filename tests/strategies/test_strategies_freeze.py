@@ -22,7 +22,11 @@ from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_me
 from noiseproof.train import train as train_anywhere
 
 SETTINGS = Settings(
-    model="test-pretrained", epochs=3, batch_size=16, optimizer="sgd:lr=0.1,weight_decay=0.01", schedule="constant"
+    model="test-pretrained",
+    epochs=3,
+    batch_size=16,
+    optimizer="sgd:lr=0.1,weight_decay=0.01",
+    schedule="constant",
 )
 
 
@@ -82,11 +86,16 @@ def states(method: str) -> list[dict[str, Tensor]]:
 
 
 def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    return {name.partition(".")[0] for name, value in before.items() if not torch.equal(value, after[name])}
+    return {
+        name.partition(".")[0]
+        for name, value in before.items()
+        if not torch.equal(value, after[name])
+    }
 
 
 @pytest.mark.parametrize(
-    "method", ["ce & freeze", "gce & freeze & momentum:alpha=0.5", "co-teaching & freeze", "ln & freeze"]
+    "method",
+    ["ce & freeze", "gce & freeze & momentum:alpha=0.5", "co-teaching & freeze", "ln & freeze"],
 )
 def test_a_frozen_backbone_stays_as_it_is_with_its_batch_statistics(method: str) -> None:
     first, *_, last = states(method)
@@ -97,7 +106,11 @@ def test_the_head_is_trained_as_a_linear_model_of_fixed_features() -> None:
     """Logistic regression on the features, by hand, with the batches of the run."""
     made = task()
     full = Settings(
-        model="test-pretrained", epochs=5, batch_size="full", optimizer="sgd:lr=0.1,momentum=0", schedule="constant"
+        model="test-pretrained",
+        epochs=5,
+        batch_size="full",
+        optimizer="sgd:lr=0.1,momentum=0",
+        schedule="constant",
     )
     result = train(made, "ce & freeze", full)
     start = states("ce & freeze")[0]
@@ -119,7 +132,8 @@ def test_after_the_probe_everything_is_trained() -> None:
     assert changed(first, second) == changed(second, third) == {"backbone", "head"}
 
 
-@pytest.mark.parametrize("steps", [2, 6])  # while it is frozen, and afterwards, in the middle of an epoch
+# while it is frozen, and afterwards, in the middle of an epoch
+@pytest.mark.parametrize("steps", [2, 6])
 def test_a_fine_tuning_resumes_exactly(steps: int, tmp_path: Path) -> None:
     whole = train(task(), "ce & freeze:until=1", SETTINGS)
     with pytest.raises(Interrupted):
@@ -129,15 +143,30 @@ def test_a_fine_tuning_resumes_exactly(steps: int, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_frozen_is_refused() -> None:
-    with pytest.raises(ValueError, match="Expected a pretrained backbone to freeze, got one with random weights"):
+    with pytest.raises(
+        ValueError, match="Expected a pretrained backbone to freeze, got one with random weights"
+    ):
         train(task(), "ce & freeze", Settings(model="mlp:hidden=[4]", epochs=2))
-    with pytest.raises(ValueError, match="Expected `until` of freeze below the 3 epochs of the run"):
+    with pytest.raises(
+        ValueError, match="Expected `until` of freeze below the 3 epochs of the run"
+    ):
         train(task(), "ce & freeze:until=3", SETTINGS)
 
 
 def test_the_flag_names_what_to_train(tmp_path: Path) -> None:
     def run(*options: str) -> str:
-        command = ["train", "--dataset", "digits", "--out", "none", "--epochs", "2", "--accelerator", "cpu", *options]
+        command = [
+            "train",
+            "--dataset",
+            "digits",
+            "--out",
+            "none",
+            "--epochs",
+            "2",
+            "--accelerator",
+            "cpu",
+            *options,
+        ]
         return CliRunner().invoke(app, command).output
 
     assert "Expected a pretrained --model for --finetune, got auto" in run("--finetune", "frozen")
@@ -166,7 +195,9 @@ def test_the_backbone_has_the_features_of_the_extractor() -> None:
     backbone = get_model("efficientnet-lite0:size=32", input_shape=(3, 32, 32)).eval()
     normalised = Normalise(IMAGENET_MEAN, IMAGENET_STD)(x[:4])
     with torch.no_grad():
-        torch.testing.assert_close(backbone(normalised), EfficientNetLite0(32)(x[:4]), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            backbone(normalised), EfficientNetLite0(32)(x[:4]), atol=1e-3, rtol=1e-3
+        )
         assert backbone(normalised[:, :, :20, :24]).shape == (4, 1280)  # resized
 
 
@@ -177,7 +208,9 @@ def test_efficientnet_is_fine_tuned(tmp_path: Path) -> None:
 
     x, y = pictures()
     made = prepare(from_arrays(x, y, test=(x, y)))
-    settings = Settings(model="efficientnet-lite0:size=64", epochs=10, batch_size=8, optimizer="adam:lr=0.01")
+    settings = Settings(
+        model="efficientnet-lite0:size=64", epochs=10, batch_size=8, optimizer="adam:lr=0.01"
+    )
     result = train(made, "ce & freeze", settings, out=tmp_path)
     assert result.last["test_accuracy"] == 1.0
     assert (open_run(tmp_path, task=made).log_probs("test").argmax(1) == y.numpy()).all()

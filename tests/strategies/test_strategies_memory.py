@@ -1,4 +1,6 @@
-"""Memories of predictions against recursions typed from the papers and their code, and resumed runs bit for bit."""
+"""Memories of predictions against recursions typed from the papers and their code, and resumed runs
+bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ def one_hot(task: Task) -> np.ndarray:
     return np.eye(K)[task.train.given.numpy()]
 
 
-@pytest.mark.parametrize("every, delta, floor", [(1, 0.0, 0.0), (3, 0.0, 0.0), (3, 0.6, 0.0), (2, 0.6, 1e-4)])
-def test_estimated_targets_follow_the_recursion(task: Task, every: int, delta: float, floor: float) -> None:
-    """t = 0.9 t + 0.1 softmax(z) where τ > δ, before the loss; the released code then clamps the whole table."""
+@pytest.mark.parametrize(
+    "every, delta, floor", [(1, 0.0, 0.0), (3, 0.0, 0.0), (3, 0.6, 0.0), (2, 0.6, 1e-4)]
+)
+def test_estimated_targets_follow_the_recursion(
+    task: Task, every: int, delta: float, floor: float
+) -> None:
+    """t = 0.9 t + 0.1 softmax(z) where τ > δ, before the loss; the released code then clamps the
+    whole table.
+    """
     run = make_run(task, head="attention")
     strategy = EstimatedTargets(start=2, every=every, delta=delta, floor=floor)
     strategy.setup(run)
@@ -50,7 +58,9 @@ def test_estimated_targets_follow_the_recursion(task: Task, every: int, delta: f
         order = random.permutation(60)
         for rows in (order[:25], order[25:50]):  # the last ten rows are not always seen
             z, a = random.normal(0, 3, (25, K)), random.normal(0, 2, 25)
-            out = Output(torch.tensor(z, requires_grad=True), attention=torch.tensor(a, requires_grad=True))
+            out = Output(
+                torch.tensor(z, requires_grad=True), attention=torch.tensor(a, requires_grad=True)
+            )
             batch = make_batch(run, rows)
             revised = strategy.revise(batch, [out], run)
             if epoch < 2:
@@ -80,7 +90,10 @@ def test_a_class_that_is_not_predicted_yet_keeps_its_labels(task: Task, models: 
         predicted = np.isin(task.train.given.numpy(), each.argmax(1).numpy())
         assert 0 < predicted.sum() < len(predicted)
         np.testing.assert_array_equal(moved[m], predicted)
-    for epoch, follows_all in ((2, EstimatedTargets(start=2, spare=False)), (0, EstimatedTargets(start=0))):
+    for epoch, follows_all in (
+        (2, EstimatedTargets(start=2, spare=False)),
+        (0, EstimatedTargets(start=0)),
+    ):
         run.epoch = epoch
         follows_all.setup(run)
         follows_all.start_epoch(run)
@@ -113,7 +126,9 @@ def test_two_models_estimate_each_its_own(task: Task) -> None:
     strategy.setup(run)
     z = torch.randn(2, 7, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     target = strategy.revise(make_batch(run, range(7)), [Output(z[0]), Output(z[1])], run).target
-    np.testing.assert_allclose(target.numpy(), 0.9 * one_hot(task)[:7] + 0.1 * softmax(z.numpy()), rtol=1e-13)
+    np.testing.assert_allclose(
+        target.numpy(), 0.9 * one_hot(task)[:7] + 0.1 * softmax(z.numpy()), rtol=1e-13
+    )
 
 
 def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
@@ -123,10 +138,13 @@ def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
 
 @pytest.mark.parametrize("strategy", ["estimated-targets:start=2", "label-correction:start=2"])
 @pytest.mark.parametrize("loss", ["mae*", "ce + 0.1*remargin:loss=(mae),shift=1.0"])
-def test_a_loss_of_class_indices_alone_is_refused_before_the_first_step(task: Task, loss: str, strategy: str) -> None:
+def test_a_loss_of_class_indices_alone_is_refused_before_the_first_step(
+    task: Task, loss: str, strategy: str
+) -> None:
     steps: list[int] = []
     with pytest.raises(
-        ValueError, match=f"may be probabilities for `{strategy.split(':')[0]}.*got .*remargin.*labelled logit"
+        ValueError,
+        match=f"may be probabilities for `{strategy.split(':')[0]}.*got .*remargin.*labelled logit",
     ):
         train(task, f"{loss} & {strategy}", SETTINGS, progress=lambda *at: steps.append(1))
     assert not steps
@@ -166,7 +184,11 @@ def test_memory_never_leaves_the_unit_interval(task: Task) -> None:
             z = size * torch.eye(K)
             for _ in range(20):
                 (out,) = strategy.outputs([Output(z)], make_batch(run, range(K)), run)
-                assert out.memory is not None and 0 <= float(out.memory.min()) and float(out.memory.max()) <= 1
+                assert (
+                    out.memory is not None
+                    and 0 <= float(out.memory.min())
+                    and float(out.memory.max()) <= 1
+                )
 
 
 def predict(model: torch.nn.Module, x: Tensor) -> np.ndarray:
@@ -176,11 +198,15 @@ def predict(model: torch.nn.Module, x: Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("reweigh", [False, True])
 def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: bool) -> None:
-    """ELR+'s code: the other's prediction of plain inputs, its history mixed like the inputs, y·q on CIFAR-100."""
+    """ELR+'s code: the other's prediction of plain inputs, its history mixed like the inputs, y·q
+    on CIFAR-100.
+    """
     run = make_run(task, "elr", models=2)
     teachers = [model.plain for model in make_run(task, models=2).models]
     for teacher in teachers:
-        torch.nn.init.normal_(teacher.head.logits.weight, generator=torch.Generator().manual_seed(5))
+        torch.nn.init.normal_(
+            teacher.head.logits.weight, generator=torch.Generator().manual_seed(5)
+        )
     for model, teacher in zip(run.models, teachers[::-1], strict=True):
         model.evaluated = teacher  # none of them is trained: the prediction must come from these
     memory, mixup = ExchangedMemory(beta=0.7, reweigh=reweigh), Mixup(alpha=1.0)
@@ -247,7 +273,9 @@ def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) 
 
 
 def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:
-    """Enough epochs for plain cross entropy to learn false labels; ELR holds on, SELC turns the targets over."""
+    """Enough epochs for plain cross entropy to learn false labels; ELR holds on, SELC turns the
+    targets over.
+    """
     settings = Settings(epochs=40, model="mlp:hidden=[128]", batch_size=64)
     plain = train(task, "ce", settings).last
     elr = train(task, Method(get_loss("elr"), strategies=(TargetMemory(),)), settings).last
@@ -264,10 +292,19 @@ def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    ["estimated-targets:start=2", "target-memory", "label-correction:start=2", "label-correction:start=2,soft=true"],
+    [
+        "estimated-targets:start=2",
+        "target-memory",
+        "label-correction:start=2",
+        "label-correction:start=2,soft=true",
+    ],
 )
-def test_a_class_that_no_label_has_is_refused_before_it_can_be_remembered(task: Task, strategy: str) -> None:
-    with pytest.raises(ValueError, match=f"for each class for {strategy.split(':')[0]}, .*Use predict=classes"):
+def test_a_class_that_no_label_has_is_refused_before_it_can_be_remembered(
+    task: Task, strategy: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=f"for each class for {strategy.split(':')[0]}, .*Use predict=classes"
+    ):
         train(task, f"ln:predict=released & {strategy}", SETTINGS)
     with pytest.raises(ValueError, match="averages of predictions"):
         method = get_method("ln:predict=released", task, SETTINGS)

@@ -1,4 +1,6 @@
-"""Mixup and DivideMix against references typed from the papers, scikit-learn's mixture, and resumed runs."""
+"""Mixup and DivideMix against references typed from the papers, scikit-learn's mixture, and resumed
+runs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ from noiseproof.train import Interrupted, Method, Settings, Task, prepare, train
 from noiseproof.train.step import forward_backward
 
 K = 10
-make_run = partial(handmade_run.make_run, models=2, weight_scale=2)  # predictions that differ from uniform
+# predictions that differ from uniform
+make_run = partial(handmade_run.make_run, models=2, weight_scale=2)
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
 
 
@@ -65,14 +68,19 @@ def lumps(seed: int, n: int, noisy: float) -> np.ndarray:
 
 def sklearn_posterior(losses: np.ndarray, **start: Any) -> np.ndarray:
     """The very settings of the released code."""
-    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, **start).fit(losses[:, None])
+    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, **start).fit(
+        losses[:, None]
+    )
     return np.asarray(mixture.predict_proba(losses[:, None])[:, mixture.means_.argmin()])
 
 
 def best_clusters(losses: np.ndarray) -> dict[str, Any]:
     """The Gaussians of the two clusters of least squares, found by trying every cut."""
     ordered = np.sort(losses)
-    squares = [np.var(ordered[:i]) * i + np.var(ordered[i:]) * (len(ordered) - i) for i in range(1, len(ordered))]
+    squares = [
+        np.var(ordered[:i]) * i + np.var(ordered[i:]) * (len(ordered) - i)
+        for i in range(1, len(ordered))
+    ]
     cut = int(np.argmin(squares)) + 1
     parts = [ordered[:cut], ordered[cut:]]
     return {
@@ -87,7 +95,9 @@ def best_clusters(losses: np.ndarray) -> dict[str, Any]:
 @pytest.mark.parametrize("noisy", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("seed, n", [(0, 60), (1, 500), (2, 3000)])
 def test_posterior_is_that_of_scikit_learn(seed: int, n: int, noisy: float) -> None:
-    """Exactly from the same start. From its own, random one, k-means stops a little short of the best clusters."""
+    """Exactly from the same start. From its own, random one, k-means stops a little short of the
+    best clusters.
+    """
     losses = lumps(seed, n, noisy)
     found = clean_posterior(torch.from_numpy(losses)).numpy()
     np.testing.assert_allclose(found, sklearn_posterior(losses, **best_clusters(losses)), atol=1e-9)
@@ -152,7 +162,9 @@ def test_mixup_mixes_inputs_and_targets_alike(task: Task) -> None:
         # Each model's own target keeps its place.
         both = replace(batch, target=torch.stack([torch.from_numpy(y), torch.from_numpy(1 - y)]))
         target = strategy.targets(both, run).target
-        np.testing.assert_allclose(target[1].numpy(), lam * (1 - y) + (1 - lam) * (1 - y)[other], atol=1e-12)
+        np.testing.assert_allclose(
+            target[1].numpy(), lam * (1 - y) + (1 - lam) * (1 - y)[other], atol=1e-12
+        )
         seen.append(lam)
     assert len(set(seen)) == 3
 
@@ -164,7 +176,9 @@ def divided(run: Run, seed: int = 0, **options: Any) -> DivideMix:
     """DivideMix in its first epoch after one of warm-up, with a division of its own."""
     strategy = DivideMix(warmup=1, **options)
     random = torch.Generator().manual_seed(seed)
-    strategy.trust = [torch.rand(run.num_rows, generator=random, dtype=torch.float64) for _ in range(2)]
+    strategy.trust = [
+        torch.rand(run.num_rows, generator=random, dtype=torch.float64) for _ in range(2)
+    ]
     run.epoch = 1
     return strategy
 
@@ -175,16 +189,22 @@ def test_each_network_is_divided_by_the_other(task: Task) -> None:
     x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
     for m in range(2):
         with torch.no_grad():
-            losses = F.cross_entropy(run.models[m].plain(x).logits, run.data.given, reduction="none").numpy()
+            losses = F.cross_entropy(
+                run.models[m].plain(x).logits, run.data.given, reduction="none"
+            ).numpy()
         scaled = (losses - losses.min()) / (losses.max() - losses.min())
         found = strategy.trust[1 - m]
         assert found is not None
-        np.testing.assert_allclose(found.numpy(), sklearn_posterior(scaled, **best_clusters(scaled)), atol=1e-7)
+        np.testing.assert_allclose(
+            found.numpy(), sklearn_posterior(scaled, **best_clusters(scaled)), atol=1e-7
+        )
         assert 0 < int((found > 0.5).sum()) < run.num_rows
 
 
 def test_labels_that_both_networks_predict_are_trusted_where_asked(task: Task) -> None:
-    """Of losses of 0.1 and 0.9 the mixture trusts the first; of the others, those rows that are said to be trusted."""
+    """Of losses of 0.1 and 0.9 the mixture trusts the first; of the others, those rows that are
+    said to be trusted.
+    """
     run, strategy = make_run(task), DivideMix(warmup=0, agreed=True)
     x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
     with torch.no_grad():
@@ -218,7 +238,10 @@ def test_the_mean_of_scaled_losses_is_divided_where_asked(task: Task) -> None:
 def test_an_epoch_has_all_labelled_rows_of_both_networks(task: Task, batch_size: int) -> None:
     run = make_run(task)
     run.batch_size = batch_size
-    strategy, order = divided(run), torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(3))
+    strategy, order = (
+        divided(run),
+        torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(3)),
+    )
     batches = list(torch.split(strategy.rows(order, run), batch_size))
     assert {len(batch) for batch in batches} == {batch_size}  # no step has rows of both networks
     assert torch.equal(torch.cat(batches), strategy.rows(order, run))
@@ -230,9 +253,12 @@ def test_an_epoch_has_all_labelled_rows_of_both_networks(task: Task, batch_size:
         assert set(counts) <= {batch_size // 2, (batch_size + 1) // 2}
         assert labelled <= {row for batch in own for row in batch}
         taken = [row for batch in own for row in batch if row in labelled]
-        assert len(taken) - len(labelled) < batch_size  # only what fills the last step up comes twice
+        # only what fills the last step up comes twice
+        assert len(taken) - len(labelled) < batch_size
         rest = [row for batch in own for row in batch if row not in labelled]
-        assert max(np.unique(rest, return_counts=True)[1]) <= -(-len(rest) // (run.num_rows - len(labelled)))
+        assert max(np.unique(rest, return_counts=True)[1]) <= -(
+            -len(rest) // (run.num_rows - len(labelled))
+        )
     assert not batches
 
 
@@ -245,7 +271,9 @@ def test_without_unlabelled_rows_the_labelled_fill_the_steps(task: Task) -> None
     assert set(rows[: len(rows) // 2].tolist()) == set(range(run.num_rows))
     losses = _step(strategy, run, rows[:64]).losses
     assert torch.isfinite(losses).all()
-    assert all(torch.isfinite(p.grad).all() for p in run.models[0].plain.parameters() if p.grad is not None)
+    assert all(
+        torch.isfinite(p.grad).all() for p in run.models[0].plain.parameters() if p.grad is not None
+    )
 
 
 def _step(strategy: DivideMix, run: Run, rows: Tensor) -> Any:
@@ -257,7 +285,9 @@ def _step(strategy: DivideMix, run: Run, rows: Tensor) -> Any:
 
 
 def reference_loss(run: Run, m: int, rows: Tensor, trust: np.ndarray, weight: float) -> Tensor:
-    """Algorithm 1 and Eqs. 3-12 of DivideMix for a step without augmentation: both views are the same."""
+    """Algorithm 1 and Eqs. 3-12 of DivideMix for a step without augmentation: both views are the
+    same.
+    """
     own, other = run.models[m].plain, run.models[1 - m].plain
     x = make_batch(run, rows).x
     with torch.no_grad():
@@ -281,7 +311,9 @@ def reference_loss(run: Run, m: int, rows: Tensor, trust: np.ndarray, weight: fl
 
 @pytest.mark.parametrize("lambda_u", [25.0, 0.0])
 def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
-    """Loss and gradient of each network in turn; the other one has none, so its optimiser leaves it alone."""
+    """Loss and gradient of each network in turn; the other one has none, so its optimiser leaves it
+    alone.
+    """
     run = make_run(task)
     strategy = divided(run, lambda_u=lambda_u)
     run.epoch = 5
@@ -289,7 +321,11 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
     rows = strategy.rows(torch.arange(run.num_rows), run).split(64)
     first, second = (int(-(-int((t > 0.5).sum()) // 32)) for t in strategy.trust)  # type: ignore[operator]
     assert len(rows) == first + second
-    for place, m, progress in [(0, 0, 5.0), (first - 1, 0, 5 + (first - 1) / first), (first + 3, 1, 5 + 3 / second)]:
+    for place, m, progress in [
+        (0, 0, 5.0),
+        (first - 1, 0, 5 + (first - 1) / first),
+        (first + 3, 1, 5 + 3 / second),
+    ]:
         run.step = 1000 + place
         step = _step(strategy, run, rows[place])
         assert all(p.grad is None for p in run.models[1 - m].plain.parameters())
@@ -316,19 +352,24 @@ def test_without_balance_a_step_has_no_term_of_equal_classes(task: Task) -> None
 
 
 def test_a_rare_class_is_predicted_as_often_as_it_is_there() -> None:
-    """Clean labels, 3 % of which are of a class far from the other: with the term of equal classes others join it."""
+    """Clean labels, 3 % of which are of a class far from the other: with the term of equal classes
+    others join it.
+    """
     y = (torch.arange(400) % 33 == 0).long()  # 13 rows
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)) + 2 * y[:, None]
     task = Task(NoisyData(x, y, ("a", "b"), torch.arange(400), clean=y), test=Split(x, y))
     settings = Settings(epochs=20, model="mlp:hidden=[32]", batch_size=64)
     plain, fair, even = (
-        train(task, line, settings).last["test_accuracy"] for line in ("ce", "dividemix", "dividemix:balance=true")
+        train(task, line, settings).last["test_accuracy"]
+        for line in ("ce", "dividemix", "dividemix:balance=true")
     )
     assert fair > plain - 0.01 and even < plain - 0.05
 
 
 def test_trusted_labels_stay_as_they_are(task: Task) -> None:
-    """w = 1: the target is the given label, whatever the networks say; w = 0: the label does not matter."""
+    """w = 1: the target is the given label, whatever the networks say; w = 0: the label does not
+    matter.
+    """
     run = make_run(task)
     strategy, rows = divided(run), torch.arange(20)
     batch = make_batch(run, rows)
@@ -337,7 +378,9 @@ def test_trusted_labels_stay_as_they_are(task: Task) -> None:
     assert torch.equal(strategy._guess(0, x, batch, run), F.one_hot(batch.given, K).double())
     strategy.trust[0] = torch.zeros(run.num_rows, dtype=torch.float64)
     guess = strategy._guess(0, x, batch, run)
-    assert torch.equal(guess, strategy._guess(0, x, replace(batch, given=(batch.given + 1) % K), run))
+    assert torch.equal(
+        guess, strategy._guess(0, x, replace(batch, given=(batch.given + 1) % K), run)
+    )
     assert torch.allclose(guess.sum(1), torch.ones(20, dtype=torch.float64))
 
 
@@ -370,7 +413,9 @@ def test_two_augmentations(task: Task) -> None:
     assert torch.equal(one, second_view("view", batch, run))
     run.step += 1
     other = second_view("view", batch, run)
-    assert one.shape == batch.x.shape and not torch.equal(one, batch.x) and not torch.equal(one, other)
+    assert (
+        one.shape == batch.x.shape and not torch.equal(one, batch.x) and not torch.equal(one, other)
+    )
     seen: list[Tensor] = []
     run.models[0].wrapped.register_forward_pre_hook(lambda model, args: seen.append(args[0]))
     strategy._guess(0, torch.stack([batch.x, other], 1), batch, run)
@@ -403,7 +448,9 @@ def test_a_mixture_that_collapses(task: Task) -> None:
 
 def test_specs_and_refusals() -> None:
     assert str(Mixup(alpha=0.5)) == "mixup:alpha=0.5"
-    assert str(DivideMix(lambda_u=0)).startswith("dividemix:warmup=10,lambda_u=0.0,ramp=16.0,alpha=4.0,")
+    assert str(DivideMix(lambda_u=0)).startswith(
+        "dividemix:warmup=10,lambda_u=0.0,ramp=16.0,alpha=4.0,"
+    )
     for name, wrong in [
         ("mixup", {"alpha": 0}),
         ("dividemix", {"warmup": -1}),
@@ -423,13 +470,16 @@ def methods() -> dict[str, Method]:
     return {
         "mixup": Method(get_loss("ce"), strategies=(Mixup(),)),
         "dividemix": Method(get_loss("ce"), strategies=(DivideMix(warmup=1, ramp=2, average=2),)),
-        "dividemix-0": Method(get_loss("ce"), strategies=(DivideMix(warmup=1, lambda_u=0, penalty=True),)),
+        "dividemix-0": Method(
+            get_loss("ce"), strategies=(DivideMix(warmup=1, lambda_u=0, penalty=True),)
+        ),
     }
 
 
 # In the warm-up; in later epochs, while the first and while the second network trains.
 @pytest.mark.parametrize(
-    "name, steps", [("mixup", 7), *((name, k) for name in list(methods())[1:] for k in (3, 7, 13, 18))]
+    "name, steps",
+    [("mixup", 7), *((name, k) for name in list(methods())[1:] for k in (3, 7, 13, 18))],
 )
 def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) -> None:
     assert task.normalise is not None
@@ -444,7 +494,9 @@ def test_dividemix_divides_and_learns(task: Task) -> None:
     assert task.train.clean is not None
     settings = Settings(epochs=40, model="mlp:hidden=[128]", batch_size=64)
     plain = train(task, "ce", settings).last
-    result = train(task, Method(get_loss("ce"), strategies=(DivideMix(warmup=4, lambda_u=0),)), settings)
+    result = train(
+        task, Method(get_loss("ce"), strategies=(DivideMix(warmup=4, lambda_u=0),)), settings
+    )
     assert plain["false_label_accuracy"] > 0.3 and result.last["false_label_accuracy"] < 0.05
     assert result.last["test_accuracy"] > plain["test_accuracy"] + 0.05
     assert result.last["test_accuracy_ensemble"] > plain["test_accuracy"] + 0.05
@@ -461,13 +513,21 @@ def test_dividemix_divides_and_learns(task: Task) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "ce & sln:sigma=5", "ce & sln:until=2", "ce & label-correction:start=0", "ce & small-loss:forget=0.4",
-        "ce & noise-f", "ce & mixup", "ce & exchanged-memory:reweigh=true", "ce & gp",
+        "ce & sln:sigma=5",
+        "ce & sln:until=2",
+        "ce & label-correction:start=0",
+        "ce & small-loss:forget=0.4",
+        "ce & noise-f",
+        "ce & mixup",
+        "ce & exchanged-memory:reweigh=true",
+        "ce & gp",
     ],
-)  # fmt: skip
+)
 def test_dividemix_refuses_what_its_steps_would_pass_by(task: Task, line: str) -> None:
     name = line.split("& ")[1].split(":")[0]
-    with pytest.raises(ValueError, match=f"beside `(dividemix|gp)` that .* got `({name}|dividemix):.*Leave it out"):
+    with pytest.raises(
+        ValueError, match=f"beside `(dividemix|gp)` that .* got `({name}|dividemix):.*Leave it out"
+    ):
         train(task, f"{line} & dividemix:warmup=1", SETTINGS)
 
 
@@ -478,14 +538,18 @@ def test_dividemix_refuses_a_loss_that_it_would_forget(task: Task, loss: str) ->
 
 
 def test_a_warmup_may_have_noise_of_its_own(task: Task) -> None:
-    results = [train(task, f"ce & sln:sigma={s},until=1 & dividemix:warmup=1", SETTINGS) for s in (0, 5)]
+    results = [
+        train(task, f"ce & sln:sigma={s},until=1 & dividemix:warmup=1", SETTINGS) for s in (0, 5)
+    ]
     assert results[0].last["train_loss"] != results[1].last["train_loss"]
     with pytest.raises(ValueError, match=r"from epoch 1 on .*got `consistency"):
         train(task, "ce & consistency & dividemix:warmup=1", SETTINGS)
 
 
 @pytest.mark.parametrize("steps", [3, 5, 8, 14])  # 5 is the end of the warm-up's only epoch
-def test_what_models_say_is_averaged_after_the_warmup_too(task: Task, steps: int, tmp_path: Path) -> None:
+def test_what_models_say_is_averaged_after_the_warmup_too(
+    task: Task, steps: int, tmp_path: Path
+) -> None:
     def watched(**options: Any) -> TrainingAverages:
         method = Method(get_loss("ce"), strategies=(DivideMix(warmup=1), TrainingAverages()))
         found = train(task, method, SETTINGS, **options).strategies[-1]

@@ -1,4 +1,6 @@
-"""Noise against noise, momentum model and label correction against what the SLN paper and its released code say."""
+"""Noise against noise, momentum model and label correction against what the SLN paper and its
+released code say.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from noiseproof.losses import get_loss
 from noiseproof.strategies import Batch, Run, Step, Strategy, get_strategy
 from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.strategies.perturb import LogitGradientNoise, StochasticLabelNoise, WeightGradientNoise
+from noiseproof.strategies.perturb import (
+    LogitGradientNoise,
+    StochasticLabelNoise,
+    WeightGradientNoise,
+)
 from noiseproof.strategies.selection import SmallLoss
 from noiseproof.train import Method, Settings, Task, train
 from noiseproof.train.step import forward_backward
@@ -73,12 +79,17 @@ def test_the_numbers_depend_on_seed_purpose_and_step_alone() -> None:
     torch.manual_seed(1)
     torch.rand(3)
     assert torch.equal(run.random.normal("sln", batch, K), first)
-    others = [run.random.normal("noise-f 0", batch, K), make_run(noisy(), seed=1).random.normal("sln", batch, K)]
+    others = [
+        run.random.normal("noise-f 0", batch, K),
+        make_run(noisy(), seed=1).random.normal("sln", batch, K),
+    ]
     run.step = 1
     others.append(run.random.normal("sln", batch, K))
     assert not any(torch.equal(first, other) for other in others)
     numbers = torch.cat([first, *others]).flatten()
-    assert abs(torch.corrcoef(torch.stack([first.flatten(), others[2].flatten()]))[0, 1]) < 5 / math.sqrt(first.numel())
+    assert abs(
+        torch.corrcoef(torch.stack([first.flatten(), others[2].flatten()]))[0, 1]
+    ) < 5 / math.sqrt(first.numel())
     assert abs(float(numbers.mean())) < 5 / math.sqrt(len(numbers))
 
 
@@ -100,7 +111,9 @@ def test_they_are_standard_normal_and_uniform() -> None:
 
 @pytest.mark.parametrize("sigma", [0.2, 1.0, 3.0])
 def test_a_step_of_sln_has_the_gradient_of_the_noisy_label(sigma: float) -> None:
-    """∇_f ℓ(f, y + σz) = S·Σ(y + σz) − (y + σz) for the cross entropy, by hand through the last layer."""
+    """∇_f ℓ(f, y + σz) = S·Σ(y + σz) − (y + σz) for the cross entropy, by hand through the last
+    layer.
+    """
     run = make_run(noisy())
     batch = make_batch(run)
     h, S = features_and_probs(run, batch)
@@ -110,11 +123,14 @@ def test_a_step_of_sln_has_the_gradient_of_the_noisy_label(sigma: float) -> None
     *_, weight, bias = gradients(run, batch, StochasticLabelNoise(sigma))
     close(weight, error.T @ h)
     close(bias, error.sum(0))
-    assert float(target.min()) < 0 and float((target.sum(1) - 1).abs().max()) > 0.1  # not clipped, not renormalised
+    # not clipped, not renormalised
+    assert float(target.min()) < 0 and float((target.sum(1) - 1).abs().max()) > 0.1
 
 
 def test_the_noise_of_sln_in_the_logits_has_the_covariance_of_proposition_2() -> None:
-    """Noise is linear in z: its response A to unit vectors gives the covariance A·Aᵀ without sampling."""
+    """Noise is linear in z: its response A to unit vectors gives the covariance A·Aᵀ without
+    sampling.
+    """
     run = make_run(noisy(n=1))
     batch = make_batch(run)
     S = features_and_probs(run, batch)[1][0]
@@ -143,7 +159,10 @@ def test_sln_on_targets_that_are_real_numbers_adds_to_them() -> None:
     run = make_run(noisy())
     soft = torch.full((24, K), 1 / K, dtype=torch.float64)
     batch = make_batch(run).with_target(soft)
-    close(StochasticLabelNoise(2.0).targets(batch, run).target, soft + 2 * run.random.normal("sln", batch, K))
+    close(
+        StochasticLabelNoise(2.0).targets(batch, run).target,
+        soft + 2 * run.random.normal("sln", batch, K),
+    )
 
 
 # Noise on the gradient of the logits (Eq. 2)
@@ -156,11 +175,20 @@ def jacobian(run: Run, batch: Batch) -> Tensor:
     for x in batch.x:
         logits = model(x[None]).logits[0]
         rows.append(
-            torch.stack([
-                torch.cat([g.flatten() for g in torch.autograd.grad(f, list(model.parameters()), retain_graph=True)])
-                for f in logits
-            ])
-        )  # fmt: skip
+            torch.stack(
+                [
+                    torch.cat(
+                        [
+                            g.flatten()
+                            for g in torch.autograd.grad(
+                                f, list(model.parameters()), retain_graph=True
+                            )
+                        ]
+                    )
+                    for f in logits
+                ]
+            )
+        )
     return torch.stack(rows)
 
 
@@ -169,7 +197,11 @@ def test_noise_f_is_equation_2(sigma: float) -> None:
     run = make_run(noisy(n=9))
     batch = make_batch(run)
     J, S = jacobian(run, batch), features_and_probs(run, batch)[1]
-    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + sigma * run.random.normal("noise-f 0", batch, K)
+    error = (
+        S
+        - torch.eye(K, dtype=torch.float64)[batch.given]
+        + sigma * run.random.normal("noise-f 0", batch, K)
+    )
     expected = torch.einsum("bk,bkp->p", error, J) / 9
     got = torch.cat([g.flatten() for g in gradients(run, batch, LogitGradientNoise(sigma))])
     close(got, expected)
@@ -195,7 +227,11 @@ def test_noise_f_has_the_weights_of_its_rows() -> None:
     batch, selection, noise = make_batch(run), SmallLoss(0.4, ramp=0), LogitGradientNoise(2.0)
     J, S = jacobian(run, batch), features_and_probs(run, batch)[1]
     kept = S.gather(1, batch.given[:, None])[:, 0].argsort(descending=True)[:6]
-    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + 2 * run.random.normal("noise-f 0", batch, K)
+    error = (
+        S
+        - torch.eye(K, dtype=torch.float64)[batch.given]
+        + 2 * run.random.normal("noise-f 0", batch, K)
+    )
     expected = torch.einsum("bk,bkp->p", error[kept], J[kept]) / 6
     close(torch.cat([g.flatten() for g in gradients(run, batch, noise, selection)]), expected)
 
@@ -203,7 +239,10 @@ def test_noise_f_has_the_weights_of_its_rows() -> None:
 def test_noise_f_leaves_losses_and_outputs_alone() -> None:
     run = make_run(noisy())
     batch = make_batch(run)
-    plain, perturbed = forward_backward(batch, run, ()), forward_backward(batch, run, (LogitGradientNoise(5.0),))
+    plain, perturbed = (
+        forward_backward(batch, run, ()),
+        forward_backward(batch, run, (LogitGradientNoise(5.0),)),
+    )
     assert torch.equal(plain.losses, perturbed.losses)
     assert torch.equal(plain.outs[0].logits, perturbed.outs[0].logits)
 
@@ -212,7 +251,9 @@ def test_noise_f_leaves_losses_and_outputs_alone() -> None:
 
 
 def test_noise_theta_is_equation_1_of_the_mean_over_the_batch() -> None:
-    """The mean of B gradients with noise σ each has noise of deviation σ/√B: exactly that times the drawn numbers."""
+    """The mean of B gradients with noise σ each has noise of deviation σ/√B: exactly that times the
+    drawn numbers.
+    """
     run = make_run(noisy(n=64))
     sigma, noise = 0.5, {}
     for B in (16, 64):
@@ -232,7 +273,11 @@ def test_the_deviation_of_noise_theta_is_sigma_over_the_root_of_the_batch() -> N
     pairs = zip(gradients(run, batch), gradients(run, batch, WeightGradientNoise(3.0)), strict=True)
     z = torch.cat([(b - a).flatten() for a, b in pairs]) * math.sqrt(25) / 3.0
     n = len(z)
-    assert n > 40_000 and abs(float(z.mean())) < 5 / math.sqrt(n) and abs(float(z.var()) - 1) < 5 * math.sqrt(2 / n)
+    assert (
+        n > 40_000
+        and abs(float(z.mean())) < 5 / math.sqrt(n)
+        and abs(float(z.var()) - 1) < 5 * math.sqrt(2 / n)
+    )
     run.step += 1
     fresh = gradients(run, batch, WeightGradientNoise(3.0))[0]
     assert not torch.equal(fresh, gradients(run, batch)[0]) and float(fresh.std()) > 0.3
@@ -255,13 +300,20 @@ def test_the_last_batch_of_an_epoch_has_its_own_root() -> None:
     sizes = [16, 8]
     for B in sizes:
         gradients(run, make_batch(run, torch.arange(B)), watch, WeightGradientNoise(1.0), watch)
-    unit = [(after - before) * math.sqrt(B) for after, before, B in zip(watch.noise, watch.before, sizes, strict=True)]
+    unit = [
+        (after - before) * math.sqrt(B)
+        for after, before, B in zip(watch.noise, watch.before, sizes, strict=True)
+    ]
     close(*unit)
 
 
-@pytest.mark.parametrize("strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise])
+@pytest.mark.parametrize(
+    "strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise]
+)
 @pytest.mark.parametrize("sigma", [-1.0, math.inf, math.nan, "1", None, True])
-def test_sigmas_that_mean_nothing_are_refused(strategy: Callable[..., Strategy], sigma: Any) -> None:
+def test_sigmas_that_mean_nothing_are_refused(
+    strategy: Callable[..., Strategy], sigma: Any
+) -> None:
     with pytest.raises(ValueError, match=r"Expected `sigma` in \[0, inf\), got"):
         strategy(sigma=sigma)
 
@@ -282,7 +334,9 @@ class WithStatistics(nn.Module):
 
 
 def test_the_momentum_model_is_the_average_of_the_papers_recursion() -> None:
-    """θ′ ← α·θ′ + (1 − α)·θ over the whole state dict, batch statistics too; whole numbers are left alone."""
+    """θ′ ← α·θ′ + (1 − α)·θ over the whole state dict, batch statistics too; whole numbers are left
+    alone.
+    """
     run = make_run(noisy())
     run.models.clear()
     model = WithStatistics()
@@ -304,7 +358,9 @@ def test_the_momentum_model_is_the_average_of_the_papers_recursion() -> None:
         torch.testing.assert_close(value, expected[name], rtol=1e-11, atol=1e-13, msg=name)
     assert int(model.norm.num_batches_tracked) == 20 and int(average.norm.num_batches_tracked) == 0
     assert not torch.allclose(average.norm.running_mean, model.norm.running_mean)
-    assert not any(p.requires_grad for p in average.parameters()) and all(p.requires_grad for p in model.parameters())
+    assert not any(p.requires_grad for p in average.parameters()) and all(
+        p.requires_grad for p in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("alpha, same", [(0.0, "trained"), (1.0, "first")])
@@ -327,22 +383,36 @@ def test_the_momentum_model_predicts_and_the_trained_one_is_trained() -> None:
     task = Task(data, test=_test_split(data))
     settings = Settings(model="mlp:hidden=[5]", epochs=3, batch_size=16, optimizer="sgd:lr=0.5")
     plain = train(task, "ce", settings, fabric=double())
-    averaged = train(task, Method(get_loss("ce"), strategies=(MomentumModel(0.9),)), settings, fabric=double())
-    for a, b in zip(_weights(plain.run.models[0].plain), _weights(averaged.run.models[0].plain), strict=True):
+    averaged = train(
+        task, Method(get_loss("ce"), strategies=(MomentumModel(0.9),)), settings, fabric=double()
+    )
+    for a, b in zip(
+        _weights(plain.run.models[0].plain), _weights(averaged.run.models[0].plain), strict=True
+    ):
         assert torch.equal(a, b)
-    assert [row["train_loss"] for row in plain.metrics] == [row["train_loss"] for row in averaged.metrics]
+    assert [row["train_loss"] for row in plain.metrics] == [
+        row["train_loss"] for row in averaged.metrics
+    ]
     assert plain.last["test_loss"] != averaged.last["test_loss"]
 
 
 @pytest.mark.parametrize("epochs, alpha", [(1, 0.0), (10, 0.5), (100, 0.95)])
-def test_the_momentum_model_averages_over_a_twentieth_of_the_steps(epochs: int, alpha: float) -> None:
+def test_the_momentum_model_averages_over_a_twentieth_of_the_steps(
+    epochs: int, alpha: float
+) -> None:
     """With α = 0.999 in 10 epochs, `ce & momentum` had 0.35 on digits, and `ce` 0.97."""
     data = noisy(60)
-    task, settings = Task(data), Settings(model="mlp:hidden=[5]", epochs=epochs, batch_size=16)  # 4 steps an epoch
+    # 4 steps an epoch
+    task, settings = Task(data), Settings(model="mlp:hidden=[5]", epochs=epochs, batch_size=16)
     default = Method(get_loss("ce"), strategies=(get_strategy("momentum"),))
-    result, same = train(task, default, settings), train(task, f"ce & momentum:alpha={alpha}", settings)
+    result, same = (
+        train(task, default, settings),
+        train(task, f"ce & momentum:alpha={alpha}", settings),
+    )
     assert result.strategies[0].alpha == alpha and default.strategies[0].alpha is None  # type: ignore[attr-defined]
-    for a, b in zip(_weights(result.run.evaluated[0]), _weights(same.run.evaluated[0]), strict=True):
+    for a, b in zip(
+        _weights(result.run.evaluated[0]), _weights(same.run.evaluated[0]), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -371,7 +441,9 @@ class Watch(Strategy):
         self.targets_of: list[dict[int, np.ndarray]] = []
 
     def start_epoch(self, run: Run) -> None:
-        self.predictors.append({k: v.numpy().copy() for k, v in run.evaluated[0].state_dict().items()})
+        self.predictors.append(
+            {k: v.numpy().copy() for k, v in run.evaluated[0].state_dict().items()}
+        )
         self.targets_of.append({})
 
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
@@ -400,9 +472,11 @@ def released_procedure(
     invert: bool,
     against: str,
 ) -> list[np.ndarray]:
-    """The targets of each epoch. On CIFAR, the released code measures ω's loss against the data set's current targets:
-    the labels in the first epoch of correction, what the epoch before made of them from then on; the label in the mix
-    is always the original one. Its Clothing1M script, like the paper, has the original label in both places."""
+    """The targets of each epoch. On CIFAR, the released code measures ω's loss against the data
+    set's current targets: the labels in the first epoch of correction, what the epoch before made
+    of them from then on; the label in the mix is always the original one. Its Clothing1M script,
+    like the paper, has the original label in both places.
+    """
     onehot = np.eye(K)[given]
     current, found = onehot, []
     for epoch, weights in enumerate(predictors):
@@ -421,20 +495,32 @@ def released_procedure(
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("averaged", [False, True])
-def test_label_correction_is_the_released_procedure(averaged: bool, soft: bool, invert: bool, against: str) -> None:
+def test_label_correction_is_the_released_procedure(
+    averaged: bool, soft: bool, invert: bool, against: str
+) -> None:
     data = noisy(60)
     correction = LabelCorrection(1, soft=soft, invert=invert, against=against)  # type: ignore[arg-type]
     strategies = (*((MomentumModel(0.8),) if averaged else ()), Watch(), correction, Watch())
     settings = Settings(model="mlp:hidden=[5]", epochs=4, batch_size=16, optimizer="sgd:lr=0.5")
-    result = train(Task(data), Method(get_loss("ce"), strategies=strategies), settings, fabric=double())
+    result = train(
+        Task(data), Method(get_loss("ce"), strategies=strategies), settings, fabric=double()
+    )
     before, after = (s for s in result.strategies if isinstance(s, Watch))
     expected = released_procedure(
-        before.predictors, data.x.numpy(), data.given.numpy(), 1, soft=soft, invert=invert, against=against
+        before.predictors,
+        data.x.numpy(),
+        data.given.numpy(),
+        1,
+        soft=soft,
+        invert=invert,
+        against=against,
     )
     assert len(expected) == 4
     for targets, seen in zip(expected, after.targets_of, strict=True):
         assert sorted(seen) == list(range(60))
-        np.testing.assert_allclose(np.stack([seen[row] for row in range(60)]), targets, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            np.stack([seen[row] for row in range(60)]), targets, rtol=1e-10, atol=1e-12
+        )
     final = expected[-1]
     assert np.allclose(final.sum(1), 1) and (final >= -1e-15).all()
     if not invert:  # the largest loss keeps its label, the smallest takes the prediction
@@ -446,7 +532,10 @@ def test_current_and_original_differ_from_the_second_correction_on() -> None:
     g = np.random.default_rng(0)
     x, given = g.normal(size=(30, D)), g.integers(K, size=30)
     predictors = [{str(i): w for i, w in enumerate(_random_weights(g))} for _ in range(3)]
-    kinds = [released_procedure(predictors, x, given, 0, False, False, kind) for kind in ("current", "original")]
+    kinds = [
+        released_procedure(predictors, x, given, 0, False, False, kind)
+        for kind in ("current", "original")
+    ]
     assert np.array_equal(kinds[0][0], kinds[1][0]) and not np.allclose(kinds[0][1], kinds[1][1])
 
 
@@ -477,7 +566,9 @@ def test_label_correction_looks_at_augmented_inputs_drawn_anew_each_epoch() -> N
         u = run.augment.draw(24, run.random.generator("label-correction", epoch))
         weights = {k: v.numpy() for k, v in run.models[0].plain.state_dict().items()}
         x = (run.data.x + u).numpy()
-        loss = -np.take_along_axis(log_softmax(predict(weights, x)), run.data.given.numpy()[:, None], 1)[:, 0]
+        loss = -np.take_along_axis(
+            log_softmax(predict(weights, x)), run.data.given.numpy()[:, None], 1
+        )[:, 0]
         omega = (loss - loss.min()) / (loss.max() - loss.min())
         np.testing.assert_allclose(strategy.kept.numpy(), omega, rtol=1e-10, atol=1e-12)  # type: ignore[union-attr]
         kept.append(omega)
@@ -502,7 +593,9 @@ def test_where_all_losses_are_equal_every_label_stays() -> None:
     strategy = LabelCorrection(0)
     strategy.start_epoch(run)
     batch = make_batch(run)
-    assert torch.equal(strategy.targets(batch, run).target, torch.eye(K, dtype=torch.float64)[batch.given])
+    assert torch.equal(
+        strategy.targets(batch, run).target, torch.eye(K, dtype=torch.float64)[batch.given]
+    )
 
 
 def test_before_its_epoch_label_correction_changes_nothing() -> None:
@@ -511,7 +604,10 @@ def test_before_its_epoch_label_correction_changes_nothing() -> None:
     for run.epoch in (0, 1, 2):
         strategy.start_epoch(run)
         batch = make_batch(run)
-        assert strategy.targets(batch, run) is batch and strategy.state_dict() == {"kept": None, "predicted": None}
+        assert strategy.targets(batch, run) is batch and strategy.state_dict() == {
+            "kept": None,
+            "predicted": None,
+        }
     run.epoch = 3
     strategy.start_epoch(run)
     assert strategy.kept is not None
@@ -523,7 +619,10 @@ def test_label_correction_leaves_models_as_they_were() -> None:
     run.models[0].plain.train()
     LabelCorrection(0).start_epoch(run)
     assert run.models[0].plain.training
-    assert all(torch.equal(a, b) for a, b in zip(before, run.models[0].plain.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(before, run.models[0].plain.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -545,14 +644,20 @@ def test_parameters_of_label_correction_are_checked(params: dict[str, Any], mess
 
 
 def test_sln_then_correction_is_what_the_released_code_does() -> None:
-    """σ is zero for good once labels are corrected: then the target is the corrected one, without noise."""
+    """σ is zero for good once labels are corrected: then the target is the corrected one, without
+    noise.
+    """
     data = noisy(60)
     watch = Watch()
     strategies = (StochasticLabelNoise(1.0, until=2), MomentumModel(0.9), LabelCorrection(2), watch)
     settings = Settings(model="mlp:hidden=[5]", epochs=4, batch_size=16, optimizer="sgd:lr=0.1")
-    result = train(Task(data), Method(get_loss("ce"), strategies=strategies), settings, fabric=double())
+    result = train(
+        Task(data), Method(get_loss("ce"), strategies=strategies), settings, fabric=double()
+    )
     seen = [np.stack([t[row] for row in range(60)]) for t in result.strategies[-1].targets_of]  # type: ignore[attr-defined]
-    assert all((t < 0).any() for t in seen[:2]) and all((t >= 0).all() and np.allclose(t.sum(1), 1) for t in seen[2:])
+    assert all((t < 0).any() for t in seen[:2]) and all(
+        (t >= 0).all() and np.allclose(t.sum(1), 1) for t in seen[2:]
+    )
 
 
 def test_noises_add_up() -> None:
@@ -561,14 +666,18 @@ def test_noises_add_up() -> None:
     batch = make_batch(run)
     kinds = [StochasticLabelNoise(0.5), LogitGradientNoise(0.5), WeightGradientNoise(0.5)]
     plain = gradients(run, batch)
-    single = [[b - a for a, b in zip(plain, gradients(run, batch, kind), strict=True)] for kind in kinds]
+    single = [
+        [b - a for a, b in zip(plain, gradients(run, batch, kind), strict=True)] for kind in kinds
+    ]
     together = gradients(run, batch, *kinds)
     for i, got in enumerate(together):
         close(got, plain[i] + sum(noise[i] for noise in single))
 
 
 def test_a_step_of_ones_own_is_told_its_rows_too() -> None:
-    """Noise on the weights' gradient divides by the rows of this step, also where another strategy takes the step."""
+    """Noise on the weights' gradient divides by the rows of this step, also where another strategy
+    takes the step.
+    """
 
     class Own(Strategy):
         def step(self, batch: Batch, run: Run) -> Step:
@@ -584,9 +693,15 @@ def test_a_step_of_ones_own_is_told_its_rows_too() -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise])
-def test_two_processes_with_an_odd_row_add_the_noise_of_one(strategy: Callable[..., Strategy]) -> None:
-    """The second process fills its share of three rows up: that row adds nothing, neither its own nor noise."""
+@pytest.mark.parametrize(
+    "strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise]
+)
+def test_two_processes_with_an_odd_row_add_the_noise_of_one(
+    strategy: Callable[..., Strategy],
+) -> None:
+    """The second process fills its share of three rows up: that row adds nothing, neither its own
+    nor noise.
+    """
     run = make_run(noisy())
     alone = gradients(run, make_batch(run, torch.tensor([0, 1, 2])), strategy(0.5))
     run.processes.world_size, each = 2, []

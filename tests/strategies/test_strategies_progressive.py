@@ -1,4 +1,6 @@
-"""PES against a training loop typed from its paper, and what its stages draw anew and leave alone."""
+"""PES against a training loop typed from its paper, and what its stages draw anew and leave
+alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,13 @@ from noiseproof.strategies.progressive import ProgressiveMixMatch, ProgressiveSt
 from noiseproof.train import Method, Result, Settings, Task, prepare, train
 
 K, STAGES = 10, {"start": 25, "block_epochs": 14, "head_epochs": 10}
-SETTINGS = Settings(epochs=55, model="mlp:hidden=[16,12]", batch_size="full", schedule="constant",
-                    optimizer="sgd:lr=0.2,momentum=0.9,nesterov=false,weight_decay=0.01")  # fmt: skip
+SETTINGS = Settings(
+    epochs=55,
+    model="mlp:hidden=[16,12]",
+    batch_size="full",
+    schedule="constant",
+    optimizer="sgd:lr=0.2,momentum=0.9,nesterov=false,weight_decay=0.01",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +46,16 @@ class Weights(Strategy):
         self.seen: list[dict[str, Tensor]] = []
 
     def start_epoch(self, run: Run) -> None:
-        self.seen.append({name: value.clone() for name, value in run.models[0].plain.state_dict().items()})
+        self.seen.append(
+            {name: value.clone() for name, value in run.models[0].plain.state_dict().items()}
+        )
 
 
 def trained(task: Task, released: bool = False, balance: bool = True) -> Result:
-    strategies = ProgressiveStopping(**STAGES, lr=0.05, released=released, balance=balance), Weights()
+    strategies = (
+        ProgressiveStopping(**STAGES, lr=0.05, released=released, balance=balance),
+        Weights(),
+    )
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
     return train(task, Method(get_loss("ce"), strategies=strategies), SETTINGS, fabric=fabric)
 
@@ -56,15 +68,19 @@ def layers(net: nn.Module) -> list[list[nn.Parameter]]:
 
 @pytest.mark.parametrize(("released", "balance"), [(False, True), (True, True), (False, False)])
 def test_a_run_is_the_papers_algorithm(task: Task, released: bool, balance: bool) -> None:
-    """Bai et al. (2021): T₁ epochs of SGD, Adam on renewed layers, then SGD on the rows that are predicted right.
+    """Bai et al. (2021): T₁ epochs of SGD, Adam on renewed layers, then SGD on the rows that are
+    predicted right.
 
-    What is drawn anew is taken from the run; all else is typed here. An epoch is one step on all rows.
+    What is drawn anew is taken from the run; all else is typed here. An epoch is one step on all
+    rows.
     """
     result = trained(task, released, balance)
     strategy, weights = result.strategies
     assert isinstance(weights, Weights)
     generator = torch.Generator()
-    net = build_classifier(SETTINGS.model, "linear", input_shape=task.input_shape, num_outputs=K, generator=generator)
+    net = build_classifier(
+        SETTINGS.model, "linear", input_shape=task.input_shape, num_outputs=K, generator=generator
+    )
     net.double().load_state_dict(weights.seen[0])
     assert task.normalise is not None
     x, y = task.normalise(task.train.x).double(), task.train.given
@@ -106,7 +122,11 @@ def test_a_run_is_the_papers_algorithm(task: Task, released: bool, balance: bool
 
 def test_without_a_start_it_is_cross_entropy(task: Task) -> None:
     plain, *others = (
-        [*train(task, line, Settings(epochs=3, model="mlp:hidden=[8]")).run.models[0].plain.parameters()]
+        [
+            *train(task, line, Settings(epochs=3, model="mlp:hidden=[8]"))
+            .run.models[0]
+            .plain.parameters()
+        ]
         for line in ("ce", "pes", "pes-semi", "ce & progressive-stopping:start=none")
     )
     for other in others:
@@ -118,16 +138,21 @@ def test_what_each_stage_draws_anew_and_leaves_alone(task: Task) -> None:
     assert isinstance(weights, Weights)
     seen = weights.seen
     names = ["backbone.layers.0.0", "backbone.layers.1.0", "head.logits"]
-    moved = [[not torch.equal(a[f"{n}.weight"], b[f"{n}.weight"]) for n in names] for a, b in pairwise(seen)]
+    moved = [
+        [not torch.equal(a[f"{n}.weight"], b[f"{n}.weight"]) for n in names]
+        for a, b in pairwise(seen)
+    ]
     trains = {0: [True] * 3, 1: [False, True, True], 2: [False, False, True]}
     assert moved[:24] == [trains[0]] * 24 and moved[25:38] == [trains[1]] * 13
     assert moved[39:48] == [trains[2]] * 9 and moved[49:] == [trains[0]] * 5
     assert moved[24] == [True] * 3  # the last step of all layers, then two are drawn anew
-    assert moved[38] == [False, True, True]  # the last step of the block, then the head is drawn anew
+    # the last step of the block, then the head is drawn anew
+    assert moved[38] == [False, True, True]
     for epoch, name in ((25, names[1]), (25, names[2]), (39, names[2])):
         drawn = seen[epoch][f"{name}.weight"]
         fan_out, fan_in = drawn.shape
-        assert float(drawn.abs().max()) <= math.sqrt(6 / (fan_in + fan_out))  # Xavier, as the model's own start
+        # Xavier, as the model's own start
+        assert float(drawn.abs().max()) <= math.sqrt(6 / (fan_in + fan_out))
         assert not bool(seen[epoch][f"{name}.bias"].any())
         assert not any(torch.equal(drawn, before[f"{name}.weight"]) for before in seen[:epoch])
 
@@ -144,7 +169,11 @@ def test_what_each_stage_draws_anew_and_leaves_alone(task: Task) -> None:
 )
 def test_the_last_block(model: str, shape: tuple[int, ...], names: list[str]) -> None:
     backbone = get_model(model, input_shape=shape)
-    found = [name for name, module in backbone.named_modules() if any(module is part for part in last_block(backbone))]
+    found = [
+        name
+        for name, module in backbone.named_modules()
+        if any(module is part for part in last_block(backbone))
+    ]
     assert found == names
 
 
@@ -165,9 +194,13 @@ def test_a_class_that_is_never_predicted_keeps_its_rows(task: Task) -> None:
 
 
 def chosen_run(task: Task, few: bool = False, **options: Any) -> tuple[Run, ProgressiveMixMatch]:
-    """The strategy in the second of its epochs of MixMatch, the fifth of ten, with rows chosen at random."""
+    """The strategy in the second of its epochs of MixMatch, the fifth of ten, with rows chosen at
+    random.
+    """
     assert task.normalise is not None
-    run = make_run(task, epochs=10, epoch=4, weight_scale=2, augment=Compose((PadCrop(2), task.normalise)))
+    run = make_run(
+        task, epochs=10, epoch=4, weight_scale=2, augment=Compose((PadCrop(2), task.normalise))
+    )
     strategy = ProgressiveMixMatch(start=2, block_epochs=0, head_epochs=1, **options)
     run.strategies = [strategy]
     strategy.setup(run)
@@ -178,11 +211,17 @@ def chosen_run(task: Task, few: bool = False, **options: Any) -> tuple[Run, Prog
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("batch_size", [64, 33])
-def test_steps_have_rows_without_labels_in_their_share(task: Task, few: bool, batch_size: int) -> None:
-    """The released code: as many as the set has, half at most; an epoch has as many rows as the set."""
+def test_steps_have_rows_without_labels_in_their_share(
+    task: Task, few: bool, batch_size: int
+) -> None:
+    """The released code: as many as the set has, half at most; an epoch has as many rows as the
+    set.
+    """
     run, strategy = chosen_run(task, few)
     run.batch_size = batch_size
-    rows = strategy.rows(torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(1)), run)
+    rows = strategy.rows(
+        torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(1)), run
+    )
     assert len(rows) == run.num_rows
     share = min(0.5, 1 - float(strategy.chosen.double().mean()))
     for part in rows.split(batch_size):
@@ -198,7 +237,9 @@ def test_steps_have_rows_without_labels_in_their_share(task: Task, few: bool, ba
 @pytest.mark.parametrize("epoch", [4, 7])
 @pytest.mark.parametrize("labels", ["some", "all", "none"])
 def test_a_step_is_that_of_mixmatch(task: Task, epoch: int, labels: str) -> None:
-    """Bai et al. (2021) and the released code: loss and gradient of a step with weights of classes."""
+    """Bai et al. (2021) and the released code: loss and gradient of a step with weights of
+    classes.
+    """
     run, strategy = chosen_run(task, lambda_u=5.0, ramp=3.0)
     rows = torch.arange(64)
     strategy.chosen[rows] = {"all": True, "none": False}.get(labels, strategy.chosen[rows])
@@ -215,10 +256,15 @@ def test_a_step_is_that_of_mixmatch(task: Task, epoch: int, labels: str) -> None
     with torch.no_grad():
         first, second = net(x).logits.softmax(1).chunk(2)
     guess = ((first + second) / 2) ** 2
-    t = torch.where(strategy.chosen[rows, None], torch.eye(K).double()[batch.given], guess / guess.sum(1, keepdim=True))
+    t = torch.where(
+        strategy.chosen[rows, None],
+        torch.eye(K).double()[batch.given],
+        guess / guess.sum(1, keepdim=True),
+    )
     t = t.repeat(2, 1)
     lam, partner = draw_mix("progressive-mixmatch", 4.0 if epoch == 4 else 0.75, 128, run)
-    place = torch.arange(128).view(2, 64).T.flatten()  # partners are drawn among the views row by row
+    # partners are drawn among the views row by row
+    place = torch.arange(128).view(2, 64).T.flatten()
     partner = place[partner[place.argsort()]]
     x, t = lam * x + (1 - lam) * x[partner], lam * t + (1 - lam) * t[partner]
     log_p = net(x).logits.log_softmax(1)
@@ -245,8 +291,12 @@ def test_before_mixmatch_it_is_progressive_stopping(task: Task) -> None:
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*seen, strict=True)]
     drawn = "head.logits.weight"  # anew, from numbers of its own name
     assert same[:2] == [True, True] and not torch.equal(seen[0][2][drawn], seen[1][2][drawn])
-    assert all(torch.equal(seen[0][i]["backbone.layers.0.0.weight"], seen[1][i]["backbone.layers.0.0.weight"])
-               for i in range(5))  # fmt: skip
+    assert all(
+        torch.equal(
+            seen[0][i]["backbone.layers.0.0.weight"], seen[1][i]["backbone.layers.0.0.weight"]
+        )
+        for i in range(5)
+    )
     assert not same[5]
 
 
@@ -264,7 +314,10 @@ def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("ce & progressive-stopping:start=20", "Expected `start` of progressive-stopping below the 20 epochs"),
+        (
+            "ce & progressive-stopping:start=20",
+            "Expected `start` of progressive-stopping below the 20 epochs",
+        ),
         (
             "pes:head_epochs=19",
             "Expected at most 20 epochs for `start`, `block_epochs` and `head_epochs`, got 26",
@@ -272,7 +325,10 @@ def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
         ("pes & dividemix", "nothing beside `dividemix`.*got `progressive-stopping"),
         ("pes & class-balanced:total=100", "class-balanced before `progressive-stopping"),
         ("pes & freeze", "weights of its own to draw anew"),
-        ("pes & small-loss:forget=0.2", "no selection beside progressive-stopping, got `small-loss"),
+        (
+            "pes & small-loss:forget=0.2",
+            "no selection beside progressive-stopping, got `small-loss",
+        ),
         (
             "co-teaching & progressive-stopping:start=1",
             "no selection beside progressive-stopping, got `co-teaching",

@@ -1,4 +1,6 @@
-"""ProMix against steps typed from its paper and released code: what is chosen, and the loss of each network."""
+"""ProMix against steps typed from its paper and released code: what is chosen, and the loss of each
+network.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,16 @@ def cross_entropy(z: Tensor, t: Tensor) -> Tensor:
 
 
 def chosen_by_hand(
-    p: list[np.ndarray], m: int, small: np.ndarray, given: np.ndarray, tau: float, share: float | None
+    p: list[np.ndarray],
+    m: int,
+    small: np.ndarray,
+    given: np.ndarray,
+    tau: float,
+    share: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of a step and their labels for network ``m``: class-wise small loss, MHCS and LGA, one row at a time."""
+    """The rows of a step and their labels for network ``m``: class-wise small loss, MHCS and LGA,
+    one row at a time.
+    """
     labels, rows = np.empty(len(given), dtype=int), []
     for i, y in enumerate(given):
         trusted = small[i] or p[m][i, y] > tau
@@ -43,8 +52,14 @@ def chosen_by_hand(
         if trusted:
             rows.append(i)
     if share is not None and len(rows) / len(given) < share:
-        agreed = [i for i in range(len(given)) if i not in rows and p[0][i].max() > tau and p[1][i].max() > tau
-                  and p[0][i].argmax() == p[1][i].argmax()]  # fmt: skip
+        agreed = [
+            i
+            for i in range(len(given))
+            if i not in rows
+            and p[0][i].max() > tau
+            and p[1][i].max() > tau
+            and p[0][i].argmax() == p[1][i].argmax()
+        ]
         agreed.sort(key=lambda i: -(p[0][i].max() + p[1][i].max()))
         rows += agreed[: int(len(given) * share) - len(rows)]
     return np.array(sorted(rows)), labels
@@ -60,22 +75,46 @@ def counts_by_hand(p: np.ndarray, given: np.ndarray, wanted: list[int]) -> list[
     sizes = [int((given == k).sum()) for k in range(len(wanted))]
     large = [k for k, size in enumerate(sizes) if size >= len(given) / len(wanted)]
     share = Fraction(sum(least[k] for k in large), sum(sizes[k] for k in large))
-    least = [count if k in large else min(count, math.floor(share * sizes[k])) for k, count in enumerate(least)]
+    least = [
+        count if k in large else min(count, math.floor(share * sizes[k]))
+        for k, count in enumerate(least)
+    ]
     lacking = [max(0, most - count) for most, count in zip(wanted, least, strict=True)]
     room = max(0, sum(wanted) - sum(least))
-    return [count + math.ceil(room * lack / max(1, sum(lacking))) for count, lack in zip(least, lacking, strict=True)]
+    return [
+        count + math.ceil(room * lack / max(1, sum(lacking)))
+        for count, lack in zip(least, lacking, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("groups", "wanted", "counts"),  # groups: of how many rows, their label, what is predicted of them
-    [([(60, 0, [0.6, 0.4]), (40, 1, [0.6, 0.4])], [30, 20], [60, 0]),  # labels 1 are wrong: none is trusted
-     ([(60, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8])], [30, 20, 0], [30, 20, 0]),  # nothing is learned: shares
-     ([(97, 0, [0.9, 0.1]), (3, 1, [0.7, 0.3])], [50, 2], [97, 2]),  # a rare class that is being learned
-     ([(10, 0, [0.9, 0.1]), (50, 0, [0.4, 0.6]), (40, 1, [0.4, 0.6])], [30, 20], [30, 20]),  # 1 is not the larger one
-     ([(48, 0, [0.9, 0.1]), (12, 0, [0.4, 0.6]), (40, 1, [0.1, 0.9])], [30, 20], [48, 32]),  # 4/5 of 0, so of 1
-     ([(30, 0, [0.8, 0.1, 0.1]), (10, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8]), (5, 2, [0.1, 0.1, 0.8]),
-       (15, 2, [0.8, 0.1, 0.1])], [20, 20, 10], [30, 12, 8])],  # 30, 0 and 5 are predicted; 15 are filled up, 4 to 1
-)  # fmt: skip
+    # groups: of how many rows, their label, what is predicted of them
+    ("groups", "wanted", "counts"),
+    # labels 1 are wrong: none is trusted
+    [
+        ([(60, 0, [0.6, 0.4]), (40, 1, [0.6, 0.4])], [30, 20], [60, 0]),
+        # nothing is learned: shares
+        ([(60, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8])], [30, 20, 0], [30, 20, 0]),
+        # a rare class that is being learned
+        ([(97, 0, [0.9, 0.1]), (3, 1, [0.7, 0.3])], [50, 2], [97, 2]),
+        # 1 is not the larger one
+        ([(10, 0, [0.9, 0.1]), (50, 0, [0.4, 0.6]), (40, 1, [0.4, 0.6])], [30, 20], [30, 20]),
+        # 4/5 of 0, so of 1
+        ([(48, 0, [0.9, 0.1]), (12, 0, [0.4, 0.6]), (40, 1, [0.1, 0.9])], [30, 20], [48, 32]),
+        (
+            [
+                (30, 0, [0.8, 0.1, 0.1]),
+                (10, 0, [0.1, 0.1, 0.8]),
+                (40, 1, [0.1, 0.1, 0.8]),
+                (5, 2, [0.1, 0.1, 0.8]),
+                # 30, 0 and 5 are predicted; 15 are filled up, 4 to 1
+                (15, 2, [0.8, 0.1, 0.1]),
+            ],
+            [20, 20, 10],
+            [30, 12, 8],
+        ),
+    ],
+)
 def test_counts_of_rows_follow_predictions(
     groups: list[tuple[int, int, list[float]]], wanted: list[int], counts: list[int]
 ) -> None:
@@ -87,13 +126,27 @@ def test_counts_of_rows_follow_predictions(
 
 @pytest.mark.parametrize(
     ("share", "equal", "agreed"),
-    [(None, True, False), (0.6, True, False), (1.0, True, False), (0.6, False, False), (0.6, False, True)],
+    [
+        (None, True, False),
+        (0.6, True, False),
+        (1.0, True, False),
+        (0.6, False, False),
+        (0.6, False, True),
+    ],
 )
 def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agreed: bool) -> None:
     build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     run = make_run(task, models=2, build=build, weight_scale=3.0, epoch=6, epochs=20)
-    strategy = ProMix(warmup=2, rho=0.2, tau=0.6, ramp=8, guess_from=None if share is None else 5, share=share or 0.9,
-                      equal=equal, agreed=agreed)  # fmt: skip
+    strategy = ProMix(
+        warmup=2,
+        rho=0.2,
+        tau=0.6,
+        ramp=8,
+        guess_from=None if share is None else 5,
+        share=share or 0.9,
+        equal=equal,
+        agreed=agreed,
+    )
     run.strategies = [strategy]
     strategy.setup(run)
     nets = [copy.deepcopy(model.plain) for model in run.models]
@@ -128,10 +181,16 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agre
                 t = torch.eye(K).double()[labels]
                 lam, order = draw_mix(f"promix {m}", 4.0, len(chosen), run)
                 a, b = rows[chosen], rows[chosen[order.numpy()]]
-                mixed, target = lam * x[a] + (1 - lam) * x[b], lam * t[chosen] + (1 - lam) * t[chosen[order.numpy()]]
+                mixed, target = (
+                    lam * x[a] + (1 - lam) * x[b],
+                    lam * t[chosen] + (1 - lam) * t[chosen[order.numpy()]],
+                )
                 loss = cross_entropy(net(x[a]).logits, t[chosen]).mean()
-                loss = loss + epoch / 8 * (cross_entropy(net(x[a]).logits, t[chosen]).mean()  # the same view twice
-                                           + cross_entropy(net(mixed).logits, target).mean())  # fmt: skip
+                # the same view twice
+                loss = loss + epoch / 8 * (
+                    cross_entropy(net(x[a]).logits, t[chosen]).mean()
+                    + cross_entropy(net(mixed).logits, target).mean()
+                )
                 optimisers[m].zero_grad()
                 loss.backward()
                 optimisers[m].step()

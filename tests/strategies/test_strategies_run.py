@@ -33,7 +33,9 @@ def make_run(models: int = 2) -> Run:
 
 
 def of_process(rank: int, world_size: int) -> Processes:
-    return Processes(SimpleNamespace(world_size=world_size, global_rank=rank, device=torch.device("cpu")))  # type: ignore[arg-type]
+    return Processes(
+        SimpleNamespace(world_size=world_size, global_rank=rank, device=torch.device("cpu"))
+    )  # type: ignore[arg-type]
 
 
 def make_batch(count: int) -> Batch:
@@ -54,7 +56,10 @@ def test_processes_share_the_rows_of_a_step_evenly(count: int, world_size: int) 
 
 
 def test_one_process_exchanges_nothing() -> None:
-    processes, values = of_process(0, 1), torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    processes, values = (
+        of_process(0, 1),
+        torch.randn(5, 2, generator=torch.Generator().manual_seed(0)),
+    )
     assert processes.gather(values, make_batch(5)) is values and processes.share(values) is values
     assert processes.sum(values) is values and processes.max(values) is values
     assert processes.any(True) and not processes.any(False)
@@ -99,7 +104,10 @@ def test_a_model_has_one_set_of_weights_in_all_its_forms() -> None:
     run = make_run(models=1)
     (model,) = run.models
     weights = {id(p) for p in model.plain.parameters()}
-    assert all({id(p) for p in m.parameters()} == weights for m in (model.wrapped, model.trained, model.evaluated))
+    assert all(
+        {id(p) for p in m.parameters()} == weights
+        for m in (model.wrapped, model.trained, model.evaluated)
+    )
     assert {id(p) for group in model.optimizer.param_groups for p in group["params"]} == weights
 
 
@@ -126,20 +134,38 @@ def test_what_a_strategy_remembers_is_saved_and_restored() -> None:
     state: dict[str, Any] = one.state_dict()
     assert state.keys() == {"count", "table"}
     other.load_state_dict(state)
-    assert other.count == 3 and torch.equal(other.table, torch.ones(2)) and other.other == "not saved"
-    assert Strategy().state_dict() == {} and TrainingAverages.remembers == ("probs", "sums", "before")
+    assert (
+        other.count == 3 and torch.equal(other.table, torch.ones(2)) and other.other == "not saved"
+    )
+    assert Strategy().state_dict() == {} and TrainingAverages.remembers == (
+        "probs",
+        "sums",
+        "before",
+    )
 
 
 @pytest.mark.parametrize(
     ("loss", "extra", "samples"),
-    [("ce", 0, None), ("ln", 0, None), ("ln:predict=released", 1, None), ("ln:predict=released,dummy=false", 0, None),
-     ("2*ln:predict=released", 1, None), ("het:samples=8", 0, 8), ("0.5*het:samples=8", 0, 8)],
-)  # fmt: skip
-def test_losses_tell_strategies_of_extra_scores_and_random_draws(loss: str, extra: int, samples: int | None) -> None:
+    [
+        ("ce", 0, None),
+        ("ln", 0, None),
+        ("ln:predict=released", 1, None),
+        ("ln:predict=released,dummy=false", 0, None),
+        ("2*ln:predict=released", 1, None),
+        ("het:samples=8", 0, 8),
+        ("0.5*het:samples=8", 0, 8),
+    ],
+)
+def test_losses_tell_strategies_of_extra_scores_and_random_draws(
+    loss: str, extra: int, samples: int | None
+) -> None:
     made = get_loss(loss)
     assert made.extra_scores == extra and made.samples == samples
     if extra:
-        with pytest.raises(ValueError, match="Expected a score for each class for me, got one more of the dummy class"):
+        with pytest.raises(
+            ValueError,
+            match="Expected a score for each class for me, got one more of the dummy class",
+        ):
             check_scores(made, "me")
     else:
         check_scores(made, "me")
@@ -151,6 +177,7 @@ def test_a_parameter_that_names_an_epoch_after_the_last_is_refused() -> None:
     strategy.check_reached("start", make_run(models=1))
     strategy.start = 3
     with pytest.raises(
-        ValueError, match="Expected `start` of Counting below the 3 epochs of the run .* got 3. Lower `start`"
+        ValueError,
+        match="Expected `start` of Counting below the 3 epochs of the run .* got 3. Lower `start`",
     ):
         strategy.check_reached("start", make_run(models=1))

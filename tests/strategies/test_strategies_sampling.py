@@ -29,12 +29,16 @@ class Seen(Strategy):
         return batch
 
 
-@pytest.mark.parametrize("spec, per_class", [("class-balanced:per_class=90", 90), ("class-balanced:total=700", 70)])
+@pytest.mark.parametrize(
+    "spec, per_class", [("class-balanced:per_class=90", 90), ("class-balanced:total=700", 70)]
+)
 def test_every_class_comes_equally_often_and_epochs_differ(spec: str, per_class: int) -> None:
     task = prepare(get_dataset("digits"), "asymmetric-mnist:rate=0.4")
     seen = Seen()
     train(
-        task, Method(get_loss("ce"), strategies=(get_strategy(spec), seen)), Settings(epochs=2, model="mlp:hidden=[8]")
+        task,
+        Method(get_loss("ce"), strategies=(get_strategy(spec), seen)),
+        Settings(epochs=2, model="mlp:hidden=[8]"),
     )
     for labels in seen.labels.values():
         assert torch.bincount(torch.cat(labels)).tolist() == [per_class] * 10
@@ -50,13 +54,19 @@ def test_every_class_comes_equally_often_and_epochs_differ(spec: str, per_class:
 def test_one_of_the_two_must_be_said() -> None:
     task = prepare(get_dataset("digits"))
     with pytest.raises(ValueError, match="either `per_class` or `total`"):
-        train(task, Method(get_loss("ce"), strategies=(get_strategy("class-balanced"),)), Settings(epochs=1))
+        train(
+            task,
+            Method(get_loss("ce"), strategies=(get_strategy("class-balanced"),)),
+            Settings(epochs=1),
+        )
 
 
 def test_divided_rows_are_not_drawn_anew() -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     settings = Settings(epochs=3, batch_size=50, model="mlp:hidden=[8]")
-    with pytest.raises(ValueError, match="Expected class-balanced before `dividemix:.*Name it first"):
+    with pytest.raises(
+        ValueError, match="Expected class-balanced before `dividemix:.*Name it first"
+    ):
         train(task, "dividemix & class-balanced:per_class=20", settings)
     seen: list[tuple[int, Tensor]] = []
 
@@ -67,7 +77,9 @@ def test_divided_rows_are_not_drawn_anew() -> None:
 
     parts = get_strategy("class-balanced:per_class=20"), get_strategy("dividemix:warmup=1"), Rows()
     result = train(task, Method(get_loss("ce"), strategies=parts), settings)
-    drawn = ClassBalanced(task.train.given, per_class=20, seed=result.run.random.seed_for("class-balanced"))
+    drawn = ClassBalanced(
+        task.train.given, per_class=20, seed=result.run.random.seed_for("class-balanced")
+    )
     for epoch, rows in seen:  # labelled and unlabelled, of those that were drawn
         assert set(rows.tolist()) <= set(drawn.draw(epoch).tolist()) and len(rows) > 50
     assert [epoch for epoch, _ in seen] == [0, 1, 2]

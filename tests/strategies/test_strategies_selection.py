@@ -1,4 +1,6 @@
-"""Selection of samples against references typed from the papers and their code, and resumed runs bit for bit."""
+"""Selection of samples against references typed from the papers and their code, and resumed runs
+bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def cross_entropies(logits: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.n
     return -np.log(p[np.arange(len(y)), y]), p - np.eye(K)[y]
 
 
-# --- How many are kept -----------------------------------------------------------------------------------------------
+# --- How many are kept ---------------------------------------------------------------------------
 def test_share_forgotten() -> None:
     ramp = [SmallLoss(forget=0.4, ramp=5).forgotten(epoch) for epoch in range(8)]
     assert ramp == pytest.approx([0, 0.08, 0.16, 0.24, 0.32, 0.4, 0.4, 0.4])
@@ -73,7 +75,9 @@ def test_share_forgotten() -> None:
 def test_share_forgotten_by_co_teaching_is_that_of_the_paper(c: float) -> None:
     tau, Tk = 0.45, 10
     paper = [tau * min(T**c / Tk, 1) for T in range(120)]
-    assert [CoTeaching(tau, Tk, exponent=c).forgotten(T) for T in range(120)] == pytest.approx(paper)
+    assert [CoTeaching(tau, Tk, exponent=c).forgotten(T) for T in range(120)] == pytest.approx(
+        paper
+    )
 
 
 @pytest.mark.parametrize("c", [0.5, 1.0, 2.0])
@@ -86,7 +90,9 @@ def test_share_forgotten_by_the_released_co_teaching(c: float) -> None:
     assert found[8] == tau**c and found[9] == tau  # the ramp ends elsewhere where c is not 1
 
 
-@pytest.mark.parametrize("rows, forget, kept", [(128, 0.4, 76), (7, 0.5, 3), (10, 0.0, 10), (3, 0.9, 1), (1, 0.5, 1)])
+@pytest.mark.parametrize(
+    "rows, forget, kept", [(128, 0.4, 76), (7, 0.5, 3), (10, 0.0, 10), (3, 0.9, 1), (1, 0.5, 1)]
+)
 def test_number_kept(task: Task, rows: int, forget: float, kept: int) -> None:
     """int((1 − forget)·B); one where that is none."""
     batch, _ = make_step(rows)
@@ -97,12 +103,15 @@ def test_number_kept(task: Task, rows: int, forget: float, kept: int) -> None:
 def test_start_moves_the_ramp(task: Task, make: Any) -> None:
     batch, _ = make_step(100)
     losses = torch.rand(2, 100, generator=torch.Generator().manual_seed(0))
-    found = [make(0.5, ramp=5, start=3).weights(losses, [], batch, make_run(task, epoch=epoch)) for epoch in range(10)]
+    found = [
+        make(0.5, ramp=5, start=3).weights(losses, [], batch, make_run(task, epoch=epoch))
+        for epoch in range(10)
+    ]
     assert found[:3] == [None] * 3
     assert [int((weights > 0).sum(1)[0]) for weights in found[3:]] == [100, 90, 80, 70, 60, 50, 50]
 
 
-# --- Which are kept --------------------------------------------------------------------------------------------------
+# --- Which are kept ------------------------------------------------------------------------------
 @pytest.mark.parametrize("rows, epoch", [(64, 0), (64, 3), (101, 50), (2, 50)])
 def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: int) -> None:
     batch, logits = make_step(rows, epoch)
@@ -111,9 +120,13 @@ def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: 
     want = np.zeros_like(logits)
     for m in range(2):  # each model by itself
         losses, slopes = cross_entropies(logits[m], y)
-        small = np.argsort(losses, kind="stable")[: max(1, int((1 - 0.45 * min(epoch / 10, 1)) * rows))]
+        small = np.argsort(losses, kind="stable")[
+            : max(1, int((1 - 0.45 * min(epoch / 10, 1)) * rows))
+        ]
         want[m, small] = slopes[small] / len(small)
-    np.testing.assert_allclose(gradients(SmallLoss(forget=0.45), logits, batch, run), want, atol=1e-14)
+    np.testing.assert_allclose(
+        gradients(SmallLoss(forget=0.45), logits, batch, run), want, atol=1e-14
+    )
 
 
 def test_selection_by_margin(task: Task) -> None:
@@ -127,17 +140,25 @@ def test_selection_by_margin(task: Task) -> None:
     plain = gradients(by_margin, logits[:1], batch, run)[0]
     kept = np.sort(np.argsort(-delta)[:35])
     np.testing.assert_array_equal(np.flatnonzero(np.abs(plain).sum(1)), kept)
-    np.testing.assert_array_equal(plain, gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], batch, run)[0])
+    np.testing.assert_array_equal(
+        plain, gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], batch, run)[0]
+    )
 
     moved = batch.with_target((batch.given + 1) % K)
-    np.testing.assert_array_equal(np.flatnonzero(np.abs(gradients(by_margin, logits[:1], moved, run)[0]).sum(1)), kept)
+    np.testing.assert_array_equal(
+        np.flatnonzero(np.abs(gradients(by_margin, logits[:1], moved, run)[0]).sum(1)), kept
+    )
     by_loss = gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], moved, run)[0]
     np.testing.assert_array_equal(np.flatnonzero(np.abs(by_loss).sum(1)), kept)
 
 
 @pytest.mark.parametrize("make, kept", [(SmallLoss, 28), (CoTeaching, 28), (Sigua, 28)])
-def test_noise_on_targets_does_not_decide_what_is_selected(task: Task, make: Any, kept: int) -> None:
-    """Targets with noise have losses of either sign; the rows of smallest −log p of the given label are kept."""
+def test_noise_on_targets_does_not_decide_what_is_selected(
+    task: Task, make: Any, kept: int
+) -> None:
+    """Targets with noise have losses of either sign; the rows of smallest −log p of the given label
+    are kept.
+    """
     batch, logits = make_step(40)
     noise = torch.from_numpy(np.random.default_rng(5).normal(0, 1, (40, K)))
     noisy = batch.with_target(F.one_hot(batch.given, K) + noise)
@@ -165,11 +186,14 @@ def test_sigua_by_backward_correction_judges_the_given_label(task: Task) -> None
 
 
 def test_selection_beside_noise_on_gradients_trains() -> None:
-    """It ended at 0.10: noise moved the logits of rows and classes that were left out, which nothing brought back."""
+    """It ended at 0.10: noise moved the logits of rows and classes that were left out, which
+    nothing brought back.
+    """
     data, settings = prepare(get_dataset("digits")), Settings(epochs=40, model="mlp:hidden=[64]")
     line = "ce & small-loss:forget=0.4,ramp=2"
     alone, *beside = (
-        train(data, line + noise, settings).last for noise in ("", " & noise-f:sigma=0.3", " & noise-theta:sigma=0.3")
+        train(data, line + noise, settings).last
+        for noise in ("", " & noise-f:sigma=0.3", " & noise-theta:sigma=0.3")
     )
     assert min(one["test_accuracy"] for one in beside) > alone["test_accuracy"] - 0.03
 
@@ -177,8 +201,13 @@ def test_selection_beside_noise_on_gradients_trains() -> None:
 @pytest.mark.parametrize("line", ["co-teaching", "sigua", "ce & small-loss:forget=0.4"])
 def test_selection_beside_noise_on_targets_trains(line: str) -> None:
     """Ranked by the noisy loss, the first ended at 0.10, and the others were not finite."""
-    data, settings = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=30, model="mlp:hidden=[64]")
-    alone, beside = (train(data, f"{line}{noise}", settings).last for noise in ("", " & sln:sigma=0.3"))
+    data, settings = (
+        prepare(get_dataset("digits"), "symmetric:rate=0.4"),
+        Settings(epochs=30, model="mlp:hidden=[64]"),
+    )
+    alone, beside = (
+        train(data, f"{line}{noise}", settings).last for noise in ("", " & sln:sigma=0.3")
+    )
     assert beside["test_accuracy"] > alone["test_accuracy"] - 0.03
 
 
@@ -206,9 +235,14 @@ def test_rows_are_ranked_within_their_class_beside_noise(task: Task) -> None:
     assert not kept()[of_class].any()
 
 
-@pytest.mark.parametrize("selection", ["small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2"])
+@pytest.mark.parametrize(
+    "selection", ["small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2"]
+)
 def test_noise_larger_than_a_label_is_refused_beside_selection(task: Task, selection: str) -> None:
-    with pytest.raises(ValueError, match=r"`sigma` of sln up to 1/√K = 0.316 beside .*got 0.32. Lower it, or end it"):
+    with pytest.raises(
+        ValueError,
+        match=r"`sigma` of sln up to 1/√K = 0.316 beside .*got 0.32. Lower it, or end it",
+    ):
         train(task, f"ce & {selection} & sln:sigma=0.32", SETTINGS)
     with pytest.raises(ValueError, match=r"`sigma` of noise-f up to .*got 0.32. Lower it\.$"):
         train(task, f"ce & {selection} & noise-f:sigma=0.32", SETTINGS)
@@ -217,22 +251,35 @@ def test_noise_larger_than_a_label_is_refused_beside_selection(task: Task, selec
 
 
 def test_pruning_begins_after_noise_on_targets(task: Task) -> None:
-    """`ce & sln:sigma=0.3 & prune:start=13` ended at 0.88 on digits, either alone at 0.94 and 0.95 (square.py)."""
-    with pytest.raises(ValueError, match=r"no noise on targets from the `start` of prune on, got `sln:.*sln:until=1\)"):
+    """`ce & sln:sigma=0.3 & prune:start=13` ended at 0.88 on digits, either alone at 0.94 and 0.95
+    (square.py).
+    """
+    with pytest.raises(
+        ValueError,
+        match=r"no noise on targets from the `start` of prune on, got `sln:.*sln:until=1\)",
+    ):
         train(task, "ce & prune:start=1 & sln:sigma=0.1", SETTINGS)
     train(task, "ce & prune:start=1 & sln:sigma=0.1,until=1", SETTINGS)
 
 
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("rows, epoch", [(64, 0), (128, 4), (33, 30)])
-def test_co_teaching_exchanges_selections(task: Task, rows: int, epoch: int, released: bool) -> None:
-    """Each model's gradient is that of its mean loss over the rows of the other's smallest losses."""
+def test_co_teaching_exchanges_selections(
+    task: Task, rows: int, epoch: int, released: bool
+) -> None:
+    """Each model's gradient is that of its mean loss over the rows of the other's smallest
+    losses.
+    """
     batch, logits = make_step(rows, epoch)
     strategy = CoTeaching(forget=0.2, released=released)
-    kept = int((1 - (0.2 * (epoch + 1) / 9 if released and epoch < 9 else 0.2 * min(epoch / 10, 1))) * rows)
+    kept = int(
+        (1 - (0.2 * (epoch + 1) / 9 if released and epoch < 9 else 0.2 * min(epoch / 10, 1))) * rows
+    )
     z = [torch.tensor(one, requires_grad=True) for one in logits]
     each = [F.cross_entropy(one, batch.given, reduction="none") for one in z]
-    first, second = (torch.from_numpy(np.argsort(one.detach().numpy())[:kept].copy()) for one in each)
+    first, second = (
+        torch.from_numpy(np.argsort(one.detach().numpy())[:kept].copy()) for one in each
+    )
     losses = each[0][second].mean(), each[1][first].mean()
     for one in losses:
         (one / kept if released else one).backward()
@@ -242,7 +289,8 @@ def test_co_teaching_exchanges_selections(task: Task, rows: int, epoch: int, rel
 
 
 @pytest.mark.parametrize(
-    "rows, forget, rate, ascended", [(100, 0.4, 0.3, 12), (100, 0.4, 1.0, 40), (10, 0.4, 0.0, 1), (9, 0.2, 0.6, 1)]
+    "rows, forget, rate, ascended",
+    [(100, 0.4, 0.3, 12), (100, 0.4, 1.0, 40), (10, 0.4, 0.0, 1), (9, 0.2, 0.6, 1)],
 )
 def test_sigua_descends_on_small_and_ascends_on_the_next(
     task: Task, rows: int, forget: float, rate: float, ascended: int
@@ -256,7 +304,9 @@ def test_sigua_descends_on_small_and_ascends_on_the_next(
     want[small] = slopes[small] / kept
     want[bad] = -0.02 * slopes[bad] / ascended
     strategy = Sigua(forget, ramp=0, rate=rate, scale=0.02)
-    np.testing.assert_allclose(gradients(strategy, logits[:1], batch, make_run(task))[0], want, atol=1e-14)
+    np.testing.assert_allclose(
+        gradients(strategy, logits[:1], batch, make_run(task))[0], want, atol=1e-14
+    )
 
 
 def test_sigua_pushes_nothing_away_where_nothing_is_left_out(task: Task) -> None:
@@ -290,10 +340,14 @@ def test_equal_losses_are_taken_in_their_order(task: Task) -> None:
 
 @pytest.mark.parametrize("rows", [64, 63])
 @pytest.mark.parametrize(
-    "strategy", [SmallLoss(0.4, 0), SmallLoss(0.4, 0, by="margin"), CoTeaching(0.4, 0), Sigua(0.4, 0)], ids=str
+    "strategy",
+    [SmallLoss(0.4, 0), SmallLoss(0.4, 0, by="margin"), CoTeaching(0.4, 0), Sigua(0.4, 0)],
+    ids=str,
 )
 def test_two_processes_select_what_one_does(task: Task, strategy: Strategy, rows: int) -> None:
-    """Rows are ranked over all processes: each one's part of the weights is that of a single process."""
+    """Rows are ranked over all processes: each one's part of the weights is that of a single
+    process.
+    """
     batch, logits = make_step(rows)
     outs = [Output(torch.from_numpy(one)) for one in logits]
     run = make_run(task)
@@ -308,17 +362,20 @@ def test_two_processes_select_what_one_does(task: Task, strategy: Strategy, rows
     sent: list[Tensor] = []
     run.processes.world_size = 2
     run.processes.gather = lambda values, batch: sent.append(values) or whole  # type: ignore[method-assign, func-returns-value]
-    places = torch.arange(64).reshape(2, 32) % rows  # of 63 rows: the last place of the second process only fills up
+    # of 63 rows: the last place of the second process only fills up
+    places = torch.arange(64).reshape(2, 32) % rows
     parts = []
     for run.processes.rank, place in enumerate(places):
         given = batch.given[place]
         own = replace(batch, x=batch.x[place], target=given, given=given, rows=batch.rows[place])
-        parts.append(strategy.weights(losses[:, place], [Output(o.logits[place]) for o in outs], own, run))
+        parts.append(
+            strategy.weights(losses[:, place], [Output(o.logits[place]) for o in outs], own, run)
+        )
     torch.testing.assert_close(torch.cat(sent)[:rows], whole)
     assert torch.equal(torch.cat(parts, 1)[:, :rows], alone)  # type: ignore[arg-type]
 
 
-# --- Pruning ---------------------------------------------------------------------------------------------------------
+# --- Pruning -------------------------------------------------------------------------------------
 def predicted(run: Run) -> np.ndarray:
     """p_y of each row of the training set under each model, (N, M)."""
     x = run.prepare(torch.as_tensor(run.data.x), run.normalise)
@@ -335,7 +392,8 @@ def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
     want = p >= 0.1
     assert 0.1 < want.mean() < 0.9
     q = 0.7
-    np.testing.assert_array_equal(want, (1 - p**q) / q <= (1 - 0.1**q) / q)  # the loss at most its value at p = k
+    # the loss at most its value at p = k
+    np.testing.assert_array_equal(want, (1 - p**q) / q <= (1 - 0.1**q) / q)
     batch, _ = make_step(40)
     losses = torch.ones(models, 40, dtype=torch.float64)
     for run.epoch in range(2):
@@ -362,7 +420,9 @@ def test_prune_is_refreshed_every_few_epochs(task: Task) -> None:
 @pytest.mark.parametrize(
     ("lasts", "pruned"), [(None, [2, 3, 4, 5, 6, 7, 8, 9]), (1, [2, 5, 8]), (2, [2, 3, 5, 6, 8, 9])]
 )
-def test_prune_for_as_long_as_a_decision_lasts(task: Task, lasts: int | None, pruned: list[int]) -> None:
+def test_prune_for_as_long_as_a_decision_lasts(
+    task: Task, lasts: int | None, pruned: list[int]
+) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=2, every=3, k=0.1, lasts=lasts, spare=False)
     want = predicted(run) >= 0.1
@@ -392,10 +452,14 @@ def test_prune_nothing_where_no_sample_reaches_k(task: Task) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=0, k=0.99)
     strategy.start_epoch(run)
-    assert strategy.keep is not None and strategy.keep.all() and strategy.keep.shape == (run.num_rows, 1)
+    assert (
+        strategy.keep is not None
+        and strategy.keep.all()
+        and strategy.keep.shape == (run.num_rows, 1)
+    )
 
 
-# --- In the loop -----------------------------------------------------------------------------------------------------
+# --- In the loop ---------------------------------------------------------------------------------
 EVERY: list[tuple[Any, Strategy]] = [
     ("ce", SmallLoss(forget=0.4, ramp=2)),
     ("gce", SmallLoss(forget=0.4, ramp=2, by="margin")),
@@ -438,15 +502,23 @@ def test_beta1_falls_at_its_epoch(task: Task) -> None:
 
 
 def test_small_losses_are_right_labels(task: Task) -> None:
-    """What the selections are for: what they keep is cleaner than the data, and what they learn is the truth."""
+    """What the selections are for: what they keep is cleaner than the data, and what they learn is
+    the truth.
+    """
     settings = Settings(epochs=12, model="mlp:hidden=[64]")
-    for strategy in (SmallLoss(forget=0.4, ramp=4), CoTeaching(forget=0.4, ramp=4), Sigua(forget=0.4, ramp=4)):
+    for strategy in (
+        SmallLoss(forget=0.4, ramp=4),
+        CoTeaching(forget=0.4, ramp=4),
+        Sigua(forget=0.4, ramp=4),
+    ):
         fabric = Fabric(accelerator="cpu", devices=1)
-        result = train(task, Method(get_loss("ce"), strategies=(strategy,)), settings, fabric=fabric)
+        result = train(
+            task, Method(get_loss("ce"), strategies=(strategy,)), settings, fabric=fabric
+        )
         assert result.last["test_accuracy"] > 0.9 and result.last["false_label_accuracy"] < 0.1
 
 
-# --- Refusals --------------------------------------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -469,7 +541,9 @@ def test_wrong_numbers_are_refused(make: Any, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["small-loss", "co-teaching", "sigua"])
 def test_the_share_to_forget_must_be_said(name: str) -> None:
-    with pytest.raises(TypeError, match="'forget' is missing. Write .*:forget=0.2 for 20 % wrong labels"):
+    with pytest.raises(
+        TypeError, match="'forget' is missing. Write .*:forget=0.2 for 20 % wrong labels"
+    ):
         get_strategy(name)
 
 
@@ -480,9 +554,19 @@ def test_wrong_company_is_refused(task: Task) -> None:
         fit(task, get_loss("gce") + Backward(torch.eye(10)), SiguaBackward())
     for other in (
         *("small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"),
-        *("sln:sigma=0.1", "noise-f", "noise-theta", "mixup", "label-correction:start=1", "estimated-targets:start=1"),
+        *(
+            "sln:sigma=0.1",
+            "noise-f",
+            "noise-theta",
+            "mixup",
+            "label-correction:start=1",
+            "estimated-targets:start=1",
+        ),
     ):
-        why = f"nothing beside sigua-bc that .*got `{other.partition(':')[0]}.*: sigua-bc moves .* by the sign"
+        why = (
+            f"nothing beside sigua-bc that .*got `{other.partition(':')[0]}.*: sigua-bc moves .* by"
+            " the sign"
+        )
         with pytest.raises(ValueError, match=why):
             fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
     for other in ("momentum", "early-stopping", "sln:sigma=0", "sln:until=0", "noise-f:sigma=0"):

@@ -30,7 +30,9 @@ def normalised(a: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_a_run_is_the_papers_two_minimisations(task: Task, models: int) -> None:
-    """Liu et al. 2022, section 3.2: (θ, u) by the cross entropy of φ(p + s), v by the squares, u and v in [−1, 1]."""
+    """Liu et al. 2022, section 3.2: (θ, u) by the cross entropy of φ(p + s), v by the squares, u
+    and v in [−1, 1].
+    """
     build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     run = make_run(task, "sop", models=models, build=build)
     strategy = SparseNoise(lr_u=6.0, lr_v=30.0, std=0.2)
@@ -39,8 +41,10 @@ def test_a_run_is_the_papers_two_minimisations(task: Task, models: int) -> None:
     strategy.setup(run)
     u = [strategy.u[:, m].clone().requires_grad_() for m in range(models)]  # (N, 1)
     v = [strategy.v[:, m].clone().requires_grad_() for m in range(models)]
-    optimisers = [(build(net.parameters()), torch.optim.SGD([u[m]], 6.0), torch.optim.SGD([v[m]], 30.0))
-                  for m, net in enumerate(nets)]  # fmt: skip
+    optimisers = [
+        (build(net.parameters()), torch.optim.SGD([u[m]], 6.0), torch.optim.SGD([v[m]], 30.0))
+        for m, net in enumerate(nets)
+    ]
     random, step = np.random.default_rng(0), Stepper(run, None, ())
     for _ in range(8):
         rows = random.permutation(40)[:24]
@@ -57,7 +61,9 @@ def test_a_run_is_the_papers_two_minimisations(task: Task, models: int) -> None:
             for x in parameters:
                 x.grad = None
             of_first = torch.autograd.grad(explained, [*net.parameters(), u[m]], retain_graph=True)
-            for x, gradient in zip(parameters, (*of_first, *torch.autograd.grad(square, v[m])), strict=True):
+            for x, gradient in zip(
+                parameters, (*of_first, *torch.autograd.grad(square, v[m])), strict=True
+            ):
                 x.grad = gradient
             for optimiser in optimisers[m]:
                 optimiser.step()
@@ -87,7 +93,9 @@ def test_noise_explains_the_wrong_labels(task: Task) -> None:
     assert isinstance(strategy, SparseNoise) and task.train.clean is not None
     learned = strategy.u[:, 0, 0].square() > 0.5
     wrong = task.train.given != task.train.clean
-    assert float(learned[wrong].double().mean()) > 0.9 and float(learned[~wrong].double().mean()) < 0.2
+    assert (
+        float(learned[wrong].double().mean()) > 0.9 and float(learned[~wrong].double().mean()) < 0.2
+    )
 
 
 @pytest.mark.parametrize(

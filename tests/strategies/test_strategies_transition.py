@@ -33,14 +33,20 @@ def task() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
 
 
-def fit(task: Task, loss: str | Loss, *strategies: Strategy, settings: Settings = SETTINGS, **options: Any) -> Result:
+def fit(
+    task: Task,
+    loss: str | Loss,
+    *strategies: Strategy,
+    settings: Settings = SETTINGS,
+    **options: Any,
+) -> Result:
     if isinstance(loss, str):
         loss = get_loss(loss, T=torch.eye(K)) if loss in ("forward", "backward") else get_loss(loss)
     fabric = Fabric(accelerator="cpu", devices=1)
     return train(task, Method(loss, strategies=strategies), settings, fabric=fabric, **options)
 
 
-# --- Early stopping --------------------------------------------------------------------------------------------------
+# --- Early stopping ------------------------------------------------------------------------------
 class Stub:
     """A run that only notes why it ends."""
 
@@ -73,7 +79,9 @@ def test_patience(accuracies: list[float], patience: int, ends: int | None) -> N
         strategy = again
     assert stopped == [ends is not None and epoch >= ends for epoch in range(len(accuracies))]
     if ends is not None:
-        assert f"{max(accuracies[: ends + 1]):.4f} in {counted(patience, 'epoch')}" in str(run.stopped)
+        assert f"{max(accuracies[: ends + 1]):.4f} in {counted(patience, 'epoch')}" in str(
+            run.stopped
+        )
 
 
 def test_patience_begins_anew_where_the_training_does() -> None:
@@ -93,24 +101,39 @@ def test_a_run_stops_early_and_resumes_to_the_same_end(task: Task, tmp_path: Pat
     whole = fit(task, "ce", EarlyStopping(2), settings=settings)
     accuracies = [row["validation_accuracy"] for row in whole.metrics]
     best = int(np.argmax(accuracies))
-    assert len(whole.metrics) == best + 1 + 2 < 60 and "noisy validation accuracy" in str(whole.stopped)
+    assert len(whole.metrics) == best + 1 + 2 < 60 and "noisy validation accuracy" in str(
+        whole.stopped
+    )
     with pytest.raises(Interrupted):
-        fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, max_steps=5 * (len(whole.metrics) - 1) + 2)
+        fit(
+            task,
+            "ce",
+            EarlyStopping(2),
+            settings=settings,
+            out=tmp_path,
+            max_steps=5 * (len(whole.metrics) - 1) + 2,
+        )
     for _ in range(2):  # the second time it stays stopped
-        check_same(fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, resume=True), whole)
+        check_same(
+            fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, resume=True), whole
+        )
 
 
 def test_early_stopping_needs_held_out_labels() -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
-    with pytest.raises(ValueError, match="noisy labels held out for early-stopping, got none. Hold out"):
+    with pytest.raises(
+        ValueError, match="noisy labels held out for early-stopping, got none. Hold out"
+    ):
         fit(task, "ce", EarlyStopping())
     with pytest.raises(ValueError, match="`patience` to be an integer of at least 1"):
         EarlyStopping(0)
 
 
-# --- An estimated transition matrix ----------------------------------------------------------------------------------
+# --- An estimated transition matrix --------------------------------------------------------------
 def anchors(probs: np.ndarray, percentile: float | None) -> np.ndarray:
-    """Patrini et al. 2017, Eq. 12: row i is the prediction where that of class i is largest, outliers left out."""
+    """Patrini et al. 2017, Eq. 12: row i is the prediction where that of class i is largest,
+    outliers left out.
+    """
     T = np.empty((K, K))
     for i in range(K):
         column = probs[:, i].copy()
@@ -181,7 +204,9 @@ class Watch(Strategy):
             [value.clone() for model in models for value in model.state_dict().values()]
             for models in ([model.plain for model in run.models], run.evaluated)
         )
-        self.seen.append((weights, averages, sum(len(model.optimizer.state) for model in run.models)))
+        self.seen.append(
+            (weights, averages, sum(len(model.optimizer.state) for model in run.models))
+        )
 
     def __deepcopy__(self, memo: Any) -> Watch:
         return self
@@ -197,7 +222,11 @@ def test_restart(task: Task, restart: bool) -> None:
         return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
     assert equal(second[0], first[0]) == equal(second[1], first[0]) == restart
-    assert [n for _, _, n in (first, second, third)] == [0, 0 if restart else len(first[0]), len(first[0])]
+    assert [n for _, _, n in (first, second, third)] == [
+        0,
+        0 if restart else len(first[0]),
+        len(first[0]),
+    ]
     assert not equal(third[0], first[0])
 
 
@@ -209,7 +238,9 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("loss, strategy", RUNS, ids=[f"{loss}-{strategy}" for loss, strategy in RUNS])
+@pytest.mark.parametrize(
+    "loss, strategy", RUNS, ids=[f"{loss}-{strategy}" for loss, strategy in RUNS]
+)
 def test_resumed_run_is_the_same(task: Task, tmp_path: Path, loss: str, strategy: Strategy) -> None:
     settings = Settings(**{**SETTINGS.as_dict(), "optimizer": "sgd:lr=0.01,momentum=0.9"})
     whole = fit(task, loss, strategy, settings=settings)
@@ -222,18 +253,25 @@ def test_resumed_run_is_the_same(task: Task, tmp_path: Path, loss: str, strategy
 
 
 def test_text_makes_the_same_strategy() -> None:
-    for strategy in (EarlyStopping(3), EstimateTransition(5), EstimateTransition(5, percentile=None, restart=True)):
+    for strategy in (
+        EarlyStopping(3),
+        EstimateTransition(5),
+        EstimateTransition(5, percentile=None, restart=True),
+    ):
         assert get_strategy(str(strategy)).parameters == strategy.parameters
 
 
 def test_wrong_company_is_refused(task: Task) -> None:
     for loss in ("peer", "cr"):
-        with pytest.raises(ValueError, match=f"probabilities of the given labels to estimate T from, got `{loss}"):
+        with pytest.raises(
+            ValueError, match=f"probabilities of the given labels to estimate T from, got `{loss}"
+        ):
             fit(task, get_loss(loss) + Forward(torch.eye(K)), EstimateTransition(1))
     with pytest.raises(ValueError, match="`forward` or `backward` to estimate T for, got `ce`"):
         fit(task, "ce", EstimateTransition(1))
     with pytest.raises(
-        ValueError, match=r"`warmup` of estimate-transition below the 4 epochs .*, got 4. Lower `warmup`"
+        ValueError,
+        match=r"`warmup` of estimate-transition below the 4 epochs .*, got 4. Lower `warmup`",
     ):
         fit(task, "forward", EstimateTransition(4))
     with pytest.raises(ValueError, match="`warmup` to be an integer of at least 1"):
@@ -245,44 +283,70 @@ def test_wrong_company_is_refused(task: Task) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "sln-mo-lc:start=4", "ce & label-correction:start=4", "nal@nal:dataset=cifar10", "selc:start=9", "tgce:start=4",
-        "co-teaching:forget=0.2 & small-loss:forget=0.2,start=4", "sln-sigua:start=5", "backward & sigua-bc:warmup=4",
-        "dividemix:warmup=10", "promix:guess_from=4", "ce & freeze:until=4", "peer:warmup=4",
-        "cr:warmup=9 & sln", "ce & co-teaching:forget=0.2,beta1_from=4", "pes:start=4,head_epochs=0",
+        "sln-mo-lc:start=4",
+        "ce & label-correction:start=4",
+        "nal@nal:dataset=cifar10",
+        "selc:start=9",
+        "tgce:start=4",
+        "co-teaching:forget=0.2 & small-loss:forget=0.2,start=4",
+        "sln-sigua:start=5",
+        "backward & sigua-bc:warmup=4",
+        "dividemix:warmup=10",
+        "promix:guess_from=4",
+        "ce & freeze:until=4",
+        "peer:warmup=4",
+        "cr:warmup=9 & sln",
+        "ce & co-teaching:forget=0.2,beta1_from=4",
+        "pes:start=4,head_epochs=0",
     ],
-)  # fmt: skip
+)
 def test_what_would_never_begin_is_refused(task: Task, line: str) -> None:
     """When the line is read: nothing is built."""
     parameter = "start|warmup|guess_from|beta1_from|until"
-    with pytest.raises(ValueError, match=rf"`({parameter})` of [a-z-]+ below the 4 epochs .* or train longer"):
+    with pytest.raises(
+        ValueError, match=rf"`({parameter})` of [a-z-]+ below the 4 epochs .* or train longer"
+    ):
         get_method(line, task, SETTINGS)
 
 
-@pytest.mark.parametrize("line", ["pes:head_epochs=2", "pes:start=none,lr=0.1", "pes-semi:lambda_u=5"])
+@pytest.mark.parametrize(
+    "line", ["pes:head_epochs=2", "pes:start=none,lr=0.1", "pes-semi:lambda_u=5"]
+)
 def test_parameters_of_a_method_without_a_start_are_refused(task: Task, line: str) -> None:
     """In fewer than ten epochs it is cross entropy, whatever they are."""
     is_given, *_, parameter = "start=none" in line, *re.findall(r"(\w+)=", line)
     default = "" if is_given else "which in 4 epochs has none, "
     remedy = "Give it as well" + ("" if is_given else ", or train longer")
     message = f"{default}without which they would change nothing, got {parameter}. {remedy}."
-    with pytest.raises(ValueError, match=f"Expected a `start` beside parameters of pes.*, {re.escape(message)}$"):
+    with pytest.raises(
+        ValueError, match=f"Expected a `start` beside parameters of pes.*, {re.escape(message)}$"
+    ):
         get_method(line, task, SETTINGS)
     longer = replace(SETTINGS, epochs=20)
-    for given, settings in ((line.partition(":")[0], SETTINGS), (f"{line},start=1".replace("start=none,", ""), longer)):
+    for given, settings in (
+        (line.partition(":")[0], SETTINGS),
+        (f"{line},start=1".replace("start=none,", ""), longer),
+    ):
         assert get_method(given, task, settings)
-    with pytest.raises(ValueError, match="at most 4 epochs for `start`, `block_epochs` and `head_epochs`, got 5"):
+    with pytest.raises(
+        ValueError, match="at most 4 epochs for `start`, `block_epochs` and `head_epochs`, got 5"
+    ):
         get_method("pes:start=2,block_epochs=1,head_epochs=2", task, SETTINGS)
 
 
 @pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp"])
 def test_one_model_predicts(task: Task, line: str) -> None:
-    with pytest.raises(ValueError, match=r"one model to predict, got those of .*momentum.*Leave one out"):
+    with pytest.raises(
+        ValueError, match=r"one model to predict, got those of .*momentum.*Leave one out"
+    ):
         train(task, line, SETTINGS)
 
 
-# --- What the losses do with it --------------------------------------------------------------------------------------
+# --- What the losses do with it ------------------------------------------------------------------
 def test_condition_numbers_of_real_noise() -> None:
-    """What the docstring says of noise that can be learned from: symmetric of 80 %, pairs of 45 %, ten classes."""
+    """What the docstring says of noise that can be learned from: symmetric of 80 %, pairs of 45 %,
+    ten classes.
+    """
     eye = torch.eye(K, dtype=torch.float64)
     symmetric = 0.2 * eye + 0.8 / 9 * (1 - eye)
     pairs = 0.55 * eye + 0.45 * eye.roll(1, 1)
@@ -307,7 +371,9 @@ def test_a_singular_estimate_moves_towards_the_identity() -> None:
 
 
 def test_a_model_that_knows_nothing_leaves_backward_invertible(task: Task) -> None:
-    settings = Settings(epochs=2, model="mlp:hidden=[4]", batch_size="full", optimizer="sgd:lr=1e-6")
+    settings = Settings(
+        epochs=2, model="mlp:hidden=[4]", batch_size="full", optimizer="sgd:lr=1e-6"
+    )
     result = fit(task, "backward", EstimateTransition(1), settings=settings)
     loss = result.run.loss
     assert isinstance(loss, Backward)
@@ -327,7 +393,8 @@ def test_set_transition(name: str) -> None:
     loss.set_transition(T)
     want = get_loss(name, T=T)
     assert torch.equal(loss(logits, target), want(logits, target)) and str(loss) == str(want)
-    assert torch.equal(first, torch.eye(K, dtype=torch.float64))  # whoever gave it keeps it as it was
+    # whoever gave it keeps it as it was
+    assert torch.equal(first, torch.eye(K, dtype=torch.float64))
     other = get_loss(name, T=first)
     other.load_state_dict(loss.state_dict())
     assert torch.equal(other(logits, target), want(logits, target))

@@ -24,12 +24,23 @@ from noiseproof.analysis import open_run
 from noiseproof.analysis.runs import NotARun
 from noiseproof.core import files
 from noiseproof.data import get_dataset
-from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, checkpointer, job, prepare
+from noiseproof.train import (
+    Interrupted,
+    Result,
+    Settings,
+    Task,
+    checkpoint,
+    checkpointer,
+    job,
+    prepare,
+)
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
 from noiseproof.train.job import digest
 
-SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
+SETTINGS = Settings(
+    model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9"
+)
 
 
 def moons(seed: int = 0, noise: str = "symmetric:rate=0.4", n: int = 101) -> Task:
@@ -56,33 +67,61 @@ def interrupted(folder: Path, **options: Any) -> Path:
 def test_everything_comes_back_with_its_type_and_in_its_order(tmp_path: Path) -> None:
     state = {
         "z": 1,
-        "a": {3: "three", 1: {"deep": [1, [2.5, [None, True]], {}]}, "1": "a word", None: 0, False: 1},
+        "a": {
+            3: "three",
+            1: {"deep": [1, [2.5, [None, True]], {}]},
+            "1": "a word",
+            None: 0,
+            False: 1,
+        },
         "floats": [math.inf, -math.inf, 0.1, 5e-324, -0.0, 2**63 + 1, 1e308],
         "text": 'quotes " and \n and ω',
         "empty": [[], {}, ""],
     }
     path = save(tmp_path, 7, state)
     back = load(path)
-    assert back == state and repr(back) == repr(state)  # repr sees 1 against 1.0, -0.0, and the order of keys
+    # repr sees 1 against 1.0, -0.0, and the order of keys
+    assert back == state and repr(back) == repr(state)
     nan = load(save(tmp_path, 8, {"x": [math.nan], math.nan: 1}))
     assert math.isnan(nan["x"][0]) and math.isnan(next(k for k in nan if k != "x"))
 
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-     torch.int8, torch.uint8, torch.bool],
-)  # fmt: skip
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    ],
+)
 def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
-    values = torch.tensor([[0.1, -0.0, 3.0], [1e-3, 7.25, 1.0]], dtype=torch.float64).abs().to(dtype)
+    values = (
+        torch.tensor([[0.1, -0.0, 3.0], [1e-3, 7.25, 1.0]], dtype=torch.float64).abs().to(dtype)
+    )
     if dtype.is_floating_point:
         values[0, 0], values[0, 1], values[1, 0] = math.nan, -math.inf, -0.0
-    state = {"plain": values, "turned": values.T, "one": values[0, 2], "none": values[:0], "list": [{5: values[:, 1]}]}
+    state = {
+        "plain": values,
+        "turned": values.T,
+        "one": values[0, 2],
+        "none": values[:0],
+        "list": [{5: values[:, 1]}],
+    }
     back = load(save(tmp_path, 1, state))
     for name, was in {**state, "list": state["list"][0][5]}.items():
         now = back["list"][0][5] if name == "list" else back[name]
         assert now.dtype is dtype and now.shape == was.shape
-        as_bytes = [t.contiguous().view(torch.uint8) if t.dim() else t[None].view(torch.uint8) for t in (was, now)]
+        as_bytes = [
+            t.contiguous().view(torch.uint8) if t.dim() else t[None].view(torch.uint8)
+            for t in (was, now)
+        ]
         assert torch.equal(*as_bytes), name
 
 
@@ -96,10 +135,26 @@ def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
 
 def test_names_that_read_alike_are_kept_apart(tmp_path: Path) -> None:
     one, two, three = torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)
-    state = {"a": {"b.c": one, "b": {"c": two}}, "a.b": {"c": three}, 0: one, "0": two, "x": [one], "x.0": three}
+    state = {
+        "a": {"b.c": one, "b": {"c": two}},
+        "a.b": {"c": three},
+        0: one,
+        "0": two,
+        "x": [one],
+        "x.0": three,
+    }
     back = load(save(tmp_path, 1, state))
-    assert (float(back["a"]["b.c"]), float(back["a"]["b"]["c"]), float(back["a.b"]["c"])) == (1, 2, 3)
-    assert (float(back[0]), float(back["0"]), float(back["x"][0]), float(back["x.0"])) == (1, 2, 1, 3)
+    assert (float(back["a"]["b.c"]), float(back["a"]["b"]["c"]), float(back["a.b"]["c"])) == (
+        1,
+        2,
+        3,
+    )
+    assert (float(back[0]), float(back["0"]), float(back["x"][0]), float(back["x.0"])) == (
+        1,
+        2,
+        1,
+        3,
+    )
 
 
 def test_an_optimiser_goes_on_from_it(tmp_path: Path) -> None:
@@ -168,8 +223,15 @@ def _torch_saved(path: Path) -> None:
 
 
 BROKEN = [
-    _truncated, _cut_to_its_header, _empty, _foreign, _foreign_with_a_header, _text, _pickled, _torch_saved,
-]  # fmt: skip
+    _truncated,
+    _cut_to_its_header,
+    _empty,
+    _foreign,
+    _foreign_with_a_header,
+    _text,
+    _pickled,
+    _torch_saved,
+]
 
 
 def _one_bit(place: float) -> Callable[[Path], None]:
@@ -191,14 +253,20 @@ def test_a_bad_file_is_set_aside_and_the_run_goes_on_from_the_last_good_one(
     with pytest.raises(Interrupted):
         train(moons(), "ce", replace(SETTINGS, checkpoint_steps=1), out=tmp_path, max_steps=4)
     good, path = checkpoints(tmp_path / "checkpoints")
-    worse = path.with_name("step-000000001.safetensors")  # not the last good one, though it lies there
+    # not the last good one, though it lies there
+    worse = path.with_name("step-000000001.safetensors")
     shutil.copy(path, worse)
     for bad in (path, worse):
         damage(bad)
-    with pytest.raises(BadCheckpoint, match=f"Expected a checkpoint .*{path}.*The last good one is {good}."):
+    with pytest.raises(
+        BadCheckpoint, match=f"Expected a checkpoint .*{path}.*The last good one is {good}."
+    ):
         load(path)
     after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
-    assert f"{path} is damaged" in caplog.text and f"goes on from the one before it, {good.name}." in caplog.text
+    assert (
+        f"{path} is damaged" in caplog.text
+        and f"goes on from the one before it, {good.name}." in caplog.text
+    )
     assert not (path.parent / "a pickle was opened").exists()
     assert path.with_suffix(".damaged").exists()
     assert _same_but_time(after.metrics, train(moons(), "ce", SETTINGS).metrics)
@@ -238,7 +306,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     tensors, header = files.read_tensors(path)
     files.write_tensors(path, tensors, {**header, "format": "noiseproof-checkpoint-1"})
     with pytest.raises(
-        BadCheckpoint, match="the format 'noiseproof-checkpoint-1' instead of 'noiseproof-checkpoint-2'"
+        BadCheckpoint,
+        match="the format 'noiseproof-checkpoint-1' instead of 'noiseproof-checkpoint-2'",
     ):
         load(path)
 
@@ -281,7 +350,9 @@ def test_a_write_that_was_killed_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tensors", "text"])
-def test_a_write_that_fails_leaves_what_was_there(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "deep" / "file"
 
     def write(value: float) -> None:
@@ -387,13 +458,19 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("part, field, key, words", CHANGES, ids=lambda value: str(value))
-def test_one_changed_number_of_any_data_is_refused(part: str, field: str, key: str, words: str, tmp_path: Path) -> None:
+def test_one_changed_number_of_any_data_is_refused(
+    part: str, field: str, key: str, words: str, tmp_path: Path
+) -> None:
     task, settings = every_part(), replace(SETTINGS, batch_size="full")
     with pytest.raises(Interrupted):
         train(task, "ce", settings, out=tmp_path / "stopped", max_steps=1)
-    train(task, "ce", settings, out=tmp_path / "finished")  # must not report the accuracies of other data
+    # must not report the accuracies of other data
+    train(task, "ce", settings, out=tmp_path / "finished")
     for folder in (tmp_path / "stopped", tmp_path / "finished"):
-        with pytest.raises(BadCheckpoint, match=f"Expected {key}=.*the same {words}, which changed since, or choose"):
+        with pytest.raises(
+            BadCheckpoint,
+            match=f"Expected {key}=.*the same {words}, which changed since, or choose",
+        ):
             train(changed(task, part, field), "ce", settings, out=folder, resume=True)
         assert train(task, "ce", settings, out=folder, resume=True).metrics
 
@@ -407,13 +484,17 @@ def test_changed_image_files_are_refused_and_others_are_read_once(
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (8, 8), (shade, shade, 0)).save(file)
     reads: list[Path] = []
-    monkeypatch.setattr(job, "file_checksum", lambda path: reads.append(path) or files.checksum(path))
+    monkeypatch.setattr(
+        job, "file_checksum", lambda path: reads.append(path) or files.checksum(path)
+    )
 
     def run() -> Result:
         job._DIGESTS.clear()  # as in another process
         reads.clear()
         task = prepare(get_dataset(f"folder:path={tmp_path / 'photos'},size=8"))
-        return train(task, "ce", replace(SETTINGS, batch_size="full"), out=tmp_path / "out", resume=True)
+        return train(
+            task, "ce", replace(SETTINGS, batch_size="full"), out=tmp_path / "out", resume=True
+        )
 
     whole = run()
     assert len(reads) == 8 and (tmp_path / "out" / "files.json").exists()
@@ -422,7 +503,8 @@ def test_changed_image_files_are_refused_and_others_are_read_once(
     assert run().metrics == whole.metrics and len(reads) == 8
     file = tmp_path / "photos" / "test" / "a" / "1.png"
     os.utime(file, ns=(0, 0))
-    assert run().metrics == whole.metrics and len(reads) == 4  # the test files: another time, but the same content
+    # the test files: another time, but the same content
+    assert run().metrics == whole.metrics and len(reads) == 4
     Image.new("RGB", (8, 8), (11, 10, 0)).save(file)
     with pytest.raises(BadCheckpoint, match="Expected test_data="):
         run()
@@ -430,9 +512,24 @@ def test_changed_image_files_are_refused_and_others_are_read_once(
 
 def test_inputs_that_lie_otherwise_have_the_same_checksum() -> None:
     column = torch.rand(1, 100).T  # strides (1, 100)
-    assert digest(column) == digest(column.clone(memory_format=torch.contiguous_format)) != digest(column.T)
-    assert len({digest(torch.zeros(5, 2, dtype=kind)) for kind in (torch.uint8, torch.bfloat16, torch.float64)}) == 3
-    assert digest(column, None) != digest(None, column) and len(digest(torch.zeros(0, 3), torch.tensor([True]))) == 32
+    assert (
+        digest(column)
+        == digest(column.clone(memory_format=torch.contiguous_format))
+        != digest(column.T)
+    )
+    assert (
+        len(
+            {
+                digest(torch.zeros(5, 2, dtype=kind))
+                for kind in (torch.uint8, torch.bfloat16, torch.float64)
+            }
+        )
+        == 3
+    )
+    assert (
+        digest(column, None) != digest(None, column)
+        and len(digest(torch.zeros(0, 3), torch.tensor([True]))) == 32
+    )
 
 
 def test_what_a_transform_keeps_for_itself_is_no_part_of_a_run() -> None:
@@ -440,7 +537,11 @@ def test_what_a_transform_keeps_for_itself_is_no_part_of_a_run() -> None:
     assert task.normalise is not None and isinstance(task.train.x, Tensor)
     before = job._describe(task.normalise)
     task.normalise(task.train.x)
-    assert job._describe(task.normalise) == before == "Standardise([0.506088, 0.239847], [0.862688, 0.500588])"
+    assert (
+        job._describe(task.normalise)
+        == before
+        == "Standardise([0.506088, 0.239847], [0.862688, 0.500588])"
+    )
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:
@@ -453,7 +554,9 @@ def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     path = interrupted(tmp_path)
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match=r"Expected a new folder, .*Resume it, or choose another folder."):
+    with pytest.raises(
+        FileExistsError, match=r"Expected a new folder, .*Resume it, or choose another folder."
+    ):
         train(moons(), "ce", SETTINGS, out=tmp_path)
     assert path.read_bytes() == before and checkpoints(path.parent) == [path]
 
@@ -472,7 +575,9 @@ def test_a_checkpoint_that_is_due_in_the_step_of_a_stop_is_written_once(
 
 
 def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
-    """A disk on which no file can be longer than 1000 bytes once the second step's checkpoint is there."""
+    """A disk on which no file can be longer than 1000 bytes once the second step's checkpoint is
+    there.
+    """
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -487,8 +592,13 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_checkpoint(tmp_path
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     good = tmp_path / "checkpoints" / "step-000000002.safetensors"
-    wanted = r"Expected to write .*step-000000003.safetensors, got: .*File too large.*Free some space and resume."
-    assert re.match(wanted, str(full.value)) and f"The last good checkpoint is {good}." in str(full.value)
+    wanted = (
+        r"Expected to write .*step-000000003.safetensors, got: .*File too large.*Free some space"
+        r" and resume."
+    )
+    assert re.match(wanted, str(full.value)) and f"The last good checkpoint is {good}." in str(
+        full.value
+    )
     assert not list(tmp_path.rglob("*.part"))
     assert latest(tmp_path / "checkpoints") == good and load(good)["step"] == 2
     resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True, samples=True)
@@ -505,7 +615,10 @@ def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
     def no_space(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"record.csv.*No space left on device.*resume"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(OSError, match=r"record.csv.*No space left on device.*resume"),
+    ):
         patch.setattr(files.os, "replace", no_space)
         train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -516,7 +629,9 @@ def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
 def test_the_best_models_by_clean_validation_are_a_file_of_their_own(tmp_path: Path) -> None:
     data = get_dataset("two-moons:n=101,n_test=40")
     task = prepare(replace(data, validation=data.test), "symmetric:rate=0.4", validation=0.3)
-    assert task.clean_validation is data.test and data.test is not None and task.normalise is not None
+    assert (
+        task.clean_validation is data.test and data.test is not None and task.normalise is not None
+    )
     whole = train(task, "ce", SETTINGS, out=tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(task, "ce", SETTINGS, out=tmp_path / "resumed", max_steps=whole.run.step - 1)
@@ -537,4 +652,6 @@ def test_the_best_models_can_be_read_by_anyone(tmp_path: Path) -> None:
     best = load_file(tmp_path / "best.safetensors")
     assert set(best) == names
     if result.best is result.last:
-        assert all(torch.equal(best[f"models.0.{k}"], v) for k, v in result.models[0].state_dict().items())
+        assert all(
+            torch.equal(best[f"models.0.{k}"], v) for k, v in result.models[0].state_dict().items()
+        )

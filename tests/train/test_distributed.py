@@ -1,4 +1,6 @@
-"""Two real processes against one: the same weights and the same record, whatever the number of processes."""
+"""Two real processes against one: the same weights and the same record, whatever the number of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,15 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To 1e-8 in float64; co-teaching, sigua and small-loss select over all processes, or they would not be equal."""
+    """To 1e-8 in float64; co-teaching, sigua and small-loss select over all processes, or they
+    would not be equal.
+    """
     monkeypatch.setitem(MODELS._factories, NORMALISED, Normalised)
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HELPERS.parents[1] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(HELPERS / "ddp_runs.py"), str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
@@ -40,22 +48,35 @@ def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.M
     used, wrong = set(), []
     for i, ((model, spec), one) in enumerate(zip(RUNS, alone, strict=True)):
         used |= {strategy.name for strategy in one.strategies}
-        apart = [float((tensors[f"{i}/{name}"] - value).abs().max()) for name, value in weights(one).items()]
+        apart = [
+            float((tensors[f"{i}/{name}"] - value).abs().max())
+            for name, value in weights(one).items()
+        ]
         for a, b in zip(one.metrics, rows[i], strict=True):
             apart += [abs(a[key] - b[key]) for key in a if key != "seconds"]
         if spec == PEERS:  # drawn among other rows
-            assert math.isfinite(sum(apart)) and rows[i][1]["train_accuracy"] > rows[i][0]["train_accuracy"]
+            assert (
+                math.isfinite(sum(apart))
+                and rows[i][1]["train_accuracy"] > rows[i][0]["train_accuracy"]
+            )
         elif not max(apart) < 1e-8:  # nor NaN
             wrong.append(f"{spec} with {model}: {max(apart):.1e} apart")
     assert not wrong
-    assert used >= set(STRATEGIES) - {"early-stopping", "freeze"}  # so that a new one can't be forgotten
+    # so that a new one can't be forgotten
+    assert used >= set(STRATEGIES) - {"early-stopping", "freeze"}
     assert set(METHODS) >= DRAW_FOR_THEMSELVES
 
 
 @pytest.mark.slow
-def test_weights_that_two_processes_share_train_as_those_of_one_and_are_resumed(tmp_path: Path) -> None:
+def test_weights_that_two_processes_share_train_as_those_of_one_and_are_resumed(
+    tmp_path: Path,
+) -> None:
     """FSDP, in which some processes have no share of a weight; each writes its share."""
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HELPERS.parents[1] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(HELPERS / "fsdp_run.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -66,8 +87,13 @@ def test_weights_that_two_processes_share_train_as_those_of_one_and_are_resumed(
             assert shared[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6), name
     timeless = {name: [{**row, "seconds": 0} for row in rows] for name, rows in said.items()}
     assert timeless["stopped"] == timeless["damaged"] == timeless["whole"]
-    assert "is damaged (a share of another process is damaged): the run goes on from the one before it" in ended.stderr
+    assert (
+        "is damaged (a share of another process is damaged): the run goes on from the one before it"
+        in ended.stderr
+    )
     files = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
-    assert files == [f"step-00000000{n}{part}.safetensors" for n in (5, 6) for part in ("", ".share-1")]
+    assert files == [
+        f"step-00000000{n}{part}.safetensors" for n in (5, 6) for part in ("", ".share-1")
+    ]
     with pytest.raises(BadCheckpoint, match="Expected processes=2 to resume"):
         fsdp_run.run(Fabric(accelerator="cpu", devices=1), out=tmp_path / "whole", resume=True)

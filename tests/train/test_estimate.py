@@ -1,4 +1,6 @@
-"""The dry run: weights and memory counted by hand, steps exactly, and nothing of the real run changed by it."""
+"""The dry run: weights and memory counted by hand, steps exactly, and nothing of the real run
+changed by it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from noiseproof.train.estimate import STEPS, Estimate, estimate
 
 D, H, K, B = 64, 32, 10, 128
 WEIGHTS = (D + 1) * H + (H + 1) * K
-SETTINGS = Settings(model=f"mlp:hidden=[{H}]", epochs=7, batch_size=B, optimizer="sgd:lr=0.05,momentum=0.9")
+SETTINGS = Settings(
+    model=f"mlp:hidden=[{H}]", epochs=7, batch_size=B, optimizer="sgd:lr=0.05,momentum=0.9"
+)
 ROWS, HELD, TEST = 1293, 144, 360
 
 
@@ -35,20 +39,26 @@ def cpu(**options: Any) -> Fabric:
     return Fabric(accelerator="cpu", devices=1, **options)
 
 
-def estimated(task: Task, method: Method | str = "ce", settings: Settings = SETTINGS, **options: Any) -> Estimate:
+def estimated(
+    task: Task, method: Method | str = "ce", settings: Settings = SETTINGS, **options: Any
+) -> Estimate:
     return estimate(task, method, settings, fabric=cpu(**options))
 
 
 def test_weights_and_memory_are_those_of_pencil_and_paper(task: Task) -> None:
     found = estimated(task)
     assert found.weights == WEIGHTS == 2410
-    # For the backward pass: the batch, what ReLU let through, the log-probabilities and the labels; and the one number
-    # that a weighted mean would be divided by.
+    # For the backward pass: the batch, what ReLU let through, the log-probabilities and the labels;
+    # and the one number that a weighted mean would be divided by.
     kept = 4 * B * D + 4 * B * H + 4 * B * K + 8 * B + 4
     assert found.memory == {
-        "weights": 4 * WEIGHTS, "gradients": 4 * WEIGHTS, "optimizer": 4 * WEIGHTS, "method": 0, "activations": kept,
+        "weights": 4 * WEIGHTS,
+        "gradients": 4 * WEIGHTS,
+        "optimizer": 4 * WEIGHTS,
+        "method": 0,
+        "activations": kept,
         "data": ROWS * (D + 8 + 8),  # a byte for a pixel, eight for a label and for a row's number
-    }  # fmt: skip
+    }
     assert found.total_memory == sum(found.memory.values())
 
 
@@ -57,11 +67,14 @@ def test_weights_and_memory_are_those_of_pencil_and_paper(task: Task) -> None:
     [
         ("sgd:lr=0.05,momentum=0", 0),
         ("sgd:lr=0.05,momentum=0.9,nesterov=true", 4 * WEIGHTS),
-        ("adam:lr=0.001", 2 * 4 * WEIGHTS + 4 * 4),  # two averages, and four tensors' counts of steps
+        # two averages, and four tensors' counts of steps
+        ("adam:lr=0.001", 2 * 4 * WEIGHTS + 4 * 4),
     ],
 )
 def test_the_optimiser_takes_what_it_remembers(task: Task, optimizer: str, size: int) -> None:
-    assert estimated(task, settings=replace(SETTINGS, optimizer=optimizer)).memory["optimizer"] == size
+    assert (
+        estimated(task, settings=replace(SETTINGS, optimizer=optimizer)).memory["optimizer"] == size
+    )
 
 
 def test_double_precision_doubles_all_but_labels(task: Task) -> None:
@@ -74,7 +87,9 @@ def test_double_precision_doubles_all_but_labels(task: Task) -> None:
 def test_two_models_take_twice_the_memory(task: Task) -> None:
     one, two = estimated(task), estimated(task, "co-teaching")
     assert two.weights == 2 * WEIGHTS and two.steps == one.steps
-    assert all(two.memory[name] == 2 * one.memory[name] for name in ("weights", "gradients", "optimizer"))
+    assert all(
+        two.memory[name] == 2 * one.memory[name] for name in ("weights", "gradients", "optimizer")
+    )
 
 
 def test_what_strategies_keep_is_counted(task: Task) -> None:
@@ -98,7 +113,11 @@ def test_steps_are_those_of_the_real_run(task: Task, options: dict[str, Any], st
     """Also of a method that chooses its rows."""
     few = replace(SETTINGS, model="mlp:hidden=[2]", batch_size=20)
     method = "ce & class-balanced:per_class=5"
-    assert estimated(task, method, few).steps == 3 * 7 == train(task, method, few, fabric=cpu()).run.step
+    assert (
+        estimated(task, method, few).steps
+        == 3 * 7
+        == train(task, method, few, fabric=cpu()).run.step
+    )
     settings = replace(SETTINGS, model="mlp:hidden=[2]", **options)
     assert estimated(task, settings=settings).steps == steps
     assert train(task, "ce", settings, fabric=cpu()).run.step == steps
@@ -112,8 +131,13 @@ def test_what_the_run_would_refuse_is_not_estimated(task: Task) -> None:
 def test_time_counts_passes_over_validation_and_test_as_a_third(task: Task) -> None:
     for settings in (SETTINGS, replace(SETTINGS, batch_size="full"), replace(SETTINGS, epochs=100)):
         rows = settings.batch_rows(ROWS)
-        whole, bare = estimated(task, settings=settings), estimated(Task(task.train), settings=settings)
-        assert bare.seconds == pytest.approx(bare.seconds_per_step * bare.steps) and bare.seconds > 0
+        whole, bare = (
+            estimated(task, settings=settings),
+            estimated(Task(task.train), settings=settings),
+        )
+        assert (
+            bare.seconds == pytest.approx(bare.seconds_per_step * bare.steps) and bare.seconds > 0
+        )
         passes = settings.epochs * (HELD + TEST) / rows / 3
         assert whole.seconds == pytest.approx(whole.seconds_per_step * (whole.steps + passes))
 

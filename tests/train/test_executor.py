@@ -24,7 +24,9 @@ from noiseproof.train.job import Job, build
 from noiseproof.train.loop import training
 from noiseproof.train.step import Stepper
 
-SETTINGS = Settings(model="mlp:hidden=[6]", epochs=2, batch_size=24, optimizer="sgd:lr=0.1,momentum=0.9")
+SETTINGS = Settings(
+    model="mlp:hidden=[6]", epochs=2, batch_size=24, optimizer="sgd:lr=0.1,momentum=0.9"
+)
 STEPS = 5
 
 
@@ -63,17 +65,23 @@ def test_a_run_that_waits_ends_as_one_that_does_not(monkeypatch: pytest.MonkeyPa
     eager = train(make_task(), "sln-mo", SETTINGS, fabric=cpu())
     monkeypatch.setattr(executor, "provided", lambda role: SimpleNamespace(make_executor=make))
     waited = train(make_task(), "sln-mo", SETTINGS, fabric=cpu(), progress=progress)
-    for one, other in zip(eager.models[0].state_dict().values(), waited.models[0].state_dict().values(), strict=True):
+    for one, other in zip(
+        eager.models[0].state_dict().values(), waited.models[0].state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other)
     assert calls == [(epoch, step) for epoch in range(2) for step in range(1, STEPS + 1)]
     assert len(made) == 1 and made[0].closed
 
 
 @pytest.mark.parametrize("turns, step", [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3)])
-def test_a_run_that_waits_stops_after_the_last_step_made(turns: int, step: int, tmp_path: Path) -> None:
+def test_a_run_that_waits_stops_after_the_last_step_made(
+    turns: int, step: int, tmp_path: Path
+) -> None:
     """The turns are: wait, wait, step 1, wait, step 2, … Before its first step it does not stop."""
     stop = StopRequest()
-    steps = training(Job(make_task(), "ce", SETTINGS, out=tmp_path), cpu(), stop=stop, make_executor=Hesitant)
+    steps = training(
+        Job(make_task(), "ce", SETTINGS, out=tmp_path), cpu(), stop=stop, make_executor=Hesitant
+    )
     for _ in range(turns):
         next(steps)
     stop.requested = True
@@ -89,7 +97,9 @@ def stepper() -> Stepper:
 
 
 @pytest.mark.parametrize("accelerate", [None, SimpleNamespace(make_executor=lambda stepper: None)])
-def test_without_another_one_steps_are_eager(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_another_one_steps_are_eager(
+    accelerate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert type(make_executor(stepper())) is Eager  # on a CPU
     monkeypatch.setattr(executor, "provided", lambda role: accelerate)
     assert type(make_executor(stepper())) is Eager

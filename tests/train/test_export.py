@@ -1,4 +1,6 @@
-"""Exported files say what the run says, by PyTorch's runtime and by ONNX's reference one, of raw inputs."""
+"""Exported files say what the run says, by PyTorch's runtime and by ONNX's reference one, of raw
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -58,22 +60,30 @@ def in_onnx(path: Path, x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     "dataset, method, model",
     [
-        pytest.param("digits", "ln", "mlp:hidden=[16]", marks=pytest.mark.slow),  # bytes; a head, a temperature
+        # bytes; a head, a temperature
+        pytest.param("digits", "ln", "mlp:hidden=[16]", marks=pytest.mark.slow),
         ("two-moons", "nal", "mlp:hidden=[16]"),  # vectors
         ("digits", "co-teaching", "cnn4"),  # two models, batch statistics
     ],
 )
-def test_both_formats_say_what_the_run_says(dataset: str, method: str, model: str, tmp_path: Path) -> None:
+def test_both_formats_say_what_the_run_says(
+    dataset: str, method: str, model: str, tmp_path: Path
+) -> None:
     result, x = trained(dataset, method, model)
     want = said(result, x[:7])
     torch.testing.assert_close(want.sum(1), torch.ones(7))
     names = [f"class {k}" for k in range(want.shape[1])]
     extra = {"classes.json": ""}
-    loaded = torch.export.load(export(result, tmp_path / "model.pt2", x, classes=names), extra_files=extra).module()
+    loaded = torch.export.load(
+        export(result, tmp_path / "model.pt2", x, classes=names), extra_files=extra
+    ).module()
     assert json.loads(extra["classes.json"]) == names
     file = export(result, tmp_path / "deep" / "model.onnx", x[:1], classes=names)
     assert list(file.parent.iterdir()) == [file]  # weights inside
-    axes = {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph_of(file).input, *graph_of(file).output)}
+    axes = {
+        value.type.tensor_type.shape.dim[0].dim_param
+        for value in (*graph_of(file).input, *graph_of(file).output)
+    }
     assert axes == {"batch"}
     properties = {prop.key: prop.value for prop in onnx.load(file).metadata_props}
     assert json.loads(properties["classes"]) == names
@@ -86,10 +96,13 @@ def test_nothing_of_the_training_head_is_left() -> None:
     result, x = trained("two-moons", "ln", "mlp:hidden=[16]")
     predictor = Predictor.of(result)
     assert sorted(predictor.state_dict()) == [
-        f"models.0.{layer}.{part}" for layer in ("backbone.layers.0.0", "head.logits") for part in ("bias", "weight")
+        f"models.0.{layer}.{part}"
+        for layer in ("backbone.layers.0.0", "head.logits")
+        for part in ("bias", "weight")
     ]
     (model,) = result.models
-    assert isinstance(model, Classifier) and model.head.gives == {"logits", "root"}  # the run has its own still
+    # the run has its own still
+    assert isinstance(model, Classifier) and model.head.gives == {"logits", "root"}
     torch.testing.assert_close(predictor(x[:5]), said(result, x[:5]))
     assert isinstance(predictor.normalise, Standardise) and not predictor.training
 
@@ -107,10 +120,15 @@ def test_the_variance_of_ln_is_exported_where_it_is_asked_for(tmp_path: Path) ->
     loaded = torch.export.load(export(result, tmp_path / "model.pt2", x, variance=True)).module()
     torch.testing.assert_close(loaded(x[:5]), (p, variance))
     plain = torch.export.load(export(predictor, tmp_path / "plain.pt2", x))
-    assert not any("root" in name for name in plain.state_dict)  # its layers are not needed for probabilities
+    # its layers are not needed for probabilities
+    assert not any("root" in name for name in plain.state_dict)
     torch.testing.assert_close(plain.module()(x[:5]), p)
-    with pytest.raises(ValueError, match="whose head predicts a variance, such as ln or het, got `ce`"):
-        export(trained("two-moons", "ce", "mlp:hidden=[16]")[0], tmp_path / "ce.pt2", x, variance=True)
+    with pytest.raises(
+        ValueError, match="whose head predicts a variance, such as ln or het, got `ce`"
+    ):
+        export(
+            trained("two-moons", "ce", "mlp:hidden=[16]")[0], tmp_path / "ce.pt2", x, variance=True
+        )
 
 
 class Folded(Head):
@@ -124,9 +142,15 @@ class Folded(Head):
         return Output(-self.logits(self.hidden(features).relu()))
 
 
-def test_a_head_of_the_users_own_predicts_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_of_the_users_own_predicts_as_it_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(HEADS._factories, "test-folded", Folded)
-    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("ce"), head="test-folded"))
+    monkeypatch.setitem(
+        METHODS._factories,
+        "test-own",
+        lambda setting, /: Method(get_loss("ce"), head="test-folded"),
+    )
     result, x = trained("digits", "test-own", "mlp:hidden=[16]")
     path = export(result, tmp_path / "own.pt2", x[:2])
     for found in (Predictor.of(result)(x), torch.export.load(path).module()(x)):
@@ -145,17 +169,27 @@ class Doubled(Attention):
         return out._replace(logits=2 * out.logits)
 
 
-def test_a_subclass_of_a_built_in_head_predicts_by_its_own_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subclass_of_a_built_in_head_predicts_by_its_own_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert Attention.has_linear_logits and not Doubled.has_linear_logits
     monkeypatch.setitem(HEADS._factories, "test-doubled", Doubled)
-    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("nal"), head="test-doubled"))
+    monkeypatch.setitem(
+        METHODS._factories,
+        "test-own",
+        lambda setting, /: Method(get_loss("nal"), head="test-doubled"),
+    )
     result, x = trained("digits", "test-own", "mlp:hidden=[16]")
     torch.testing.assert_close(Predictor.of(result)(x), said(result, x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("loss", "head"),
-    [("2*ln:dummy=false", "gaussian-root"), ("bitempered + mae", "linear"), ("0.5*het:samples=8", "gaussian-scale")],
+    [
+        ("2*ln:dummy=false", "gaussian-root"),
+        ("bitempered + mae", "linear"),
+        ("0.5*het:samples=8", "gaussian-scale"),
+    ],
 )
 def test_a_loss_inside_another_predicts_as_in_the_run(loss: str, head: str) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.2")
@@ -174,7 +208,9 @@ def test_what_is_no_plain_network_is_refused(method: str, tmp_path: Path) -> Non
     result, x = trained("two-moons", method, "mlp:hidden=[4]")
     with pytest.raises(ValueError, match="Expected a network with plain logits to export"):
         export(result, tmp_path / "model.onnx", x)
-    with pytest.raises(ValueError, match="Expected a path that ends in .pt2 or .onnx, got '.*model.h5'"):
+    with pytest.raises(
+        ValueError, match="Expected a path that ends in .pt2 or .onnx, got '.*model.h5'"
+    ):
         export(result, tmp_path / "model.h5", x)
     assert list(tmp_path.iterdir()) == []
 
@@ -182,7 +218,9 @@ def test_what_is_no_plain_network_is_refused(method: str, tmp_path: Path) -> Non
 def test_the_estimator_exports_what_it_predicts(tmp_path: Path) -> None:
     images = get_dataset("digits").train
     assert isinstance(images.x, torch.Tensor)
-    model = NoisyLabelClassifier("sln-mo", "mlp:hidden=[8]", epochs=2).fit(images.x.numpy(), images.y.numpy())
+    model = NoisyLabelClassifier("sln-mo", "mlp:hidden=[8]", epochs=2).fit(
+        images.x.numpy(), images.y.numpy()
+    )
     file = model.export(tmp_path / "model.onnx")
     p = model.predict_proba(images.x[:20].numpy())
     np.testing.assert_allclose(in_onnx(file, images.x[:20]), p, atol=1e-6, rtol=1e-4)

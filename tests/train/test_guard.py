@@ -21,7 +21,9 @@ from noiseproof.train.job import Job, build
 @pytest.fixture
 def run() -> Run:
     settings = Settings(model="mlp:hidden=[4]", epochs=2, optimizer="sgd:lr=0.5")
-    return build(Job(make_task(), "sln:sigma=0.25", settings), Fabric(accelerator="cpu", devices=1))[1]
+    return build(
+        Job(make_task(), "sln:sigma=0.25", settings), Fabric(accelerator="cpu", devices=1)
+    )[1]
 
 
 def make_steps(guard: DivergenceGuard, *losses: float) -> None:
@@ -38,7 +40,8 @@ def test_the_first_bad_step_is_named_however_late_the_check(run: Run, bad: float
     guard.check()
     make_steps(guard, bad, 1.0, -bad)
     with pytest.raises(
-        Diverged, match=r"at step 3 \(epoch 1\).*learning rate too large \(0.5\) or too much noise \(sln"
+        Diverged,
+        match=r"at step 3 \(epoch 1\).*learning rate too large \(0.5\) or too much noise \(sln",
     ):
         guard.check_step()
 
@@ -76,7 +79,10 @@ def test_inputs_that_are_not_finite_are_the_cause(run: Run) -> None:
 
 def test_a_loss_that_finds_out_itself_is_divergence(run: Run) -> None:
     guard = DivergenceGuard(run, None)
-    with pytest.raises(Diverged, match="at step 1 .*The covariance is infinite"), guard.losses_checked():
+    with (
+        pytest.raises(Diverged, match="at step 1 .*The covariance is infinite"),
+        guard.losses_checked(),
+    ):
         raise NotFinite("The covariance is infinite.")
     with pytest.raises(ValueError, match="else"), guard.losses_checked():
         raise ValueError("else")

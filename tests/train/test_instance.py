@@ -1,4 +1,6 @@
-"""Chen et al.'s averaged predictions against softmaxes recomputed by hand, and the labels that follow from them."""
+"""Chen et al.'s averaged predictions against softmaxes recomputed by hand, and the labels that
+follow from them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Interrupted, Method, Settings, prepare, train
 from noiseproof.train.instance import CHEN_CIFAR10, averaged_predictions
 
-SETTINGS = Settings(model="mlp:hidden=[12]", epochs=4, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
+SETTINGS = Settings(
+    model="mlp:hidden=[12]", epochs=4, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9"
+)
 
 
 def digits(n: int = 200) -> Dataset:
@@ -33,7 +37,9 @@ def digits(n: int = 200) -> Dataset:
 
 
 def noise_images() -> Dataset:
-    """Random images that call themselves CIFAR-10, so that they are cropped and flipped as those are."""
+    """Random images that call themselves CIFAR-10, so that they are cropped and flipped as those
+    are.
+    """
     g = torch.Generator().manual_seed(0)
     x = torch.randint(256, (60, 3, 32, 32), generator=g, dtype=torch.uint8)
     return Dataset("cifar10", tuple("abcdefghij"), Split(x, torch.arange(60) % 10))
@@ -69,11 +75,15 @@ class Spy(Strategy):
         model.train()
 
 
-@pytest.mark.parametrize("data, augmented", [(digits(), False), (noise_images(), True)], ids=["digits", "augmented"])
+@pytest.mark.parametrize(
+    "data, augmented", [(digits(), False), (noise_images(), True)], ids=["digits", "augmented"]
+)
 def test_the_mean_over_epochs_of_what_the_model_says(data: Dataset, augmented: bool) -> None:
     assert isinstance(data.train.x, Tensor)
     spy = Spy(data.train.x, augmented)
-    run = train(prepare(data), Method(get_loss("ce"), strategies=(spy,)), SETTINGS, seed=3, fabric=cpu())
+    run = train(
+        prepare(data), Method(get_loss("ce"), strategies=(spy,)), SETTINGS, seed=3, fabric=cpu()
+    )
     spied = run.strategies[0].softmaxes  # type: ignore[attr-defined]
     assert len(spied) == 4 and np.abs(spied[0] - spied[-1]).max() > 0.05
     found = averaged(data, seed=3)
@@ -83,7 +93,9 @@ def test_the_mean_over_epochs_of_what_the_model_says(data: Dataset, augmented: b
 
 
 def test_the_labels_that_the_model_doubts_most_are_flipped() -> None:
-    """Algorithm 1 of Chen et al. 2020 in a loop: ⌊rN⌋ samples of the largest score of another class get that class."""
+    """Algorithm 1 of Chen et al. 2020 in a loop: ⌊rN⌋ samples of the largest score of another class
+    get that class.
+    """
     data = digits()
     S = averaged(data)
     y = data.train.y.tolist()

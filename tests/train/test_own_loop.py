@@ -1,4 +1,6 @@
-"""The parts of strategies that a loop of one's own can call: the moving average of weights, and corrected targets."""
+"""The parts of strategies that a loop of one's own can call: the moving average of weights, and
+corrected targets.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def make_network(seed: int) -> nn.Module:
 
 def test_an_average_of_weights_and_statistics_but_not_of_counts() -> None:
     model, average = make_network(0), make_network(1)
-    model(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)))  # moves the batch statistics
+    # moves the batch statistics
+    model(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)))
     before = copy.deepcopy(average.state_dict())
     update_average(average, model, alpha=0.9)
     for name, value in average.state_dict().items():
@@ -42,7 +45,9 @@ def test_what_no_average_can_be_is_refused() -> None:
         update_average(make_network(0), make_network(0), alpha=1.5)
 
 
-def reference(log_p: np.ndarray, given: np.ndarray, current: np.ndarray, soft: bool, invert: bool) -> np.ndarray:
+def reference(
+    log_p: np.ndarray, given: np.ndarray, current: np.ndarray, soft: bool, invert: bool
+) -> np.ndarray:
     """SLN paper, section 3.3, typed row by row."""
     N, K = log_p.shape
     losses = [-sum(current[i, k] * log_p[i, k] for k in range(K)) for i in range(N)]
@@ -80,7 +85,9 @@ SEEN: list[tuple[Tensor, Tensor]] = []
 
 
 class Recorded(LabelCorrection):
-    """Label correction that adds to SEEN what each epoch's correction saw and made; runs have a copy of their own."""
+    """Label correction that adds to SEEN what each epoch's correction saw and made; runs have a
+    copy of their own.
+    """
 
     def start_epoch(self, run: Run) -> None:
         log_p = predict_log_probs(run)

@@ -1,4 +1,6 @@
-"""Every number of the record, computed again in numpy from what the models said; the truth stays with the record."""
+"""Every number of the record, computed again in numpy from what the models said; the truth stays
+with the record.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def task(*, foreign: int = 0, known: bool = True, validation: bool = True) -> Ta
     x, y = points(40, 7)
     held = labelled(30, 5, foreign=foreign // 2, known=known) if validation else None
     clean = Split(*points(25, 11)) if validation else None
-    return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y), clean_validation=clean)
+    return Task(
+        labelled(70, 3, foreign=foreign, known=known), held, Split(x, y), clean_validation=clean
+    )
 
 
 def train(*args: Any, **options: Any) -> Result:
@@ -98,8 +102,12 @@ class Halve(Strategy):
         return torch.where(batch.rows % 2 == 0, 1.0, 0.5).expand_as(losses)
 
 
-def run(data: Task, *strategies: Strategy, settings: Settings = SETTINGS, **options: Any) -> tuple[Result, Spy]:
-    result = train(data, Method(get_loss("ce"), strategies=(*strategies, Spy())), settings, **options)
+def run(
+    data: Task, *strategies: Strategy, settings: Settings = SETTINGS, **options: Any
+) -> tuple[Result, Spy]:
+    result = train(
+        data, Method(get_loss("ce"), strategies=(*strategies, Spy())), settings, **options
+    )
     spy = result.strategies[-1]
     assert isinstance(spy, Spy)
     return result, spy
@@ -145,13 +153,19 @@ def by_hand(data: Task, spy: Spy, epoch: int, *, several: bool = False) -> dict[
     if data.validation is not None:
         z = logits_of(spy.after[epoch], data.validation.x)
         y = data.validation.given.numpy()
-        row |= {"validation_loss": nll(z, y).mean(), "validation_accuracy": (z.argmax(-1) == y).mean()}
+        row |= {
+            "validation_loss": nll(z, y).mean(),
+            "validation_accuracy": (z.argmax(-1) == y).mean(),
+        }
         if data.validation.clean is not None:
             truth = data.validation.clean.numpy()
             row["validation_accuracy_clean"] = (z.argmax(-1) == truth)[:, truth >= 0].mean()
     if data.clean_validation is not None:
         z, y = logits_of(spy.after[epoch], data.clean_validation.x), data.clean_validation.y.numpy()
-        row |= {"clean_validation_loss": nll(z, y).mean(), "clean_validation_accuracy": (z.argmax(-1) == y).mean()}
+        row |= {
+            "clean_validation_loss": nll(z, y).mean(),
+            "clean_validation_accuracy": (z.argmax(-1) == y).mean(),
+        }
     assert data.test is not None
     z, y = logits_of(spy.after[epoch], data.test.x), data.test.y.numpy()
     ranks = (-z).argsort(-1).argsort(-1)  # 0 for the largest
@@ -199,15 +213,23 @@ def test_where_the_truth_is_unknown_nothing_is_said_about_it() -> None:
     data = task(known=False)
     result, spy = run(data)
     check(result, data, spy)
-    assert not any(word in name for name in result.last for word in ("_clean", "flipped", "true", "false"))
+    assert not any(
+        word in name for name in result.last for word in ("_clean", "flipped", "true", "false")
+    )
 
 
 def test_without_noise_there_is_no_number_for_wrong_labels() -> None:
     data = task()
     clean = dataclasses.replace(data.train, clean=data.train.given)
     result, _ = run(dataclasses.replace(data, train=clean))
-    assert math.isnan(result.last["false_label_accuracy"]) and math.isnan(result.last["train_loss_flipped"])
-    assert result.last["train_accuracy_true"] == result.last["train_accuracy"] == result.last["train_accuracy_clean"]
+    assert math.isnan(result.last["false_label_accuracy"]) and math.isnan(
+        result.last["train_loss_flipped"]
+    )
+    assert (
+        result.last["train_accuracy_true"]
+        == result.last["train_accuracy"]
+        == result.last["train_accuracy_clean"]
+    )
 
 
 def test_what_is_not_held_out_is_not_reported() -> None:
@@ -215,7 +237,9 @@ def test_what_is_not_held_out_is_not_reported() -> None:
     result, spy = run(data)
     check(result, data, spy)
     result = train(dataclasses.replace(data, test=None), "ce", SETTINGS)
-    assert not any(name.startswith(("test", "validation", "clean_validation")) for name in result.last)
+    assert not any(
+        name.startswith(("test", "validation", "clean_validation")) for name in result.last
+    )
     assert result.best is result.best_clean is result.best_true is result.oracle is None
 
 
@@ -226,7 +250,9 @@ def test_noise_on_targets_is_in_the_loss_and_not_in_the_accuracy() -> None:
 
 
 def test_weights_of_a_method_are_not_in_the_loss() -> None:
-    """The record's loss is the mean over rows, so that it can be compared between methods that select and others."""
+    """The record's loss is the mean over rows, so that it can be compared between methods that
+    select and others.
+    """
     data = task()
     result, spy = run(data, Halve())
     check(result, data, spy)
@@ -245,7 +271,9 @@ def test_the_momentum_model_is_what_is_evaluated() -> None:
     data = task()
     result, spy = run(data, MomentumModel(0.5))
     check(result, data, spy)
-    assert spy.after[-1][0].head.logits.weight.ne(result.run.models[0].plain.head.logits.weight).any()  # type: ignore[union-attr]
+    assert (
+        spy.after[-1][0].head.logits.weight.ne(result.run.models[0].plain.head.logits.weight).any()
+    )  # type: ignore[union-attr]
 
 
 def test_rows_that_an_epoch_leaves_out_do_not_count() -> None:
@@ -294,8 +322,13 @@ def test_samples_have_the_variance_of_ln(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, epochs=1, batch_size="full")
     result = train(data, "ln:lam=0.4", settings, out=tmp_path, samples=True)
     stored = load_file(tmp_path / "samples" / "epoch-0001.safetensors")["variance"]
-    assert stored.shape == (70,) and stored.dtype is torch.float32 and result.run.loss.needs == {"logits", "root"}
-    again = train(data, "ln:lam=0.4", dataclasses.replace(settings, optimizer="sgd:lr=1e-30"))  # its first weights
+    assert (
+        stored.shape == (70,)
+        and stored.dtype is torch.float32
+        and result.run.loss.needs == {"logits", "root"}
+    )
+    # its first weights
+    again = train(data, "ln:lam=0.4", dataclasses.replace(settings, optimizer="sgd:lr=1e-30"))
     with torch.no_grad():
         c = again.models[0].eval()(data.train.x).root
     roots = c[:, :, None] * c[:, None, :] + 0.4 * torch.eye(K)
@@ -313,15 +346,23 @@ def test_samples_are_what_the_models_said_of_them(tmp_path: Path) -> None:
         margin = z[np.arange(70), given] - np.log(np.exp(others).sum(1))
         found = load_file(tmp_path / "samples" / f"epoch-{epoch + 1:04d}.safetensors")
         assert {name: values.dtype for name, values in found.items()} == {
-            "margin": torch.float16, "weight": torch.float16, "prediction": torch.int16, "pull": torch.float32,
-        }  # fmt: skip
+            "margin": torch.float16,
+            "weight": torch.float16,
+            "prediction": torch.int16,
+            "pull": torch.float32,
+        }
         np.testing.assert_allclose(found["margin"].double().numpy(), margin, rtol=2**-10, atol=1e-3)
-        np.testing.assert_allclose(found["pull"].numpy(), 1 / (1 + np.exp(margin)), rtol=1e-4)  # 1 − p of CE
+        # 1 − p of CE
+        np.testing.assert_allclose(found["pull"].numpy(), 1 / (1 + np.exp(margin)), rtol=1e-4)
         assert np.array_equal(found["prediction"].numpy(), z.argmax(1))
-        assert np.array_equal(found["weight"].double().numpy(), np.where(np.arange(70) % 2, 0.5, 1.0))
+        assert np.array_equal(
+            found["weight"].double().numpy(), np.where(np.arange(70) % 2, 0.5, 1.0)
+        )
 
 
-def test_samples_of_mixtures_are_what_the_trained_models_say_after_the_epoch(tmp_path: Path) -> None:
+def test_samples_of_mixtures_are_what_the_trained_models_say_after_the_epoch(
+    tmp_path: Path,
+) -> None:
     """Not the averaged ones, which predict."""
     data = task()
     result, _ = run(data, Mixes(), MomentumModel(0.9), out=tmp_path, samples=True)
@@ -334,7 +375,9 @@ def test_samples_of_mixtures_are_what_the_trained_models_say_after_the_epoch(tmp
     margin = z[np.arange(70), given] - np.log(np.exp(others).sum(1))
     np.testing.assert_allclose(found["margin"].double().numpy(), margin, rtol=2**-10, atol=1e-3)
     np.testing.assert_allclose(found["pull"].numpy(), 1 / (1 + np.exp(margin)), rtol=1e-4)
-    assert np.array_equal(found["prediction"].numpy(), z.argmax(1)) and bool(found["weight"].isnan().all())
+    assert np.array_equal(found["prediction"].numpy(), z.argmax(1)) and bool(
+        found["weight"].isnan().all()
+    )
     assert result.last["train_loss"] == pytest.approx(nll(z, given).mean(), rel=1e-5)
 
 
@@ -342,7 +385,9 @@ def test_of_two_models_the_first_speaks(tmp_path: Path) -> None:
     _, spy = run(task(), Two(), out=tmp_path, samples=True)
     found = load_file(tmp_path / "samples" / "epoch-0003.safetensors")
     z = np.stack([spy.said[2][row][0] for row in range(70)])
-    assert np.array_equal(found["prediction"].numpy(), z.argmax(1)) and bool((found["weight"] == 1).all())
+    assert np.array_equal(found["prediction"].numpy(), z.argmax(1)) and bool(
+        (found["weight"] == 1).all()
+    )
 
 
 def test_a_row_that_an_epoch_leaves_out_has_no_value_in_it(tmp_path: Path) -> None:
@@ -368,7 +413,10 @@ def test_recording_changes_nothing_of_the_run(tmp_path: Path) -> None:
     ]
     first = list(runs[0].models[0].state_dict().values())
     for other in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(first, other.models[0].state_dict().values(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(first, other.models[0].state_dict().values(), strict=True)
+        )
 
 
 # Files
@@ -383,7 +431,9 @@ def test_the_csv_reads_back_exactly(tmp_path: Path) -> None:
 
 def test_numbers_that_are_none_are_written_too() -> None:
     rows = [{"epoch": 1, "x": math.nan}, {"epoch": 2, "x": -math.inf}, {"epoch": 3, "x": 0.1 + 0.2}]
-    back = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(to_csv(rows).splitlines())]
+    back = [
+        {k: float(v) for k, v in row.items()} for row in csv.DictReader(to_csv(rows).splitlines())
+    ]
     assert math.isnan(back[0]["x"]) and back[1]["x"] == -math.inf and back[2]["x"] == 0.1 + 0.2
     assert to_csv([]) == ""
 
@@ -401,15 +451,23 @@ def test_the_csv_grows_by_a_line_each_epoch(tmp_path: Path) -> None:
 
 def test_the_best_row_is_the_first_of_equals_and_never_nan() -> None:
     rows = [{"a": math.nan}, {"a": 0.5, "n": 1.0}, {"a": 0.7, "n": 2.0}, {"a": 0.7, "n": 3.0}, {}]
-    assert best_epoch(rows, "a") is rows[2] and best_epoch(rows, "b") is None and best_epoch([], "a") is None
+    assert (
+        best_epoch(rows, "a") is rows[2]
+        and best_epoch(rows, "b") is None
+        and best_epoch([], "a") is None
+    )
 
 
 # The truth stays with the record
 
 
 def reachable(value: Any, seen: set[int]) -> list[Any]:
-    """All objects that can be come by from ``value`` through attributes, containers and closures."""
-    if id(value) in seen or isinstance(value, (str, bytes, int, float, bool, type(None), type, type(math))):
+    """All objects that can be come by from ``value`` through attributes, containers and
+    closures.
+    """
+    if id(value) in seen or isinstance(
+        value, (str, bytes, int, float, bool, type(None), type, type(math))
+    ):
         return []
     seen.add(id(value))
     inside: list[Any] = []
@@ -420,10 +478,16 @@ def reachable(value: Any, seen: set[int]) -> list[Any]:
     elif not isinstance(value, Tensor):
         inside = [getattr(value, "__dict__", {})]
         inside += [
-            getattr(value, slot, None) for slot in getattr(type(value), "__slots__", ()) if isinstance(slot, str)
+            getattr(value, slot, None)
+            for slot in getattr(type(value), "__slots__", ())
+            if isinstance(slot, str)
         ]
         inside += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-        inside += [getattr(value, "__self__", None), getattr(value, "args", None), getattr(value, "keywords", None)]
+        inside += [
+            getattr(value, "__self__", None),
+            getattr(value, "args", None),
+            getattr(value, "keywords", None),
+        ]
     return [value, *(found for part in inside for found in reachable(part, seen))]
 
 
@@ -432,7 +496,13 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
     data = task(foreign=5)
     assert data.train.clean is not None and data.validation is not None and data.test is not None
     assert data.clean_validation is not None
-    secrets = [data.train.clean, data.validation.clean, data.validation.given, data.test.y, data.clean_validation.y]
+    secrets = [
+        data.train.clean,
+        data.validation.clean,
+        data.validation.given,
+        data.test.y,
+        data.clean_validation.y,
+    ]
     looked = {"tensors": 0, "given": 0}
 
     class Look(Strategy):
@@ -442,7 +512,9 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
                     looked["tensors"] += 1
                     looked["given"] += torch.equal(found, data.train.given)
                     shared = [
-                        s for s in secrets if found.untyped_storage().data_ptr() == s.untyped_storage().data_ptr()
+                        s
+                        for s in secrets
+                        if found.untyped_storage().data_ptr() == s.untyped_storage().data_ptr()
                     ]
                     assert not shared and not any(torch.equal(found, s) for s in secrets)
                 assert getattr(found, "clean", None) is None, type(found)
@@ -469,15 +541,27 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
     train(data, Method(get_loss("ce"), strategies=strategies), settings, out=tmp_path, samples=True)
     assert looked["tensors"] > 100 and looked["given"] > 0  # the search finds what is there
     assert {field.name for field in dataclasses.fields(Batch)} == {
-        "x", "target", "given", "rows", "all_rows", "counts", "count", "soft", "weights",
-    }  # fmt: skip
+        "x",
+        "target",
+        "given",
+        "rows",
+        "all_rows",
+        "counts",
+        "count",
+        "soft",
+        "weights",
+    }
 
 
 def test_a_method_sees_no_metric_that_takes_the_truth() -> None:
-    """Stopping at the best test accuracy would be cheating: a method is told the noisy metrics of an epoch only."""
+    """Stopping at the best test accuracy would be cheating: a method is told the noisy metrics of
+    an epoch only.
+    """
     result, spy = run(task())
     for told, row in zip(spy.metrics, result.metrics, strict=True):
         assert told == {name: row[name] for name in VISIBLE}
         told["epoch"] = 99  # and it can't change the record
     assert [row["epoch"] for row in result.metrics] == [1, 2, 3]
-    assert not any(word in name for name in VISIBLE for word in ("test", "clean", "flipped", "true", "false"))
+    assert not any(
+        word in name for name in VISIBLE for word in ("test", "clean", "flipped", "true", "false")
+    )

@@ -1,4 +1,6 @@
-"""Nothing is lost: a run that was interrupted anywhere ends as if nothing had happened, bit for bit."""
+"""Nothing is lost: a run that was interrupted anywhere ends as if nothing had happened, bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,34 @@ from noiseproof.data import get_dataset
 from noiseproof.data.augment import Normalise, Transform
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
-from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method, prepare
+from noiseproof.train import (
+    METHODS,
+    Interrupted,
+    Method,
+    Result,
+    Settings,
+    Task,
+    get_method,
+    prepare,
+)
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load
 from noiseproof.train.job import Job
 from noiseproof.train.loop import training
 
 HELPERS = Path(__file__).parents[1] / "helpers"
-LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the second time from what the first made
+# labels are corrected from step 6 on, the second time from what the first made
+LC = "sln-mo-lc:alpha=0.9,start=1"
 
 # The defaults of methods that remember more in a longer training.
-LONGER = {"sln-mo": "sln-mo:alpha=0.9", "sln-mo-lc": LC, "elr+": "elr+:alpha=0.9", "tgce": "tgce:start=1,k=0.1",
-          "promix": "promix:tau=0.2,guess_from=1", "pes-semi": "pes-semi:start=1,lambda_u=5"}  # fmt: skip
+LONGER = {
+    "sln-mo": "sln-mo:alpha=0.9",
+    "sln-mo-lc": LC,
+    "elr+": "elr+:alpha=0.9",
+    "tgce": "tgce:start=1,k=0.1",
+    "promix": "promix:tau=0.2,guess_from=1",
+    "pes-semi": "pes-semi:start=1,lambda_u=5",
+}
 NAMED = [LONGER.get(name, name) for name in METHODS]
 MORE = [
     "ce & early-stopping:patience=1",
@@ -47,13 +65,17 @@ MORE = [
     "backward & sigua-bc",
     "forward:restart=false & momentum:alpha=0.9",
     "ce & mixup:alpha=2",
-    "sln & noise-f & noise-theta & momentum:alpha=0.9 & label-correction:start=1,soft=true,invert=true",
+    (
+        "sln & noise-f & noise-theta & momentum:alpha=0.9 &"
+        " label-correction:start=1,soft=true,invert=true"
+    ),
     "gce & class-balanced:per_class=10",
     "ce & crowd-layer:kind=transition,lr=0.01",
     "ce & progressive-stopping:start=1,block_epochs=1,head_epochs=0 & momentum:alpha=0.9",
 ]
 
-SHORT = {"ce & early-stopping:patience=1": (3, 4), "gp": (2,)}  # they may end early: how many of STOPS they see
+# they may end early: how many of STOPS they see
+SHORT = {"ce & early-stopping:patience=1": (3, 4), "gp": (2,)}
 
 task = cache(make_task)
 
@@ -84,7 +106,9 @@ def same(a: Any, b: Any, where: str = "") -> None:
 
 
 def left_behind(out: Path) -> dict[str, Any]:
-    """All that a finished run wrote, but times: its last checkpoint holds weights, averages, optimisers, records."""
+    """All that a finished run wrote, but times: its last checkpoint holds weights, averages,
+    optimisers, records.
+    """
     path = latest(out / "checkpoints")
     assert path is not None
     with open(out / "record.csv", newline="") as file:
@@ -97,20 +121,32 @@ def left_behind(out: Path) -> dict[str, Any]:
     return {"checkpoint": load(path), "name": path.name, "record": record, "files": others}
 
 
-def whole(method: Method | str, out: Path, data: Task | None = None, settings: Settings = SETTINGS) -> dict[str, Any]:
+def whole(
+    method: Method | str, out: Path, data: Task | None = None, settings: Settings = SETTINGS
+) -> dict[str, Any]:
     """What a run that nothing interrupts leaves behind, without checkpoints on its way."""
     settings = replace(settings, checkpoint_steps=None)
     train(data or task(), method, settings, out=out, samples=True)
     return left_behind(out)
 
 
-def stop_after(steps: list[int], method: Method | str, out: Path, data: Task | None = None) -> list[int]:
+def stop_after(
+    steps: list[int], method: Method | str, out: Path, data: Task | None = None
+) -> list[int]:
     """Interrupt a run after each of ``steps`` and finish it; where it was interrupted."""
     settings = replace(SETTINGS, checkpoint_steps=None)
     behind, found = 0, []
     for step in steps:
         try:
-            train(data or task(), method, settings, out=out, resume=True, samples=True, max_steps=step - behind)
+            train(
+                data or task(),
+                method,
+                settings,
+                out=out,
+                resume=True,
+                samples=True,
+                max_steps=step - behind,
+            )
         except Interrupted as said:
             assert f"after step {step} " in str(said) and "Resume to continue." in str(said)
             found.append(step)
@@ -119,8 +155,8 @@ def stop_after(steps: list[int], method: Method | str, out: Path, data: Task | N
     return found
 
 
-# In the middle of an epoch, at its last step, right after labels were corrected for the first time, and in between
-# them once more.
+# In the middle of an epoch, at its last step, right after labels were corrected for the first time,
+# and in between them once more.
 STOPS = [3, STEPS, STEPS + 1, 2 * STEPS + 1]
 
 
@@ -136,8 +172,11 @@ def test_every_method_is_resumed_exactly(method: str, tmp_path: Path) -> None:
 
 def test_every_strategy_is_among_them() -> None:
     """So that a new one can't be forgotten."""
-    used = {s.name for spec in [*NAMED, *MORE] for s in get_method(spec, task(), SETTINGS).strategies}
-    assert used == set(STRATEGIES) - {"freeze"}  # needs a pretrained backbone: test_strategies_freeze.py
+    used = {
+        s.name for spec in [*NAMED, *MORE] for s in get_method(spec, task(), SETTINGS).strategies
+    }
+    # needs a pretrained backbone: test_strategies_freeze.py
+    assert used == set(STRATEGIES) - {"freeze"}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +192,9 @@ def test_any_step_will_do(step: int, tmp_path: Path, corrected: dict[str, Any]) 
 
 @pytest.mark.parametrize("every", [1, 4, 5, 7])
 def test_checkpoints_on_the_way_change_nothing(every: int, tmp_path: Path) -> None:
-    train(task(), LC, replace(SETTINGS, checkpoint_steps=every), out=tmp_path / "some", samples=True)
+    train(
+        task(), LC, replace(SETTINGS, checkpoint_steps=every), out=tmp_path / "some", samples=True
+    )
     same(left_behind(tmp_path / "some"), whole(LC, tmp_path / "none"))
     assert len(checkpoints(tmp_path / "some" / "checkpoints")) == 2
 
@@ -172,7 +213,15 @@ def test_whatever_the_settings(method: str, options: dict[str, Any], tmp_path: P
     expected = whole(method, tmp_path / "whole", settings=settings)
     for steps in (2, 3, 4):
         with pytest.raises(Interrupted):
-            train(task(), method, settings, out=tmp_path / "cut", resume=True, samples=True, max_steps=steps)
+            train(
+                task(),
+                method,
+                settings,
+                out=tmp_path / "cut",
+                resume=True,
+                samples=True,
+                max_steps=steps,
+            )
     train(task(), method, settings, out=tmp_path / "cut", resume=True, samples=True)
     same(left_behind(tmp_path / "cut"), expected)
 
@@ -181,7 +230,9 @@ def test_whatever_the_settings(method: str, options: dict[str, Any], tmp_path: P
 def test_what_an_optimiser_remembers_lies_as_its_weights_do(
     optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fused optimisers refuse all else; on a GPU, where they run, convolutions have their channels last."""
+    """Fused optimisers refuse all else; on a GPU, where they run, convolutions have their channels
+    last.
+    """
     add = Run.add
     last = lambda run, model, build: add(run, model.to(memory_format=torch.channels_last), build)  # noqa: E731
     monkeypatch.setattr(Run, "add", last)
@@ -191,12 +242,18 @@ def test_what_an_optimiser_remembers_lies_as_its_weights_do(
     result = train(task(), "ce", settings, out=tmp_path, resume=True)
     assert any(not weight.is_contiguous() for weight in result.models[0].parameters())
     for weight, kept in result.run.models[0].optimizer.state.items():
-        assert all(value.stride() == weight.stride() for value in kept.values() if value.shape == weight.shape)
+        assert all(
+            value.stride() == weight.stride()
+            for value in kept.values()
+            if value.shape == weight.shape
+        )
     whole = train(task(), "ce", settings)
     same(result.models[0].state_dict(), whole.models[0].state_dict())
 
 
-def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_of_ones_own_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loss of another's module, and one of noiseproof's, which knows nothing of that."""
     monkeypatch.setattr(plugins, "MODULES", {"mae": {"loss": "mine"}})
     for code in ("before", "after"):
@@ -206,7 +263,10 @@ def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: py
         if code == "before":
             with pytest.raises(Interrupted):
                 train(task(), "mae", SETTINGS, out=tmp_path / "mae", max_steps=2)
-    with pytest.raises(BadCheckpoint, match=r"Expected code={'mine': 'before'} to .*, got {'mine': 'after'}. .* code"):
+    with pytest.raises(
+        BadCheckpoint,
+        match=r"Expected code={'mine': 'before'} to .*, got {'mine': 'after'}. .* code",
+    ):
         train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
     monkeypatch.setattr(plugins, "DIGESTS", {"mine": "before"})
     result = train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
@@ -214,7 +274,9 @@ def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: py
 
 
 def test_a_forgotten_state_would_be_noticed(tmp_path: Path) -> None:
-    """The tests above can fail: a strategy that does not save what it remembers is not resumed exactly."""
+    """The tests above can fail: a strategy that does not save what it remembers is not resumed
+    exactly.
+    """
 
     class Forgetful(Strategy):
         def __init__(self) -> None:
@@ -237,8 +299,14 @@ def test_a_forgotten_state_would_be_noticed(tmp_path: Path) -> None:
 
 
 def killed_twice(methods: list[str], tmp_path: Path) -> None:
-    """Killed between two checkpoints, then while the next one is being written; each time another interpreter."""
-    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    """Killed between two checkpoints, then while the next one is being written; each time another
+    interpreter.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HELPERS.parents[1] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     environment.pop("PYTHONHASHSEED", None)
     for when, last in (("after-7", "step-000000005"), ("saving-10", "step-000000005")):
         command = [sys.executable, str(HELPERS / "killed_run.py"), str(tmp_path), when, *methods]
@@ -292,15 +360,20 @@ PLAIN = replace(SETTINGS, checkpoint_steps=None)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("step", [3, STEPS - 1, 3 * STEPS - 1])
-def test_a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint(tmp_path: Path, number: int, step: int) -> None:
+def test_a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint(
+    tmp_path: Path, number: int, step: int
+) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     out = tmp_path / "asked"
-    with pytest.raises(Interrupted, match=f"Stopped after step {step + 1} in epoch .* of 3. Resume to continue."):
+    with pytest.raises(
+        Interrupted, match=f"Stopped after step {step + 1} in epoch .* of 3. Resume to continue."
+    ):
         train(task(), with_(At(step, number)), PLAIN, out=out, samples=True)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     found = checkpoints(out / "checkpoints")
     assert [load(path)["step"] for path in found] == [step + 1]
-    train(task(), with_(At(step, number)), PLAIN, out=out, resume=True, samples=True)  # that step is not taken again
+    # that step is not taken again
+    train(task(), with_(At(step, number)), PLAIN, out=out, resume=True, samples=True)
     same(left_behind(out), whole(with_(At(-1)), tmp_path / "whole"))
 
 
@@ -323,7 +396,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 class AfterEpoch(Strategy):
-    """Sends this process a signal while the metrics of an epoch, counted from 1, are being looked at."""
+    """Sends this process a signal while the metrics of an epoch, counted from 1, are being looked
+    at.
+    """
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -343,14 +418,17 @@ def test_a_signal_between_epochs_waits_for_a_step(tmp_path: Path) -> None:
 def test_a_signal_after_the_last_step_finds_a_finished_run(tmp_path: Path) -> None:
     result = train(task(), with_(AfterEpoch(3)), PLAIN, out=tmp_path)
     assert (
-        len(result.metrics) == 3 and len(list(csv.DictReader((tmp_path / "record.csv").read_text().splitlines()))) == 3
+        len(result.metrics) == 3
+        and len(list(csv.DictReader((tmp_path / "record.csv").read_text().splitlines()))) == 3
     )
 
 
 def test_in_a_thread_signals_are_left_to_others(tmp_path: Path) -> None:
     found: list[Result] = []
     before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=lambda: found.append(train(task(), "ce", PLAIN, out=tmp_path / "thread")))
+    thread = threading.Thread(
+        target=lambda: found.append(train(task(), "ce", PLAIN, out=tmp_path / "thread"))
+    )
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGINT) == before
@@ -375,7 +453,8 @@ def test_inputs_that_are_prepared_otherwise_do_not_go_on(part: str, tmp_path: Pa
         train(replace(data, **{part: other}), "ce", SETTINGS, out=tmp_path, resume=True)
     again = replace(data, normalise=Normalise((0.25 + 1e-12,), (0.5,)), augment=Nameless())
     stopped(again, tmp_path / "again")
-    same_to_all = replace(again, normalise=Normalise((0.25,), (0.5,)), augment=Nameless())  # but for a last digit
+    # but for a last digit
+    same_to_all = replace(again, normalise=Normalise((0.25,), (0.5,)), augment=Nameless())
     assert train(same_to_all, "ce", SETTINGS, out=tmp_path / "again", resume=True).new_steps
 
 
@@ -391,7 +470,12 @@ def test_an_epochs_seconds_are_those_of_all_its_sittings(tmp_path: Path) -> None
     looks = iter(range(10**6))
 
     def sitting(**options: Any) -> Result:
-        steps = training(Job(task(), "ce", SETTINGS, out=tmp_path), cpu(), clock=lambda: float(next(looks)), **options)
+        steps = training(
+            Job(task(), "ce", SETTINGS, out=tmp_path),
+            cpu(),
+            clock=lambda: float(next(looks)),
+            **options,
+        )
         while True:
             try:
                 next(steps)
@@ -406,7 +490,9 @@ def test_an_epochs_seconds_are_those_of_all_its_sittings(tmp_path: Path) -> None
 
 
 def test_numbers_of_numpy_are_saved_as_pythons(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, clip=np.float32(1.0), workers=np.int64(0), checkpoint_seconds=np.float32(0.0))
+    settings = replace(
+        SETTINGS, clip=np.float32(1.0), workers=np.int64(0), checkpoint_seconds=np.float32(0.0)
+    )
     found = train(task(), "ce", settings, seed=np.int64(3), out=tmp_path)  # type: ignore[arg-type]
     assert load(latest(tmp_path / "checkpoints"))["config"]["seed"] == 3  # type: ignore[arg-type]
     assert found.metrics == train(task(), "ce", settings, seed=3, out=tmp_path, resume=True).metrics
@@ -414,7 +500,9 @@ def test_numbers_of_numpy_are_saved_as_pythons(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             train(task(), "ce", SETTINGS, seed=seed)
     assert train(task(), "ce", SETTINGS, seed=2**53 + 1).run.random.seed == 2**53 + 1
-    with pytest.raises(ValueError, match="Expected `max_steps` to be an integer of at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="Expected `max_steps` to be an integer of at least 1, got 0"
+    ):
         train(task(), "ce", SETTINGS, max_steps=0)
 
 
@@ -427,7 +515,9 @@ def test_what_a_run_without_a_checkpoint_left_is_not_the_next_ones(tmp_path: Pat
     held_out = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
     with pytest.raises(KeyboardInterrupt):
         train(held_out, "mae", never, out=tmp_path, samples=True, progress=kill)
-    assert (tmp_path / "best.safetensors").exists() and (tmp_path / "samples" / "epoch-0001.safetensors").exists()
+    assert (tmp_path / "best.safetensors").exists() and (
+        tmp_path / "samples" / "epoch-0001.safetensors"
+    ).exists()
     (tmp_path / "samples" / "mine.txt").write_text("mine")
     train(replace(task(), validation=None), "gce", never, out=tmp_path)
     assert not (tmp_path / "best.safetensors").exists()
@@ -441,7 +531,11 @@ class Tied(Backbone):
 
     def __init__(self, *, in_features: int = 2, init: str = "pytorch") -> None:
         super().__init__(init)
-        self.first, self.second, self.third = nn.Linear(in_features, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.first, self.second, self.third = (
+            nn.Linear(in_features, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 8),
+        )
         self.third.weight = self.second.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -454,4 +548,6 @@ def test_tied_weights_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     held_out = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
     train(held_out, "ce", replace(SETTINGS, model="test-tied"), out=tmp_path)
     best = load_file(tmp_path / "best.safetensors")
-    assert torch.equal(best["models.0.backbone.second.weight"], best["models.0.backbone.third.weight"])
+    assert torch.equal(
+        best["models.0.backbone.second.weight"], best["models.0.backbone.third.weight"]
+    )

@@ -1,4 +1,6 @@
-"""Soft labels: distributions (N, K) through noise, losses, strategies, the record and a resume, against numpy."""
+"""Soft labels: distributions (N, K) through noise, losses, strategies, the record and a resume,
+against numpy.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import BadCheckpoint
 
 K, N = 4, 60
-FULL = Settings(model="mlp:hidden=[9]", epochs=1, batch_size="full", optimizer="sgd:lr=0.5,momentum=0")
+FULL = Settings(
+    model="mlp:hidden=[9]", epochs=1, batch_size="full", optimizer="sgd:lr=0.5,momentum=0"
+)
 SHORT = Settings(model="mlp:hidden=[9]", epochs=3, batch_size=16, optimizer="sgd:lr=0.05")
 Array = np.ndarray
 
@@ -56,14 +60,18 @@ class Spy(Strategy):
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         if not hasattr(self, "out"):
             order = batch.rows.argsort()
-            self.out = Output._make(None if v is None else v.detach()[order].double() for v in outs[0])
+            self.out = Output._make(
+                None if v is None else v.detach()[order].double() for v in outs[0]
+            )
             self.target = batch.target[order]
         return outs
 
 
 def first_outputs(method: str, settings: Settings = FULL, **options: Any) -> tuple[Result, Spy]:
     made = get_method(method, task(), settings)
-    result = train(task(), Method(made.loss, made.head, (*made.strategies, Spy())), settings, **options)
+    result = train(
+        task(), Method(made.loss, made.head, (*made.strategies, Spy())), settings, **options
+    )
     spy = result.strategies[-1]
     assert isinstance(spy, Spy)
     return result, spy
@@ -80,13 +88,28 @@ def log_softmax(z: Array) -> Array:
 def test_counts_and_probabilities_are_distributions() -> None:
     x, counts = votes()
     shares = counts / counts.sum(1, keepdims=True)
-    for rows in (counts, shares, torch.from_numpy(shares), pd.DataFrame(counts), counts.tolist(), shares.astype("f4")):
+    for rows in (
+        counts,
+        shares,
+        torch.from_numpy(shares),
+        pd.DataFrame(counts),
+        counts.tolist(),
+        shares.astype("f4"),
+    ):
         split = from_arrays(x, rows).train
         assert split.soft is not None and split.soft.dtype is torch.float32
         np.testing.assert_allclose(split.soft.numpy(), shares, atol=1e-7)
         assert split.y.tolist() == shares.argmax(1).tolist()  # NumPy's argmax, too, is the first
-    assert from_arrays(x, pd.DataFrame(counts, columns=list("wxyz"))).classes == ("w", "x", "y", "z")
-    items = [(torch.from_numpy(row).float(), torch.from_numpy(label)) for row, label in zip(x, counts, strict=True)]
+    assert from_arrays(x, pd.DataFrame(counts, columns=list("wxyz"))).classes == (
+        "w",
+        "x",
+        "y",
+        "z",
+    )
+    items = [
+        (torch.from_numpy(row).float(), torch.from_numpy(label))
+        for row, label in zip(x, counts, strict=True)
+    ]
     for lazy in (False, True):
         split = from_torch(items, lazy=lazy).train
         assert split.soft is not None
@@ -97,21 +120,34 @@ def test_ties_are_reported_and_the_first_class_is_given() -> None:
     made = from_arrays(np.eye(3), [[5, 5, 0], [0, 2, 2], [0, 0, 1]])
     assert made.train.y.tolist() == [0, 1, 2]
     assert made.notes == (
-        "2 of 3 soft labels in `y` have several most probable classes: accuracy and margins take the first of them as "
-        "the given label.",
+        (
+            "2 of 3 soft labels in `y` have several most probable classes: accuracy and margins"
+            " take the first of them as the given label."
+        ),
     )
 
 
 @pytest.mark.parametrize(
     "rows, error",
     [
-        ([[0.5, 0.5], [0.9, 0.4]], "Expected rows of probabilities that sum to one, or of whole counts, in `y`, got "
-         "the sum 1.3 in row 1. Divide each row by its sum."),
-        ([[1, 2], [0, 0]], "got 0.0, 0.0 in row 1; 1 of 2 rows are negative, missing or zero everywhere"),
+        (
+            [[0.5, 0.5], [0.9, 0.4]],
+            (
+                "Expected rows of probabilities that sum to one, or of whole counts, in `y`, got "
+                "the sum 1.3 in row 1. Divide each row by its sum."
+            ),
+        ),
+        (
+            [[1, 2], [0, 0]],
+            "got 0.0, 0.0 in row 1; 1 of 2 rows are negative, missing or zero everywhere",
+        ),
         ([[1.0, 0.0], [math.nan, 1.0]], "got nan, 1.0 in row 1; 1 of 2 rows are negative, missing"),
-        (np.ma.array([[1, 0], [0, 1]], mask=[[False, False], [True, False]]), "got nan, 1.0 in row 1"),
+        (
+            np.ma.array([[1, 0], [0, 1]], mask=[[False, False], [True, False]]),
+            "got nan, 1.0 in row 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_are_no_distributions_are_refused(rows: Any, error: str) -> None:
     with pytest.raises(ValueError, match=".") as refusal:
         from_arrays(np.eye(2), rows)
@@ -120,7 +156,10 @@ def test_rows_that_are_no_distributions_are_refused(rows: Any, error: str) -> No
 
 def test_names_and_columns_must_agree() -> None:
     x, counts = votes()
-    with pytest.raises(ValueError, match="Expected a name for each of the 4 columns of `y`, each once, got 'a', 'b'"):
+    with pytest.raises(
+        ValueError,
+        match="Expected a name for each of the 4 columns of `y`, each once, got 'a', 'b'",
+    ):
         from_arrays(x, counts, classes=["a", "b"])
     with pytest.raises(ValueError, match="Expected 4 columns in `test.1.`, as in training, got 3"):
         from_arrays(x, counts, test=(x, counts[:, :3]))
@@ -146,7 +185,11 @@ def test_noise_exchanges_the_probabilities_of_the_two_classes() -> None:
 
 def test_held_out_rows_keep_their_distributions() -> None:
     made = task(validation=0.25)
-    assert made.validation is not None and made.train.soft is not None and made.validation.soft is not None
+    assert (
+        made.validation is not None
+        and made.train.soft is not None
+        and made.validation.soft is not None
+    )
     soft = data().train.soft
     assert soft is not None
     for part in (made.train, made.validation):
@@ -160,14 +203,22 @@ def test_a_step_is_gradient_descent_on_cross_entropy_against_the_distributions()
     linear = replace(FULL, model="mlp:hidden=[]")
     result, spy = first_outputs("ce", linear)
     made = task()
-    assert made.train.soft is not None and made.normalise is not None and isinstance(made.train.x, Tensor)
+    assert (
+        made.train.soft is not None
+        and made.normalise is not None
+        and isinstance(made.train.x, Tensor)
+    )
     x = made.normalise.apply(made.train.x, torch.empty(N, 0)).double().numpy()
     q, z = made.train.soft.double().numpy(), spy.out.logits.numpy()
     residual = (np.exp(log_softmax(z)) - q) / N
     layer: Any = result.models[0].get_submodule("head.logits")
     start = get_start(linear)
-    np.testing.assert_allclose(layer.weight.detach().numpy(), start[0] - 0.5 * residual.T @ x, atol=1e-6)
-    np.testing.assert_allclose(layer.bias.detach().numpy(), start[1] - 0.5 * residual.sum(0), atol=1e-6)
+    np.testing.assert_allclose(
+        layer.weight.detach().numpy(), start[0] - 0.5 * residual.T @ x, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        layer.bias.detach().numpy(), start[1] - 0.5 * residual.sum(0), atol=1e-6
+    )
     assert result.last["train_loss"] == pytest.approx(-(q * log_softmax(z)).sum(1).mean(), rel=1e-6)
 
 
@@ -177,7 +228,10 @@ def get_start(settings: Settings) -> tuple[Array, Array]:
     class Start(Strategy):
         def setup(self, run: Run) -> None:
             layer: Any = run.models[0].plain.get_submodule("head.logits")
-            self.values = layer.weight.detach().clone().double().numpy(), layer.bias.detach().clone().double().numpy()
+            self.values = (
+                layer.weight.detach().clone().double().numpy(),
+                layer.bias.detach().clone().double().numpy(),
+            )
 
     made = get_method("ce", task(), settings)
     (start,) = train(task(), Method(made.loss, made.head, (Start(),)), settings).strategies
@@ -207,7 +261,9 @@ def nal_by_hand(out: Output, q: Array, lam: float = 0.5) -> Array:
 BY_HAND = {
     "ce": lambda out, q: -(q * log_softmax(out.logits.numpy())).sum(1),
     "mae": lambda out, q: (q * (1 - np.exp(log_softmax(out.logits.numpy())))).sum(1),
-    "gce:q=0.7": lambda out, q: (q * (1 - np.exp(0.7 * log_softmax(out.logits.numpy()))) / 0.7).sum(1),
+    "gce:q=0.7": (
+        lambda out, q: (q * (1 - np.exp(0.7 * log_softmax(out.logits.numpy()))) / 0.7).sum(1)
+    ),
     "ln:lam=1": ln_by_hand,
     "nal:lam=0.5,start=0,every=5,alpha=1,warmup=0": nal_by_hand,
 }
@@ -215,7 +271,9 @@ BY_HAND = {
 
 @pytest.mark.parametrize("method", BY_HAND)
 def test_losses_of_soft_labels(method: str) -> None:
-    settings = replace(FULL, epochs=2, optimizer="sgd:lr=0.01") if method.startswith("nal") else FULL
+    settings = (
+        replace(FULL, epochs=2, optimizer="sgd:lr=0.01") if method.startswith("nal") else FULL
+    )
     result, spy = first_outputs(method, settings)
     soft = task().train.soft
     assert soft is not None and torch.equal(spy.target, soft)
@@ -226,10 +284,23 @@ def test_losses_of_soft_labels(method: str) -> None:
 def test_one_hot_rows_train_as_classes_do() -> None:
     x, counts = votes()
     onehot = np.eye(K)[counts.argmax(1)]
-    for method in ("ce", "gce", "ln", "elr", "selc:start=1", "sln-mo-lc:start=1,alpha=0.9", "dividemix:warmup=1", "gp"):
-        soft, hard = (train(prepare(from_arrays(x, y)), method, SHORT) for y in (onehot, counts.argmax(1)))
+    for method in (
+        "ce",
+        "gce",
+        "ln",
+        "elr",
+        "selc:start=1",
+        "sln-mo-lc:start=1,alpha=0.9",
+        "dividemix:warmup=1",
+        "gp",
+    ):
+        soft, hard = (
+            train(prepare(from_arrays(x, y)), method, SHORT) for y in (onehot, counts.argmax(1))
+        )
         for row, other in zip(soft.metrics, hard.metrics, strict=True):
-            assert row["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4, abs=1e-5), method
+            assert row["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4, abs=1e-5), (
+                method
+            )
             assert row["train_accuracy"] == pytest.approx(other["train_accuracy"], abs=0.03), method
 
 
@@ -260,10 +331,16 @@ def test_label_correction_mixes_the_distributions_with_predictions() -> None:
             return batch
 
     method = get_method("ce & label-correction:start=1", made, SHORT)
-    result = train(made, Method(method.loss, method.head, (*method.strategies, Look())), replace(SHORT, epochs=2))
+    result = train(
+        made,
+        Method(method.loss, method.head, (*method.strategies, Look())),
+        replace(SHORT, epochs=2),
+    )
     correction, look = result.strategies
     assert isinstance(look, Look)
-    kept, predicted = (getattr(correction, name)[look.seen].numpy() for name in ("kept", "predicted"))
+    kept, predicted = (
+        getattr(correction, name)[look.seen].numpy() for name in ("kept", "predicted")
+    )
     q = made.train.soft[look.seen].numpy()
     np.testing.assert_allclose(
         look.target.numpy(),
@@ -283,9 +360,13 @@ def test_the_prior_of_cr_is_halfway_from_the_mean_distribution_to_equal_shares()
 # Record and resume
 
 
-def test_the_record_counts_by_the_most_probable_class_and_its_losses_are_of_distributions(tmp_path: Path) -> None:
+def test_the_record_counts_by_the_most_probable_class_and_its_losses_are_of_distributions(
+    tmp_path: Path,
+) -> None:
     made = task(validation=0.2)
-    assert made.validation is not None and made.validation.soft is not None and made.test is not None
+    assert (
+        made.validation is not None and made.validation.soft is not None and made.test is not None
+    )
     result = train(made, "ce", SHORT, out=tmp_path / "run", samples=True)
     model = result.models[0]
     for part, soft, y, name in (
@@ -333,4 +414,10 @@ def test_a_run_is_not_resumed_on_other_distributions_of_the_same_classes(tmp_pat
     sharper = counts + 5 * (counts == counts.max(1, keepdims=True))
     assert (sharper.argmax(1) == counts.argmax(1)).all()
     with pytest.raises(BadCheckpoint, match="Expected soft_labels="):
-        train(prepare(from_arrays(x, sharper)), "ce", replace(SHORT, epochs=1), out=tmp_path / "run", resume=True)
+        train(
+            prepare(from_arrays(x, sharper)),
+            "ce",
+            replace(SHORT, epochs=1),
+            out=tmp_path / "run",
+            resume=True,
+        )

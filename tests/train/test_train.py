@@ -1,4 +1,6 @@
-"""The loop against loops written out by hand, and what it promises: the same seed, the same weights, no trace left."""
+"""The loop against loops written out by hand, and what it promises: the same seed, the same
+weights, no trace left.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def weights(result: Result) -> list[Tensor]:
 def same(a: Result, b: Result) -> bool:
     """Whether two runs are the same, bit for bit, but for the time they took."""
     rows = [[{**row, "seconds": 0} for row in result.metrics] for result in (a, b)]
-    return rows[0] == rows[1] and all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
+    return rows[0] == rows[1] and all(
+        torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True)
+    )
 
 
 class Spy(Strategy):
@@ -141,7 +145,14 @@ def test_the_loop_is_that_of_every_pytorch_tutorial(
     run = train(
         task,
         with_(Spy()),
-        Settings(model="mlp:hidden=[7]", epochs=3, batch_size=16, optimizer=settings, schedule="constant", clip=clip),
+        Settings(
+            model="mlp:hidden=[7]",
+            epochs=3,
+            batch_size=16,
+            optimizer=settings,
+            schedule="constant",
+            clip=clip,
+        ),
         fabric=double(),
     )
     spy = run.strategies[0]
@@ -160,7 +171,12 @@ def test_the_loop_is_that_of_every_pytorch_tutorial(
 
 
 def test_an_epoch_sees_every_row_once_in_a_new_order() -> None:
-    run = train(toy(), with_(Spy()), Settings(model="mlp:hidden=[]", epochs=3, batch_size=16), fabric=double())
+    run = train(
+        toy(),
+        with_(Spy()),
+        Settings(model="mlp:hidden=[]", epochs=3, batch_size=16),
+        fabric=double(),
+    )
     steps = run.strategies[0].steps  # type: ignore[attr-defined]
     orders = [torch.cat([rows for epoch, rows in steps if epoch == e]).tolist() for e in range(3)]
     assert [len(rows) for _, rows in steps] == [16, 16, 16, 2] * 3
@@ -172,7 +188,9 @@ def test_an_epoch_sees_every_row_once_in_a_new_order() -> None:
 @pytest.mark.parametrize(
     "n, batch_size, sizes", [(50, 16, [16] * 3), (48, 16, [16] * 3), (10, 16, [10]), (50, 50, [50])]
 )
-def test_drop_last_leaves_out_a_smaller_last_batch_but_never_all(n: int, batch_size: int, sizes: list[int]) -> None:
+def test_drop_last_leaves_out_a_smaller_last_batch_but_never_all(
+    n: int, batch_size: int, sizes: list[int]
+) -> None:
     settings = Settings(model="mlp:hidden=[]", epochs=1, batch_size=batch_size, drop_last=True)
     run = train(toy(n), with_(Spy()), settings, fabric=double())
     assert [len(rows) for _, rows in run.strategies[0].steps] == sizes  # type: ignore[attr-defined]
@@ -192,7 +210,11 @@ def test_the_full_batch_is_gradient_descent() -> None:
     """θ ← θ − η·∇L of softmax regression, ∇_W L = (S − Y)ᵀX/N written out in numpy."""
     task = toy()
     settings = Settings(
-        model="mlp:hidden=[]", epochs=20, batch_size="full", optimizer="sgd:lr=0.7,momentum=0", schedule="constant"
+        model="mlp:hidden=[]",
+        epochs=20,
+        batch_size="full",
+        optimizer="sgd:lr=0.7,momentum=0",
+        schedule="constant",
     )
     run = train(task, with_(Spy()), settings, fabric=double())
     spy = run.strategies[0]
@@ -208,7 +230,9 @@ def test_the_full_batch_is_gradient_descent() -> None:
 
 
 def test_weights_of_samples_and_targets_of_ones_own_enter_the_mean() -> None:
-    """L = Σ w_i·ℓ(z_i, t_i)/B, the weights of several strategies multiplied; weights say nothing to the divisor."""
+    """L = Σ w_i·ℓ(z_i, t_i)/B, the weights of several strategies multiplied; weights say nothing to
+    the divisor.
+    """
 
     class Weigh(Strategy):
         def __init__(self, by: int) -> None:
@@ -222,7 +246,9 @@ def test_weights_of_samples_and_targets_of_ones_own_enter_the_mean() -> None:
             return batch.with_target(0.7 * batch.soft_target(K, batch.x) + 0.3 / K)
 
     task = toy()
-    settings = Settings(model="mlp:hidden=[7]", epochs=1, batch_size=25, optimizer="sgd:lr=0.5,momentum=0")
+    settings = Settings(
+        model="mlp:hidden=[7]", epochs=1, batch_size=25, optimizer="sgd:lr=0.5,momentum=0"
+    )
     run = train(task, with_(Spy(), Weigh(2), Smooth(), Weigh(3)), settings, fabric=double())
     spy = run.strategies[0]
     model = spy.first  # type: ignore[attr-defined]
@@ -244,13 +270,29 @@ def test_hooks_are_called_in_their_order() -> None:
     class Log(Strategy):
         def __getattribute__(self, name: str) -> Any:
             found = super().__getattribute__(name)
-            hooks = ("setup", "start_epoch", "rows", "targets", "outputs", "revise", "weights", "step", "gradients",
-                     "after_step", "end_epoch")  # fmt: skip
+            hooks = (
+                "setup",
+                "start_epoch",
+                "rows",
+                "targets",
+                "outputs",
+                "revise",
+                "weights",
+                "step",
+                "gradients",
+                "after_step",
+                "end_epoch",
+            )
             if name in hooks:
                 calls.append(name)
             return found
 
-    train(toy(), with_(Log()), Settings(model="mlp:hidden=[]", epochs=2, batch_size=25), fabric=double())
+    train(
+        toy(),
+        with_(Log()),
+        Settings(model="mlp:hidden=[]", epochs=2, batch_size=25),
+        fabric=double(),
+    )
     step = ["step", "targets", "outputs", "revise", "weights", "gradients", "after_step"]
     epoch = ["start_epoch", "rows", *step, *step, "end_epoch"]
     assert calls == ["setup", *epoch, *epoch]
@@ -266,8 +308,12 @@ def test_a_default_strategy_leaves_a_run_bit_identical(digits: Task) -> None:
     assert same(plain, train(digits, with_(Strategy(), Strategy(), Strategy()), settings))
 
 
-@pytest.mark.parametrize("method", ["ce", "sln-mo-lc:start=1,alpha=0.9", "noise-f", "noise-theta", "co-teaching"])
-def test_the_same_seed_gives_the_same_weights_and_another_gives_others(digits: Task, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["ce", "sln-mo-lc:start=1,alpha=0.9", "noise-f", "noise-theta", "co-teaching"]
+)
+def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
+    digits: Task, method: str
+) -> None:
     settings = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=256)
     first, again, other = (train(digits, method, settings, seed=seed) for seed in (5, 5, 6))
     assert same(first, again)
@@ -284,10 +330,13 @@ def test_a_method_that_is_used_twice_starts_afresh(digits: Task) -> None:
 
 
 def test_the_rate_of_the_noise_does_not_change_weights_or_order(digits: Task) -> None:
-    """The run's seed decides them, the task's own decides the labels: methods are compared on the same footing."""
+    """The run's seed decides them, the task's own decides the labels: methods are compared on the
+    same footing.
+    """
     other = prepare(get_dataset("digits"), "symmetric:rate=0.2", validation=0.1, seed=9)
     runs = [
-        train(task, with_(Spy()), Settings(model="mlp:hidden=[8]", epochs=1)).strategies[0] for task in (digits, other)
+        train(task, with_(Spy()), Settings(model="mlp:hidden=[8]", epochs=1)).strategies[0]
+        for task in (digits, other)
     ]
     a, b = runs
     assert all(torch.equal(x, y) for (_, x), (_, y) in zip(a.steps, b.steps, strict=True))  # type: ignore[attr-defined]
@@ -300,7 +349,9 @@ def test_the_rate_of_the_noise_does_not_change_weights_or_order(digits: Task) ->
 def test_no_global_generator_is_touched(method: str, model: str, tmp_path: Path) -> None:
     task = prepare(get_dataset("two-moons:n=64,n_test=10"), "symmetric:rate=0.3", validation=0.1)
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    settings = Settings(model=model.replace("dropout", "dropout:in_features=2"), epochs=2, batch_size=16)
+    settings = Settings(
+        model=model.replace("dropout", "dropout:in_features=2"), epochs=2, batch_size=16
+    )
     train(task, method, settings, out=tmp_path, samples=True)
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[2]
     assert all(np.array_equal(a, b) for a, b in zip(np.random.get_state(), states[1], strict=True))
@@ -345,7 +396,9 @@ def test_a_dropout_model_is_resumed_exactly(tmp_path: Path) -> None:
     settings = Settings(model="test-dropout", epochs=2, batch_size=16)
     with pytest.raises(Interrupted):
         train(toy(), "ce", settings, out=tmp_path, max_steps=3)
-    assert same(train(toy(), "ce", settings, out=tmp_path, resume=True), train(toy(), "ce", settings))
+    assert same(
+        train(toy(), "ce", settings, out=tmp_path, resume=True), train(toy(), "ce", settings)
+    )
 
 
 # Learning rates
@@ -369,14 +422,21 @@ lrs = torch.optim.lr_scheduler
     [
         ("constant", lambda o: lrs.ConstantLR(o, factor=1.0), 20),
         ("step:at=[66,132]", lambda o: lrs.MultiStepLR(o, [66, 132], 0.1), 198),  # The bias paper
-        ("step:at=[5],factor=0.1", lambda o: lrs.MultiStepLR(o, [5], 0.1), 10),  # The SLN paper's Clothing1M
+        # The SLN paper's Clothing1M
+        ("step:at=[5],factor=0.1", lambda o: lrs.MultiStepLR(o, [5], 0.1), 10),
         ("step:at=[40,80]", lambda o: lrs.MultiStepLR(o, [40, 80], 0.1), 120),  # SELC
         ("step:at=[0.5,0.75]", lambda o: lrs.MultiStepLR(o, [100, 150], 0.1), 200),
-        ("step:at=[50,75],factor=0.2", lambda o: lrs.MultiStepLR(o, [50, 75], 0.2), 100),  # NAL paper's ANIMAL-10N
+        # NAL paper's ANIMAL-10N
+        ("step:at=[50,75],factor=0.2", lambda o: lrs.MultiStepLR(o, [50, 75], 0.2), 100),
         ("exponential:gamma=0.97", lambda o: lrs.ExponentialLR(o, 0.97), 100),
         ("cosine", lambda o: lrs.CosineAnnealingLR(o, 120), 120),
         ("cosine:low=0.1", lambda o: lrs.CosineAnnealingLR(o, 90, eta_min=0.1), 90),
-        ("cosine:low=0.05,every=10", lambda o: lrs.CosineAnnealingWarmRestarts(o, 10, eta_min=0.05), 45),  # NAL paper
+        # NAL paper
+        (
+            "cosine:low=0.05,every=10",
+            lambda o: lrs.CosineAnnealingWarmRestarts(o, 10, eta_min=0.05),
+            45,
+        ),
     ],
 )
 def test_schedules_are_those_of_pytorch(spec: str, build: Callable[..., Any], epochs: int) -> None:
@@ -389,7 +449,9 @@ def test_schedules_are_those_of_pytorch(spec: str, build: Callable[..., Any], ep
 def test_paper_003_goes_from_002_to_0001_and_back() -> None:
     rate = Settings(schedule="cosine:low=0.05,every=10").make_schedule()
     lr = [0.02 * rate(epoch, 500) for epoch in range(500)]
-    by_hand = [0.001 + (0.02 - 0.001) * (1 + math.cos(math.pi * (e % 10) / 10)) / 2 for e in range(500)]
+    by_hand = [
+        0.001 + (0.02 - 0.001) * (1 + math.cos(math.pi * (e % 10) / 10)) / 2 for e in range(500)
+    ]
     np.testing.assert_allclose(lr, by_hand, rtol=1e-13)
     assert lr[0] == lr[10] == lr[490] == 0.02
 
@@ -401,7 +463,9 @@ def test_co_teaching_is_constant_up_to_epoch_80_and_then_falls_linearly() -> Non
         rate = Settings(schedule=spec).make_schedule()
         np.testing.assert_allclose([rate(e, 200) for e in range(200)], plan, rtol=1e-13)
     down = Settings(schedule="linear:start=0,low=0.5").make_schedule()
-    np.testing.assert_allclose([down(e, 4) for e in range(5)], [1, 0.875, 0.75, 0.625, 0.5], rtol=1e-13)
+    np.testing.assert_allclose(
+        [down(e, 4) for e in range(5)], [1, 0.875, 0.75, 0.625, 0.5], rtol=1e-13
+    )
 
 
 def test_shares_of_the_training_are_whole_epochs_where_they_should_be() -> None:
@@ -411,9 +475,13 @@ def test_shares_of_the_training_are_whole_epochs_where_they_should_be() -> None:
         assert [rate(epoch, 100) for epoch in range(100)].index(0.5) == percent
 
 
-@pytest.mark.parametrize("spec", ["constant", "step", "exponential", "cosine", "cosine:every=2", "linear"])
+@pytest.mark.parametrize(
+    "spec", ["constant", "step", "exponential", "cosine", "cosine:every=2", "linear"]
+)
 def test_the_loop_trains_at_the_scheduled_rate(spec: str) -> None:
-    settings = Settings(model="mlp:hidden=[]", epochs=4, batch_size="full", optimizer="sgd:lr=0.5", schedule=spec)
+    settings = Settings(
+        model="mlp:hidden=[]", epochs=4, batch_size="full", optimizer="sgd:lr=0.5", schedule=spec
+    )
     result = train(toy(), with_(Spy()), settings, fabric=double())
     rates = [0.5 * settings.make_schedule()(epoch, 4) for epoch in range(4)]
     assert result.strategies[0].rates == rates == [row["lr"] for row in result.metrics]  # type: ignore[attr-defined]
@@ -461,19 +529,33 @@ def test_a_seed_is_not_negative() -> None:
 # Inputs that cannot be trained on
 
 
-@pytest.mark.parametrize("shape, place", [((20, 3), "row 13, column 2"), ((20, 1, 4, 4), "row 13, place 0, 3, 1")])
+@pytest.mark.parametrize(
+    "shape, place", [((20, 3), "row 13, column 2"), ((20, 1, 4, 4), "row 13, place 0, 3, 1")]
+)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_inputs_that_are_not_finite_are_named(shape: tuple[int, ...], place: str, value: float) -> None:
+def test_inputs_that_are_not_finite_are_named(
+    shape: tuple[int, ...], place: str, value: float
+) -> None:
     x, y = torch.rand(shape, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
     good = Dataset("arrays", ("a", "b"), Split(x.clone(), y))
     x[13].view(-1)[2 if x.dim() == 2 else 13] = value
     bad = Split(x, y)
-    for part, data in (("training", Dataset("arrays", ("a", "b"), bad)), ("test", replace(good, test=bad))):
-        with pytest.raises(ValueError, match=f"finite {part} inputs, got NaN or infinity in {place}. Drop"):
+    for part, data in (
+        ("training", Dataset("arrays", ("a", "b"), bad)),
+        ("test", replace(good, test=bad)),
+    ):
+        with pytest.raises(
+            ValueError, match=f"finite {part} inputs, got NaN or infinity in {place}. Drop"
+        ):
             prepare(data, validation=0.2)
     made = prepare(good)  # and then spoiled
-    said = blow_up(replace(made, train=replace(made.train, x=x * math.nan)), with_(), Settings(epochs=1), None)
-    assert "not finite at step 1 (epoch 1). Nor are the inputs, in row 0, " in said and "rate" not in said
+    said = blow_up(
+        replace(made, train=replace(made.train, x=x * math.nan)), with_(), Settings(epochs=1), None
+    )
+    assert (
+        "not finite at step 1 (epoch 1). Nor are the inputs, in row 0, " in said
+        and "rate" not in said
+    )
 
 
 def test_large_numbers_are_finite() -> None:
@@ -499,7 +581,9 @@ class Normed(Backbone):
 
     def __init__(self, *, in_features: int = D, init: str = "pytorch") -> None:
         super().__init__(init)
-        self.layers = nn.Sequential(nn.Linear(in_features, self.num_features), nn.BatchNorm1d(self.num_features))
+        self.layers = nn.Sequential(
+            nn.Linear(in_features, self.num_features), nn.BatchNorm1d(self.num_features)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.layers(x.flatten(1))
@@ -507,11 +591,13 @@ class Normed(Backbone):
 
 
 def sizes(task: Task, model: str, batch_size: int) -> list[int]:
-    spy = train(task, with_(Spy()), Settings(model=model, epochs=1, batch_size=batch_size), fabric=double()).strategies[
-        0
-    ]
+    spy = train(
+        task, with_(Spy()), Settings(model=model, epochs=1, batch_size=batch_size), fabric=double()
+    ).strategies[0]
     assert isinstance(spy, Spy)
-    assert torch.cat([rows for _, rows in spy.steps]).sort().values.tolist() == list(range(len(task.train)))
+    assert torch.cat([rows for _, rows in spy.steps]).sort().values.tolist() == list(
+        range(len(task.train))
+    )
     return [len(rows) for _, rows in spy.steps]
 
 
@@ -522,11 +608,15 @@ def test_a_last_row_by_itself_joins_the_first_batch_where_batches_are_normalised
     assert sizes(toy(13), "mlp:hidden=[8]", 4) == [4, 4, 4, 1]
     for task, rows in ((toy(13), 1), (toy(1), 4)):
         with pytest.raises(ValueError, match="at least 2 rows a step, .*Raise the batch size"):
-            train(task, "ce", Settings(model="test-norm", epochs=1, batch_size=rows), fabric=double())
+            train(
+                task, "ce", Settings(model="test-norm", epochs=1, batch_size=rows), fabric=double()
+            )
 
 
 def test_every_process_gets_two_rows_to_normalise() -> None:
-    run = train(toy(13), "ce", Settings(model="test-norm", epochs=1, batch_size=4), fabric=double()).run
+    run = train(
+        toy(13), "ce", Settings(model="test-norm", epochs=1, batch_size=4), fabric=double()
+    ).run
     run.processes.world_size = 2
     assert [len(part) for part in _split(torch.arange(10), run, False)] == [6, 4]
     assert [len(part) for part in _split(torch.arange(11), run, False)] == [4, 4, 3]
@@ -539,7 +629,12 @@ def test_a_larger_first_batch_resumes_and_stacks_alike(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(toy(13), "sln", settings, fabric=double(), out=tmp_path, max_steps=5)
     assert same(train(toy(13), "sln", settings, fabric=double(), out=tmp_path, resume=True), whole)
-    outcomes = fit_many([Job(toy(13), "sln", settings, seed=s) for s in (0, 1)], fabric=double(), stack=True, at_once=2)
+    outcomes = fit_many(
+        [Job(toy(13), "sln", settings, seed=s) for s in (0, 1)],
+        fabric=double(),
+        stack=True,
+        at_once=2,
+    )
     assert isinstance(outcomes[0], Result)
     for a, b in zip(weights(whole), weights(outcomes[0]), strict=True):
         torch.testing.assert_close(a, b)
@@ -548,7 +643,13 @@ def test_a_larger_first_batch_resumes_and_stacks_alike(tmp_path: Path) -> None:
 # Divergence
 
 
-HOT = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=16, optimizer="sgd:lr=1e6,momentum=0", schedule="constant")
+HOT = Settings(
+    model="mlp:hidden=[8]",
+    epochs=3,
+    batch_size=16,
+    optimizer="sgd:lr=1e6,momentum=0",
+    schedule="constant",
+)
 
 
 def finite(path: Path) -> bool:
@@ -556,7 +657,9 @@ def finite(path: Path) -> bool:
         return all(bool(torch.isfinite(file.get_tensor(name)).all()) for name in file.keys())  # noqa: SIM118
 
 
-def blow_up(task: Task, method: Method, settings: Settings, out: Path | None, **options: Any) -> str:
+def blow_up(
+    task: Task, method: Method, settings: Settings, out: Path | None, **options: Any
+) -> str:
     with pytest.raises(Diverged) as stopped:
         train(task, method, settings, out=out, **options)
     return str(stopped.value)
@@ -575,7 +678,9 @@ def test_a_loss_that_is_not_finite_stops_a_run_though_its_weights_are(value: flo
             return losses + (value if self.calls == 3 else 0.0)
 
     cool = replace(HOT, optimizer="sgd:lr=0.01,momentum=0")
-    assert "not finite at step 3 (epoch 1)" in blow_up(toy(), Method(Spoiled(), "linear"), cool, None)
+    assert "not finite at step 3 (epoch 1)" in blow_up(
+        toy(), Method(Spoiled(), "linear"), cool, None
+    )
 
 
 def test_a_diverging_run_stops_with_step_cause_and_checkpoint(tmp_path: Path) -> None:
@@ -586,26 +691,40 @@ def test_a_diverging_run_stops_with_step_cause_and_checkpoint(tmp_path: Path) ->
             steps.append(bool(torch.isfinite(losses).all()))
 
     said = blow_up(
-        toy(), with_(StochasticLabelNoise(0.5, max_norm=None), Losses()), replace(HOT, checkpoint_steps=1), tmp_path
+        toy(),
+        with_(StochasticLabelNoise(0.5, max_norm=None), Losses()),
+        replace(HOT, checkpoint_steps=1),
+        tmp_path,
     )
     saved = checkpoints(tmp_path / "checkpoints")
     step = load(saved[-1])["step"] + 1
     assert f"not finite at step {step} (epoch {1 + (step - 1) // 4})" in said
-    assert "a learning rate too large (1e+06) or too much noise (sln:sigma=0.5,until=none,max_norm=none)" in said
+    assert (
+        "a learning rate too large (1e+06) or too much noise"
+        " (sln:sigma=0.5,until=none,max_norm=none)" in said
+    )
     assert f"The last good checkpoint is {saved[-1]}." in said
     assert saved and all(finite(path) for path in saved)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
-@pytest.mark.parametrize("optimizer", ["sgd:lr=1e6,momentum=0", "sgd:lr=1e18,momentum=0.9", "sgd:lr=1e38,momentum=0"])
-def test_nothing_that_is_not_finite_is_ever_saved(tmp_path: Path, optimizer: str, every: int) -> None:
+@pytest.mark.parametrize(
+    "optimizer", ["sgd:lr=1e6,momentum=0", "sgd:lr=1e18,momentum=0.9", "sgd:lr=1e38,momentum=0"]
+)
+def test_nothing_that_is_not_finite_is_ever_saved(
+    tmp_path: Path, optimizer: str, every: int
+) -> None:
     """The step that breaks the weights still has a finite loss: only the next one shows it."""
     task = prepare(get_dataset("two-moons:n=64,n_test=10"), "symmetric:rate=0.4", validation=0.2)
     settings = replace(HOT, optimizer=optimizer, checkpoint_steps=every, checkpoint_seconds=0.0)
     said = blow_up(task, with_(MomentumModel(0.5)), settings, tmp_path)
-    assert all(finite(path) for path in tmp_path.rglob("*.safetensors")), list(tmp_path.rglob("*.safetensors"))
+    assert all(finite(path) for path in tmp_path.rglob("*.safetensors")), list(
+        tmp_path.rglob("*.safetensors")
+    )
     saved = checkpoints(tmp_path / "checkpoints")
-    assert (f"The last good checkpoint is {saved[-1]}" if saved else "No checkpoint was saved.") in said
+    assert (
+        f"The last good checkpoint is {saved[-1]}" if saved else "No checkpoint was saved."
+    ) in said
     assert "noise" not in said
 
 
@@ -633,7 +752,8 @@ def test_a_resumed_run_names_the_step_of_the_whole_run(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(toy(), with_(Break()), settings, out=tmp_path, max_steps=5)
     with pytest.raises(
-        Diverged, match=r"step 7 \(epoch 2\).*The last good checkpoint is .*step-000000006.safetensors."
+        Diverged,
+        match=r"step 7 \(epoch 2\).*The last good checkpoint is .*step-000000006.safetensors.",
     ):
         train(toy(), with_(Break()), settings, out=tmp_path, resume=True)
 
@@ -645,7 +765,13 @@ def test_an_exploded_covariance_is_a_divergence_like_others(tmp_path: Path) -> N
             return [out._replace(root=None if out.root is None else out.root * far) for out in outs]
 
     settings = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=16, checkpoint_steps=1)
-    said = blow_up(toy(), Method(get_loss("ln"), "gaussian-root", (Explode(),)), settings, tmp_path, fabric=double())
+    said = blow_up(
+        toy(),
+        Method(get_loss("ln"), "gaussian-root", (Explode(),)),
+        settings,
+        tmp_path,
+        fabric=double(),
+    )
     assert "not finite at step 6 (epoch 2). Expected a finite covariance, got `root` up to " in said
     assert said.endswith("step-000000005.safetensors.")
 
@@ -689,38 +815,65 @@ def test_as_many_steps_as_there_are_finish_the_run(tmp_path: Path, steps: int) -
 
 
 def test_without_a_folder_nothing_is_said_to_be_saved() -> None:
-    with pytest.raises(Interrupted, match="Stopped after step 3 in epoch 1 of 2. Nothing was saved"):
+    with pytest.raises(
+        Interrupted, match="Stopped after step 3 in epoch 1 of 2. Nothing was saved"
+    ):
         train(toy(), "ce", Settings(model="mlp:hidden=[8]", epochs=2, batch_size=16), max_steps=3)
 
 
 def test_last_best_best_clean_best_true_and_oracle_are_five_epochs() -> None:
     def row(epoch: int, validation: float, test: float, clean: float = 0.5) -> dict[str, float]:
         return {
-            "epoch": epoch, "validation_accuracy": validation, "validation_accuracy_clean": clean, "test_accuracy": test
-        }  # fmt: skip
+            "epoch": epoch,
+            "validation_accuracy": validation,
+            "validation_accuracy_clean": clean,
+            "test_accuracy": test,
+        }
 
-    rows = [row(1, 0.3, 0.5), row(2, 0.6, 0.7), row(3, 0.5, 0.9), row(4, 0.6, 0.9, 0.8), row(5, math.nan, 0.1)]
+    rows = [
+        row(1, 0.3, 0.5),
+        row(2, 0.6, 0.7),
+        row(3, 0.5, 0.9),
+        row(4, 0.6, 0.9, 0.8),
+        row(5, math.nan, 0.1),
+    ]
     result = Result(rows, None)  # type: ignore[arg-type]
     assert (result.last["epoch"], result.best["epoch"], result.oracle["epoch"]) == (5, 2, 3)  # type: ignore[index]
-    assert result.best_true is rows[3] and result.best_clean is None  # true labels of noisy rows are not attainable
+    # true labels of noisy rows are not attainable
+    assert result.best_true is rows[3] and result.best_clean is None
     for number, clean in enumerate((0.9, 0.2, 0.2, 0.2, 0.2)):
         rows[number]["clean_validation_accuracy"] = clean
     assert result.best_clean is rows[0] and result.best_true is rows[3]
     blind = Result([{"epoch": 1}], None)  # type: ignore[arg-type]
-    assert blind.best is blind.best_clean is blind.best_true is blind.oracle is None and blind.last == {"epoch": 1}
+    assert (
+        blind.best is blind.best_clean is blind.best_true is blind.oracle is None
+        and blind.last == {"epoch": 1}
+    )
     assert Result([row(1, math.nan, math.nan)], None).best is None  # type: ignore[arg-type]
 
 
 def test_a_head_that_does_not_give_what_the_loss_needs_is_refused() -> None:
     settings = Settings(model="mlp:hidden=[8]", epochs=1)
-    with pytest.raises(ValueError, match="Expected a head that gives root for `ln.*Use gaussian-root"):
+    with pytest.raises(
+        ValueError, match="Expected a head that gives root for `ln.*Use gaussian-root"
+    ):
         train(toy(), Method(get_loss("ln"), "linear"), settings)
-    with pytest.raises(ValueError, match=r"`scale` of shape \(2, 1\), got shape"):  # before the first step
-        train(toy(), Method(get_loss("ln:covariance=isotropic"), "gaussian-scale"), settings, progress=pytest.fail)
+    # before the first step
+    with pytest.raises(ValueError, match=r"`scale` of shape \(2, 1\), got shape"):
+        train(
+            toy(),
+            Method(get_loss("ln:covariance=isotropic"), "gaussian-scale"),
+            settings,
+            progress=pytest.fail,
+        )
 
 
 def test_progress_is_told_every_step_and_every_epoch() -> None:
     told: list[tuple[int, int, int, bool]] = []
     settings = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=25)
-    train(toy(), "ce", settings, progress=lambda e, i, n, row: told.append((e, i, n, row is not None)))
-    assert told == [(e, i, 2, done) for e in (0, 1) for i, done in ((1, False), (2, False), (2, True))]
+    train(
+        toy(), "ce", settings, progress=lambda e, i, n, row: told.append((e, i, n, row is not None))
+    )
+    assert told == [
+        (e, i, 2, done) for e in (0, 1) for i, done in ((1, False), (2, False), (2, True))
+    ]

@@ -21,19 +21,27 @@ X = torch.randn(120, 5, generator=g)
 W = torch.randn(5, K, generator=g)
 Y = (X @ W > 0.5).long()
 DATA = Dataset("made", ("a", "b", "c"), Split(X[:80], Y[:80]), test=Split(X[80:], Y[80:]))
-SETTINGS = Settings("mlp:hidden=[8]", epochs=3, batch_size=16, optimizer="sgd:lr=0.1", schedule="constant")
+SETTINGS = Settings(
+    "mlp:hidden=[8]", epochs=3, batch_size=16, optimizer="sgd:lr=0.1", schedule="constant"
+)
 
 
 def test_a_run_is_binary_cross_entropy_trained_by_hand() -> None:
     task = prepare(DATA)
     result = train(task, "ce", dataclasses.replace(SETTINGS, epochs=1, batch_size="full"))
-    again = train(task, "ce", dataclasses.replace(SETTINGS, epochs=1, batch_size="full", optimizer="sgd:lr=1e-30"))
+    again = train(
+        task,
+        "ce",
+        dataclasses.replace(SETTINGS, epochs=1, batch_size="full", optimizer="sgd:lr=1e-30"),
+    )
     model, start = result.models[0], again.models[0]
     x = task.normalise.apply(X[:80], torch.empty(80, 0))
     loss = K * F.binary_cross_entropy_with_logits(start(x).logits, Y[:80].float())
     assert result.last["train_loss"] == pytest.approx(loss.item(), rel=1e-5)
     gradients = torch.autograd.grad(loss, list(start.parameters()))
-    for trained, first, gradient in zip(model.parameters(), start.parameters(), gradients, strict=True):
+    for trained, first, gradient in zip(
+        model.parameters(), start.parameters(), gradients, strict=True
+    ):
         torch.testing.assert_close(trained, first - 0.1 * gradient)
 
 
@@ -49,7 +57,9 @@ def test_metrics_count_labels_and_know_which_are_wrong() -> None:
     right = predicted == (Y[80:] == 1)
     assert last["test_accuracy"] == pytest.approx(float(right.double().mean()))
     assert last["test_exact_match"] == pytest.approx(float(right.all(1).double().mean()))
-    assert last["validation_accuracy"] == pytest.approx(float((held == (task.validation.given == 1)).double().mean()))
+    assert last["validation_accuracy"] == pytest.approx(
+        float((held == (task.validation.given == 1)).double().mean())
+    )
     assert last["validation_accuracy_clean"] == pytest.approx(
         float((held == (task.validation.clean == 1)).double().mean())
     )
@@ -59,7 +69,13 @@ def test_metrics_count_labels_and_know_which_are_wrong() -> None:
 def test_the_network_learns_despite_missing_labels() -> None:
     x = torch.randn(600, 5, generator=g)
     data = Dataset("made", ("a", "b", "c"), Split(x, (x @ W > 0.5).long()), test=DATA.test)
-    for method in ("ce", "gce:q=0.5", "asl:gamma_neg=1", "sln:sigma=0.2", "ce & momentum:alpha=0.9 & mixup"):
+    for method in (
+        "ce",
+        "gce:q=0.5",
+        "asl:gamma_neg=1",
+        "sln:sigma=0.2",
+        "ce & momentum:alpha=0.9 & mixup",
+    ):
         task = prepare(data, "missing-labels:rate=0.2", seed=2)
         result = train(task, method, dataclasses.replace(SETTINGS, epochs=15))
         assert result.last["test_accuracy"] > 0.85, method

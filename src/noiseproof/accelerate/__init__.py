@@ -1,4 +1,6 @@
-"""Executors for GPUs: CUDA graphs, stacks of runs, Triton kernels, and fleets of runs on one device."""
+"""Executors for GPUs: CUDA graphs, stacks of runs, Triton kernels, and fleets of runs on one
+device.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,5 +13,6 @@ if TYPE_CHECKING:  # at run time imported when used: layers and losses load the 
 __all__ = ["Job", "Outcome", "fit_many"]
 
 __getattr__, __dir__ = lazily(
-    __name__, dict.fromkeys(__all__, "noiseproof.accelerate.fleet") | {"Job": "noiseproof.train.job"}
+    __name__,
+    dict.fromkeys(__all__, "noiseproof.accelerate.fleet") | {"Job": "noiseproof.train.job"},
 )

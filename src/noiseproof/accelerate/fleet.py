@@ -1,7 +1,9 @@
-"""Many runs side by side on one device: those of one shape as one stacked network, the others each on its own stream.
+"""Many runs side by side on one device: those of one shape as one stacked network, the others each
+on its own stream.
 
-The result of a run does not depend on the other runs of the fleet: it has its own weights, data order and generators,
-and shares only the time of the device. A stack computes the same by other kernels, which round differently.
+The result of a run does not depend on the other runs of the fleet: it has its own weights, data
+order and generators, and shares only the time of the device. A stack computes the same by other
+kernels, which round differently.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from noiseproof.train.settings import make_fabric
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
 
-MEMORY_SHARE = 0.8  # of the free memory, for training: passes over test sets take some, and fragmentation
+# of the free memory, for training: passes over test sets take some, and fragmentation
+MEMORY_SHARE = 0.8
 MAX_RUNS = 32  # four stacks of eight: more gain little, and all would end late
 SETTLED = 12  # steps after which a run has its graphs and its memory
 
@@ -55,13 +58,15 @@ def fit_many(
     """Train all ``jobs``; each ends in a ``Result``, or in its error while the others go on.
 
     Args:
-        jobs: taken one by one, as there is room, so that a generator of many need not hold all their data.
+        jobs: taken one by one, as there is room, so that a generator of many need not hold all
+            their data.
         fabric: the device and precision of all; by default a GPU where there is one.
-        at_once: how many train side by side; by default as many as the GPU's memory holds, measured on the first
-            steps of the first, 32 at most, and one on a CPU.
-        stack: whether runs of one shape (backbone, head, rows, batch size) train as one network, which is faster on a
-            GPU and equal up to rounding; by default on a GPU in bfloat16, where that was measured, unless deterministic
-            algorithms are required. Methods that train two models or define their own step are not stacked.
+        at_once: how many train side by side; by default as many as the GPU's memory holds, measured
+            on the first steps of the first, 32 at most, and one on a CPU.
+        stack: whether runs of one shape (backbone, head, rows, batch size) train as one network,
+            which is faster on a GPU and equal up to rounding; by default on a GPU in bfloat16,
+            where that was measured, unless deterministic algorithms are required. Methods that
+            train two models or define their own step are not stacked.
         resume: continue from the last checkpoint of each job that has a folder.
         finished: called with the number of a job and its outcome as soon as it ends.
 
@@ -82,9 +87,16 @@ def fit_many(
     if stack is None:
         exact = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
         stack = on_gpu and fabric._precision.precision == "bf16-mixed" and not exact
-    current = torch.cuda.current_stream(fabric.device) if on_gpu else None  # restored at the end: runs set theirs
+    # restored at the end: runs set theirs
+    current = torch.cuda.current_stream(fabric.device) if on_gpu else None
     with stop_on_signals() as stop, torch.cuda.stream(current):
-        fleet = _Fleet(fabric, stop, StackPool(stop) if stack else None, resume, finished or (lambda *outcome: None))
+        fleet = _Fleet(
+            fabric,
+            stop,
+            StackPool(stop) if stack else None,
+            resume,
+            finished or (lambda *outcome: None),
+        )
         source: Iterator[tuple[int, Job]] = enumerate(jobs)
         limit = at_once or 1
         if on_gpu and at_once is None and (first := next(source, None)) is not None:
@@ -102,17 +114,31 @@ class _Fleet:
     """Runs under way, resumed in turn."""
 
     def __init__(
-        self, fabric: Fabric, stop: StopRequest, pool: StackPool | None, resume: bool, finished: Finished
+        self,
+        fabric: Fabric,
+        stop: StopRequest,
+        pool: StackPool | None,
+        resume: bool,
+        finished: Finished,
     ) -> None:
-        self.fabric, self.stop, self.pool, self.resume, self.finished = fabric, stop, pool, resume, finished
+        self.fabric, self.stop, self.pool, self.resume, self.finished = (
+            fabric,
+            stop,
+            pool,
+            resume,
+            finished,
+        )
         self.clock = _SharedClock()
         self.outcomes: list[Outcome] = []
         self.running = deque[tuple[int, Generator[None, None, Result], torch.cuda.Stream | None]]()
         self.folders: set[Path] = set()
-        self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}  # by id: source, copy
+        # by id: source, copy
+        self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}
 
     def train(self, source: Iterator[tuple[int, Job]], limit: int) -> None:
-        """Start the jobs of ``source``, ``limit`` at a time, and resume all in turn until the last has ended."""
+        """Start the jobs of ``source``, ``limit`` at a time, and resume all in turn until the last
+        has ended.
+        """
         has_more = True
         while self.running or (has_more and not self.stop.requested):
             # Runs that are stacked start a stack at a time, once there is room for it.
@@ -131,7 +157,9 @@ class _Fleet:
     def _start(self, number: int, job: Job) -> None:
         folder = None if job.folder is None else job.folder.resolve()
         if folder in self.folders:
-            error = ValueError(f"Expected a different folder for each run, got {folder} for several.")
+            error = ValueError(
+                f"Expected a different folder for each run, got {folder} for several."
+            )
             self.outcomes.append(error)
             self.finished(number, error)
             return
@@ -140,11 +168,20 @@ class _Fleet:
         self.outcomes.append(Interrupted("This run was not finished."))
         make = make_executor if self.pool is None else self.pool.make_executor
         job = self.on_device(job)
-        steps = training(job, self.fabric, resume=self.resume, stop=self.stop, make_executor=make, clock=self.clock)
+        steps = training(
+            job,
+            self.fabric,
+            resume=self.resume,
+            stop=self.stop,
+            make_executor=make,
+            clock=self.clock,
+        )
         self.running.append((number, steps, new_stream(self.fabric.device)))
 
     def _resume_first(self) -> None:
-        """Make a step of the first run, or wait for the others of its stack; it is the last one then."""
+        """Make a step of the first run, or wait for the others of its stack; it is the last one
+        then.
+        """
         number, steps, stream = self.running.popleft()
         if stream is not None:
             torch.cuda.set_stream(stream)
@@ -164,7 +201,11 @@ class _Fleet:
         task = job.task
         names = ("train", "validation", "clean_validation", "test")
         parts = {name: getattr(task, name) for name in names}
-        moved: Any = {name: replace(part, x=self._move(part.x)) for name, part in parts.items() if part is not None}
+        moved: Any = {
+            name: replace(part, x=self._move(part.x))
+            for name, part in parts.items()
+            if part is not None
+        }
         return replace(job, task=replace(task, **moved))
 
     def _move(self, x: Inputs) -> Inputs:
@@ -180,7 +221,9 @@ class _Fleet:
 
 
 class _SharedClock:
-    """Seconds of a run on a machine that n runs share: they pass n times as slowly as on the wall."""
+    """Seconds of a run on a machine that n runs share: they pass n times as slowly as on the
+    wall.
+    """
 
     def __init__(self) -> None:
         self.runs, self.at, self.passed = 1, time.perf_counter(), 0.0
@@ -197,12 +240,15 @@ class _SharedClock:
 
 
 def _count_fitting(job: Job, fabric: Fabric) -> int:
-    """How many runs of this size the GPU's memory holds, measured on a few steps that leave nothing behind."""
+    """How many runs of this size the GPU's memory holds, measured on a few steps that leave nothing
+    behind.
+    """
     before = torch.cuda.memory_reserved(fabric.device)
     settings = replace(job.settings, compile=False)
     job = replace(job, settings=settings, out=None, samples=False, progress=None)
     steps = training(job, fabric, max_steps=SETTLED + 1)
-    with torch.cuda.stream(new_stream(fabric.device)), suppress(Exception):  # the run itself will raise it
+    # the run itself will raise it
+    with torch.cuda.stream(new_stream(fabric.device)), suppress(Exception):
         for _ in range(SETTLED):
             next(steps)
     used = max(1, torch.cuda.memory_reserved(fabric.device) - before)

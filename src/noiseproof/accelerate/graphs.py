@@ -1,9 +1,10 @@
 """Steps as CUDA graphs: captured once and replayed, so that the host does almost nothing.
 
-A graph needs data in the GPU's memory, one process, strategies and a loss that only move tensors. What changes by epoch
-is in tensors that are filled in place (learning rate, order of rows, logit bias, tables of strategies), or is named by
-``Strategy.phase``, whose change captures the step anew. All random numbers of a step come from one generator, seeded on
-the host before each replay, so a graph, an eager step and a resumed run draw the same.
+A graph needs data in the GPU's memory, one process, strategies and a loss that only move tensors.
+What changes by epoch is in tensors that are filled in place (learning rate, order of rows, logit
+bias, tables of strategies), or is named by ``Strategy.phase``, whose change captures the step anew.
+All random numbers of a step come from one generator, seeded on the host before each replay, so a
+graph, an eager step and a resumed run draw the same.
 """
 
 from __future__ import annotations
@@ -21,9 +22,20 @@ from noiseproof.train.step import Stepper
 
 log = logging.getLogger("noiseproof")
 
-WARM_UP = 3  # eager steps of a kind before it is captured: in them kernels are chosen and optimisers make their state
+# eager steps of a kind before it is captured: in them kernels are chosen and optimisers make their
+# state
+WARM_UP = 3
 ON_CPU = "the run is not on a GPU"
-IN_STEP = ("targets", "outputs", "revise", "weights", "penalties", "step", "gradients", "after_step")
+IN_STEP = (
+    "targets",
+    "outputs",
+    "revise",
+    "weights",
+    "penalties",
+    "step",
+    "gradients",
+    "after_step",
+)
 
 
 def make_executor(stepper: Stepper) -> Graphed | None:
@@ -50,7 +62,9 @@ def obstacle(stepper: Stepper) -> str | None:
 
 
 class StepGraphs:
-    """The CUDA graphs of a step, one for each kind of step: number of rows and phases of the strategies."""
+    """The CUDA graphs of a step, one for each kind of step: number of rows and phases of the
+    strategies.
+    """
 
     def __init__(self) -> None:
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -62,7 +76,9 @@ class StepGraphs:
         self.graphs.clear()
         self.counts.clear()
 
-    def run(self, kind: Hashable, runs: Sequence[Run], step: Callable[[], None], *, layers_draw: bool) -> None:
+    def run(
+        self, kind: Hashable, runs: Sequence[Run], step: Callable[[], None], *, layers_draw: bool
+    ) -> None:
         """Make a step of ``runs``: eager at first, then captured, then replayed.
 
         With ``layers_draw``, layers such as dropout may draw from the global generator.
@@ -79,7 +95,9 @@ class StepGraphs:
             return
         with ExitStack() as randomness:
             for run in runs:
-                randomness.enter_context(run.random.eager_step() if layers_draw else run.random.in_step())
+                randomness.enter_context(
+                    run.random.eager_step() if layers_draw else run.random.in_step()
+                )
             if graph is None:
                 step()
             else:
@@ -96,8 +114,9 @@ class StepGraphs:
             run.random.begin_step()
         self.is_capturing = True
         try:
-            # On a separate stream: graphs captured on one stream share the scratch memory of its matrix products, and
-            # would overwrite each other's when they are replayed on several at a time.
+            # On a separate stream: graphs captured on one stream share the scratch memory of its
+            # matrix products, and would overwrite each other's when they are replayed on several at
+            # a time.
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()), ExitStack() as inside:
                 for run in runs:
                     inside.enter_context(run.random.in_step())
@@ -120,8 +139,10 @@ class Graphed:
         self.stepper, self.run = stepper, stepper.run
         self.graphs = StepGraphs()
         self.phase: Hashable = None  # of the strategies in this epoch
-        self.order = torch.zeros(0, dtype=torch.int64, device=self.run.device)  # the rows of the epoch
-        self.places = torch.zeros(0, dtype=torch.int64, device=self.run.device)  # in that order, of the coming step
+        # the rows of the epoch
+        self.order = torch.zeros(0, dtype=torch.int64, device=self.run.device)
+        # in that order, of the coming step
+        self.places = torch.zeros(0, dtype=torch.int64, device=self.run.device)
         self.rows_done = 0  # of the epoch
         for model in self.run.models:
             for layer in model.plain.modules():
@@ -142,7 +163,9 @@ class Graphed:
         self.graphs.clear()
 
     def load_epoch(self, parts: Sequence[Tensor], start: int) -> bool:
-        """Copy the rows of an epoch to where graphs read them; whether earlier graphs are invalid now."""
+        """Copy the rows of an epoch to where graphs read them; whether earlier graphs are invalid
+        now.
+        """
         rows, full = torch.cat(list(parts)), len(parts[0])
         phase = tuple(strategy.phase(self.run) for strategy in self.stepper.strategies)
         is_other = (self.order.shape, self.places.shape, self.phase) != (rows.shape, (full,), phase)
@@ -166,7 +189,12 @@ class Graphed:
         return self.run.make_batch(rows)
 
     def make_step(self, size: int) -> None:
-        self.graphs.run((size, self.phase), [self.run], lambda: self.stepper(self.next_batch(size)), layers_draw=True)
+        self.graphs.run(
+            (size, self.phase),
+            [self.run],
+            lambda: self.stepper(self.next_batch(size)),
+            layers_draw=True,
+        )
 
     def count_step(self, size: int) -> None:
         self.rows_done += size

@@ -1,13 +1,16 @@
-"""Convolutions and batch normalisations of many networks at once, in Triton, with one launch for all of them.
+"""Convolutions and batch normalisations of many networks at once, in Triton, with one launch for
+all of them.
 
 Images are (S·B, H, W, C) in memory, network after network; parameters are (S, …) and float32.
-With patches X (a row for each pixel, columns of taps × channels; gathered on the way, never stored), weights W and
-output gradients G of one network, a convolution is three products of matrices,
+With patches X (a row for each pixel, columns of taps × channels; gathered on the way, never
+stored), weights W and output gradients G of one network, a convolution is three products of
+matrices,
 
     output = X·W        input gradient = patches(G)·Wᵀ        weight gradient = Xᵀ·G
 
-A row of a patch is one stretch of memory, KW·C numbers, so that columns may be cut anywhere. Long sums are made in
-parts of a fixed number of rows, added up in order: no network's result depends on how many others there are.
+A row of a patch is one stretch of memory, KW·C numbers, so that columns may be cut anywhere. Long
+sums are made in parts of a fixed number of rows, added up in order: no network's result depends on
+how many others there are.
 """
 
 from __future__ import annotations
@@ -25,14 +28,17 @@ from torch import Tensor
 from noiseproof.accelerate import hopper
 from noiseproof.core.tensors import device_of
 
-# Triton is not typed. These sizes do not specialise a kernel: a single network must run the same code as several, and
-# batches of another length (the last one, those of test sets) need not be compiled again.
+# Triton is not typed. These sizes do not specialise a kernel: a single network must run the same
+# code as several, and batches of another length (the last one, those of test sets) need not be
+# compiled again.
 SIZES = ["seats", "B", "rows", "count"]
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
 
 class Tile(NamedTuple):
-    """Rows, outputs and columns that a program of a convolution holds at a time, and how it is run."""
+    """Rows, outputs and columns that a program of a convolution holds at a time, and how it is
+    run.
+    """
 
     rows: int
     outputs: int
@@ -41,18 +47,23 @@ class Tile(NamedTuple):
     stages: int
 
 
-def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, step: int = 1) -> Tile:
-    """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks.
+def product_tile(
+    columns: int, outputs: int, dtype: torch.dtype, taps: int = 9, step: int = 1
+) -> Tile:
+    """The tile of patches of ``columns`` times weights; it must not depend on the batch or the
+    number of networks.
 
     ``step``: the stride in an input gradient, else 1.
     """
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
         return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
-    if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
+    # a linear layer: long sums for few rows, so let many programs share the rows
+    if taps == 1 and columns > 1024:
         return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
-    if outputs % 256 == columns % 64 == 0 and step == 1:  # 192 KiB: only Hopper GPUs stack such widths (hopper.widest)
+    # 192 KiB: only Hopper GPUs stack such widths (hopper.widest)
+    if outputs % 256 == columns % 64 == 0 and step == 1:
         return Tile(128, 256, bk, 8, 4)
     return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
 
@@ -83,16 +94,27 @@ def _divide(n, by):
 
 @_kernel
 def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
-    """Patches that begin at pixels (h, w) of images, (rows, columns); column k is number side[k] of row u[k]."""
+    """Patches that begin at pixels (h, w) of images, (rows, columns); column k is number side[k] of
+    row u[k].
+    """
     begin, w = ((image * H + h) * W + w) * C, w * C
     shift = u * (W * C) + side
-    if C % 2:  # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
-        row, column, at = h[None, :] + u[:, None], w[None, :] + side[:, None], begin[None, :] + shift[:, None]
+    # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
+    if C % 2:
+        row, column, at = (
+            h[None, :] + u[:, None],
+            w[None, :] + side[:, None],
+            begin[None, :] + shift[:, None],
+        )
     else:
-        row, column, at = h[:, None] + u[None, :], w[:, None] + side[None, :], begin[:, None] + shift[None, :]
+        row, column, at = (
+            h[:, None] + u[None, :],
+            w[:, None] + side[None, :],
+            begin[:, None] + shift[None, :],
+        )
     hit = (row >= 0) & (row < H) & (column >= 0) & (column < W * C)
-    # Patches overlap: the first-level cache, which copies to shared memory bypass by default, holds what the next tap
-    # reads.
+    # Patches overlap: the first-level cache, which copies to shared memory bypass by default, holds
+    # what the next tap reads.
     patch = tl.load(x + at, mask=hit, other=0.0, cache_modifier=".ca")
     if C % 2:
         patch = tl.trans(patch)
@@ -101,15 +123,32 @@ def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.con
 
 @_kernel
 def _product(
-    x, weight, bias, out, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    BACK: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    out,
+    B,
+    IH: tl.constexpr,
+    IW: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    BACK: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """Patches (rows, U·V·C) times weights. BACK: x is an output gradient, out that of an input.
 
-    Going back, pixels with the same remainder by STRIDE are reached by the same taps, every STRIDE-th one, and their
-    patches are dense; each such class of pixels has its own programs.
+    Going back, pixels with the same remainder by STRIDE are reached by the same taps, every
+    STRIDE-th one, and their patches are dense; each such class of pixels has its own programs.
     """
     seat = tl.program_id(2).to(tl.int64)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -163,18 +202,39 @@ def _product(
 
 @_kernel
 def _weight_gradient(
-    x, grad, out, seats, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
-    PRECISION: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """Patches' transpose times output gradients, over SHARE rows; after the last columns: those gradients' sum."""
+    x,
+    grad,
+    out,
+    seats,
+    B,
+    IH: tl.constexpr,
+    IW: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Patches' transpose times output gradients, over SHARE rows; after the last columns: those
+    gradients' sum.
+    """
     K: tl.constexpr = KH * KW * C
     seat, first = tl.program_id(2) % seats, tl.program_id(2) // seats * SHARE
     rows = B * OH * OW
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     x += seat.to(tl.int64) * (B * IH * IW * C)
     grad += seat.to(tl.int64) * (rows * N)
-    out += (tl.program_id(2) // seats).to(tl.int64) * (seats * N * (K + (tl.num_programs(0) - tl.cdiv(K, BK))))
+    out += (tl.program_id(2) // seats).to(tl.int64) * (
+        seats * N * (K + (tl.num_programs(0) - tl.cdiv(K, BK)))
+    )
     if tl.program_id(0) * BK < K:
         k = tl.program_id(0) * BK + tl.arange(0, BK)
         u, side = _divide(k, KW * C)
@@ -183,7 +243,8 @@ def _weight_gradient(
             m = start + tl.arange(0, BM)
             image, pixel = _divide(m, OH * OW)
             h, w = _divide(pixel, OW)
-            # Rows past the last hit nothing; columns past the last, in rows below the patch, are left out in the end.
+            # Rows past the last hit nothing; columns past the last, in rows below the patch, are
+            # left out in the end.
             h, w = tl.where(m < rows, h * STRIDE - PAD, -KH - BK), w * STRIDE - PAD
             patch = _gather(x, image, h, w, u, side, IH, IW, C)
             at = (m * N)[:, None] + n[None, :]
@@ -196,7 +257,9 @@ def _weight_gradient(
         for start in range(first, min(first + SHARE, rows), BM):
             m = start + tl.arange(0, BM)
             at = (m * N)[:, None] + n[None, :]
-            total += tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+            total += tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0).to(
+                tl.float32
+            )
         tl.store(out + seats * N * K + seat * N + n, tl.sum(total, 0), mask=n < N)
 
 
@@ -227,7 +290,9 @@ def _turn(weight, out, O: tl.constexpr, I: tl.constexpr, TAPS: tl.constexpr, BLO
 def _turned(weight: Tensor) -> Tensor:
     seats, o, kh, kw, i = weight.shape
     out = weight.new_empty(seats, i, kh, kw, o)
-    _turn[triton.cdiv(o, 64) * triton.cdiv(i, 64), kh * kw, seats](weight, out, O=o, I=i, TAPS=kh * kw, BLOCK=64)
+    _turn[triton.cdiv(o, 64) * triton.cdiv(i, 64), kh * kw, seats](
+        weight, out, O=o, I=i, TAPS=kh * kw, BLOCK=64
+    )
     return out
 
 
@@ -244,7 +309,8 @@ def _summed(parts: Tensor) -> Tensor:
 
 
 def _images(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).contiguous()  # (S·B, H, W, C); no copy where the memory format is channels last
+    # (S·B, H, W, C); no copy where the memory format is channels last
+    return x.permute(0, 2, 3, 1).contiguous()
 
 
 def _precision() -> str:
@@ -252,9 +318,18 @@ def _precision() -> str:
 
 
 def _multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int, stride: int, padding: int, back: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    height: int,
+    width: int,
+    stride: int,
+    padding: int,
+    back: bool,
 ) -> Tensor:
-    """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of ``height`` × ``width``."""
+    """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of
+    ``height`` × ``width``.
+    """
     x = _images(x)
     fast = hopper.product(x, weight, bias, back) if stride == padding == 1 else None
     if fast is not None:
@@ -263,15 +338,38 @@ def _multiply(
     (images, ih, iw, c), n = x.shape, i if back else o
     step = stride if back else 1
     tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
-    if back and kh == kw and tile.outputs == 256 and height * width >= 64:  # with many rows turning the weights pays
-        return _multiply(x.permute(0, 3, 1, 2), _turned(weight), None, height, width, 1, kh - 1 - padding, False)
+    # with many rows turning the weights pays
+    if back and kh == kw and tile.outputs == 256 and height * width >= 64:
+        return _multiply(
+            x.permute(0, 3, 1, 2), _turned(weight), None, height, width, 1, kh - 1 - padding, False
+        )
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
-        x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,
-        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, BACK=back, BIAS=bias is not None, PRECISION=_precision(),
-        BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        x,
+        weight,
+        x if bias is None else bias,
+        out,
+        images // seats,
+        IH=ih,
+        IW=iw,
+        OH=height,
+        OW=width,
+        C=c,
+        N=n,
+        KH=kh,
+        KW=kw,
+        STRIDE=stride,
+        PAD=padding,
+        BACK=back,
+        BIAS=bias is not None,
+        PRECISION=_precision(),
+        BM=tile.rows,
+        BN=tile.outputs,
+        BK=tile.columns,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
     return out.permute(0, 3, 1, 2)
 
 
@@ -281,17 +379,25 @@ def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, i
 
 
 @torch.library.custom_op("noiseproof::stacked_conv", mutates_args=())
-def _conv(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def _conv(
+    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
     return _multiply(x, rounded, bias, *_sizes(x, weight, stride, padding), stride, padding, False)
 
 
 @_conv.register_fake
-def _(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    return x.new_empty(x.shape[0], *_sizes(x, weight, stride, padding), weight.shape[1]).permute(0, 3, 1, 2)
+def _(
+    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
+    return x.new_empty(x.shape[0], *_sizes(x, weight, stride, padding), weight.shape[1]).permute(
+        0, 3, 1, 2
+    )
 
 
 @torch.library.custom_op("noiseproof::stacked_conv_input", mutates_args=())
-def _input_gradient(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
+def _input_gradient(
+    grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int
+) -> Tensor:
     return _multiply(grad, weight, None, height, width, stride, padding, True)
 
 
@@ -304,29 +410,61 @@ def _(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, paddin
 def _weights_gradient(
     x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
 ) -> Tensor:
-    """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one row."""
+    """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one
+    row.
+    """
     x, grad = _images(x), _images(grad)
     (images, ih, iw, c), (_, oh, ow, n) = x.shape, grad.shape
-    fast = hopper.weight_gradient(x, grad, seats, bias) if (kh, kw, stride, padding) == (3, 3, 1, 1) else None
+    fast = (
+        hopper.weight_gradient(x, grad, seats, bias)
+        if (kh, kw, stride, padding) == (3, 3, 1, 1)
+        else None
+    )
     if fast is not None:
         return _summed(fast)
     tile = weight_tile(kh * kw * c, n, x.dtype)
     blocks = triton.cdiv(kh * kw * c, tile.columns), triton.cdiv(n, tile.outputs)
     count = blocks[0] * blocks[1]
-    # Many blocks fill a GPU without many parts, which take long to write: at most 256 programs for a batch of 128.
-    share = max(tile.rows, min(4096, _pow2(12288 // count + 1, 1, 8192) // 2), _pow2(oh * ow * count // 2, 1, 4096))
+    # Many blocks fill a GPU without many parts, which take long to write: at most 256 programs for
+    # a batch of 128.
+    share = max(
+        tile.rows,
+        min(4096, _pow2(12288 // count + 1, 1, 8192) // 2),
+        _pow2(oh * ow * count // 2, 1, 4096),
+    )
     parts = triton.cdiv(images // seats * oh * ow, share)
     out = torch.empty(parts, seats * n * (kh * kw * c + bias), dtype=torch.float32, device=x.device)
     _weight_gradient[blocks[0] + bias, blocks[1], seats * parts](
-        x, grad, out, seats, images // seats, IH=ih, IW=iw, OH=oh, OW=ow,
-        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, PRECISION=_precision(),
-        SHARE=share, BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        x,
+        grad,
+        out,
+        seats,
+        images // seats,
+        IH=ih,
+        IW=iw,
+        OH=oh,
+        OW=ow,
+        C=c,
+        N=n,
+        KH=kh,
+        KW=kw,
+        STRIDE=stride,
+        PAD=padding,
+        PRECISION=_precision(),
+        SHARE=share,
+        BM=tile.rows,
+        BN=tile.outputs,
+        BK=tile.columns,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
     return _summed(out)
 
 
 @_weights_gradient.register_fake
-def _(x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool) -> Tensor:
+def _(
+    x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
+) -> Tensor:
     return x.new_empty(seats * grad.shape[1] * (kh * kw * x.shape[1] + bias), dtype=torch.float32)
 
 
@@ -353,7 +491,12 @@ _conv.register_autograd(_conv_backward, setup_context=_conv_context)
 
 
 def stacked_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    rounded: Tensor | None = None,
 ) -> Tensor:
     """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
 
@@ -361,11 +504,18 @@ def stacked_conv(
     """
     _check(x, weight, *([] if bias is None else [bias]))
     if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
-        # Eight numbers are read at once: those beside each other become channels of a kernel one column wide.
+        # Eight numbers are read at once: those beside each other become channels of a kernel one
+        # column wide.
         rest = 8 - weight.shape[3]
-        x = F.pad(x, (padding, padding + rest, padding, padding)).squeeze(1).unfold(2, 8, 1).permute(0, 3, 1, 2)
+        x = (
+            F.pad(x, (padding, padding + rest, padding, padding))
+            .squeeze(1)
+            .unfold(2, 8, 1)
+            .permute(0, 3, 1, 2)
+        )
         weight, padding, rounded = F.pad(weight.transpose(3, 4), (0, rest)), 0, None
-    if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; a compiler fuses the padding
+    # eight numbers are read at once; a compiler fuses the padding
+    if x.shape[1] > 4 and x.shape[1] % 8:
         more = -x.shape[1] % 8
         x, weight, rounded = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more)), None
     if rounded is None or rounded.dtype != x.dtype:
@@ -377,12 +527,20 @@ def stacked_conv(
 
 def _check(x: Tensor, *parameters: Tensor) -> None:
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise TypeError(f"Expected float32, bfloat16 or float16 on a GPU, got {x.dtype}. Convert the inputs.")
+        raise TypeError(
+            f"Expected float32, bfloat16 or float16 on a GPU, got {x.dtype}. Convert the inputs."
+        )
     for each in parameters:
         if each.dtype != torch.float32 or not each.is_contiguous():
-            raise TypeError(f"Expected parameters in float32 and in one piece, got {each.dtype}, {each.stride()}.")
+            raise TypeError(
+                f"Expected parameters in float32 and in one piece, got {each.dtype},"
+                f" {each.stride()}."
+            )
         if x.shape[0] % each.shape[0]:
-            raise ValueError(f"Expected as many rows for each of {each.shape[0]} networks, got {x.shape[0]} rows.")
+            raise ValueError(
+                f"Expected as many rows for each of {each.shape[0]} networks, got {x.shape[0]}"
+                " rows."
+            )
 
 
 # Pooling
@@ -390,12 +548,25 @@ def _check(x: Tensor, *parameters: Tensor) -> None:
 
 @_kernel
 def _pool(
-    x, grad, out, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    GH: tl.constexpr, GW: tl.constexpr, C: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The largest of 2×2 numbers; BACK: its gradient to the first that is as large, zero to the others.
+    x,
+    grad,
+    out,
+    total,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    GH: tl.constexpr,
+    GW: tl.constexpr,
+    C: tl.constexpr,
+    BACK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The largest of 2×2 numbers; BACK: its gradient to the first that is as large, zero to the
+    others.
 
-    There are GH × GW windows. Going back, they cover the whole image: those past the last output have no gradient.
+    There are GH × GW windows. Going back, they cover the whole image: those past the last output
+    have no gradient.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     window, c = _divide(i, C)
@@ -411,7 +582,9 @@ def _pool(
     e = tl.load(x + at + (W + 1) * C, mask=valid & below & right, other=float("-inf"))
     a, b, d, e = a.to(tl.float32), b.to(tl.float32), d.to(tl.float32), e.to(tl.float32)
     if BACK:
-        g = tl.load(grad + ((image * OH + h) * OW + w) * C + c, mask=valid & (h < OH) & (w < OW), other=0.0)
+        g = tl.load(
+            grad + ((image * OH + h) * OW + w) * C + c, mask=valid & (h < OH) & (w < OW), other=0.0
+        )
         first = (a >= b) & (a >= d) & (a >= e)
         second = (b >= d) & (b >= e) & (first == 0)
         third = (d >= e) & (first == 0) & (second == 0)
@@ -433,9 +606,21 @@ def _pool_forward(x: Tensor, height: int, width: int) -> Tensor:
     images, h, w, c = inner.shape
     out = torch.empty(images, height, width, c, dtype=x.dtype, device=x.device)
     _pool[(triton.cdiv(out.numel(), 1024),)](
-        inner, inner, out, out.numel(), H=h, W=w, OH=height, OW=width, GH=height, GW=width,
-        C=c, BACK=False, BLOCK=1024, num_warps=4,
-    )  # fmt: skip
+        inner,
+        inner,
+        out,
+        out.numel(),
+        H=h,
+        W=w,
+        OH=height,
+        OW=width,
+        GH=height,
+        GW=width,
+        C=c,
+        BACK=False,
+        BLOCK=1024,
+        num_warps=4,
+    )
     return out.permute(0, 3, 1, 2)
 
 
@@ -451,9 +636,21 @@ def _pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     gh, gw = (h + 1) // 2, (w + 1) // 2
     total = images * gh * gw * c
     _pool[(triton.cdiv(total, 1024),)](
-        inner, grad, out, total, H=h, W=w, OH=grad.shape[1], OW=grad.shape[2], GH=gh, GW=gw,
-        C=c, BACK=True, BLOCK=1024, num_warps=4,
-    )  # fmt: skip
+        inner,
+        grad,
+        out,
+        total,
+        H=h,
+        W=w,
+        OH=grad.shape[1],
+        OW=grad.shape[2],
+        GH=gh,
+        GW=gw,
+        C=c,
+        BACK=True,
+        BLOCK=1024,
+        num_warps=4,
+    )
     return out.permute(0, 3, 1, 2)
 
 
@@ -467,15 +664,20 @@ def _pool_context(ctx, inputs, output) -> None:
 
 
 _pool_forward.register_autograd(
-    lambda ctx, grad: (_pool_backward(grad, *ctx.saved_tensors), None, None), setup_context=_pool_context
+    lambda ctx, grad: (_pool_backward(grad, *ctx.saved_tensors), None, None),
+    setup_context=_pool_context,
 )
 
 
 def pool(x: Tensor, ceil: bool) -> Tensor:
-    """The largest of every 2×2 pixels, (N, C, H, W) → (N, C, H/2, W/2), a last odd row or column kept if ``ceil``."""
+    """The largest of every 2×2 pixels, (N, C, H, W) → (N, C, H/2, W/2), a last odd row or column
+    kept if ``ceil``.
+    """
     _check(x)
     if x.numel() >= 2**31:
-        raise ValueError(f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches.")
+        raise ValueError(
+            f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches."
+        )
     with device_of(x):
         out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
     return out
@@ -486,10 +688,20 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
 
 @_kernel
 def _moments(
-    x, beside, total, out, rows, C: tl.constexpr, BESIDE: tl.constexpr, SHARE: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """Means and sums of squared deviations over SHARE rows, measured from the first of these; BESIDE: of a sum."""
+    x,
+    beside,
+    total,
+    out,
+    rows,
+    C: tl.constexpr,
+    BESIDE: tl.constexpr,
+    SHARE: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Means and sums of squared deviations over SHARE rows, measured from the first of these;
+    BESIDE: of a sum.
+    """
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += seat * rows * C
@@ -499,12 +711,15 @@ def _moments(
     if BESIDE:
         origin += tl.load(beside + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
-    for start in tl.static_range(0, SHARE, BM):  # not a loop: a warp waits once for all that it reads
+    # not a loop: a warp waits once for all that it reads
+    for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
         if BESIDE:
-            added = (value + tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+            added = (value + tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)).to(
+                total.dtype.element_ty
+            )
             tl.store(total + at, added, mask=valid)
             value = added.to(tl.float32)
         value = tl.where(valid, value - origin, 0.0)
@@ -518,10 +733,22 @@ def _moments(
 
 @_kernel
 def _statistics(
-    parts, out, running_mean, running_var, rows, count, momentum, eps,
-    C: tl.constexpr, SHARE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running statistics."""
+    parts,
+    out,
+    running_mean,
+    running_var,
+    rows,
+    count,
+    momentum,
+    eps,
+    C: tl.constexpr,
+    SHARE: tl.constexpr,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running
+    statistics.
+    """
     seat, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
     parts += seat * count * 2 * C
     origin = tl.load(parts + c, mask=c < C, other=0.0)[None, :]
@@ -543,17 +770,34 @@ def _statistics(
     old = tl.load(running_mean + at, mask=c < C, other=0.0)
     tl.store(running_mean + at, (1 - momentum) * old + momentum * mean, mask=c < C)
     old = tl.load(running_var + at, mask=c < C, other=0.0)
-    tl.store(running_var + at, (1 - momentum) * old + momentum * (deviations / (rows - 1)), mask=c < C)
+    tl.store(
+        running_var + at, (1 - momentum) * old + momentum * (deviations / (rows - 1)), mask=c < C
+    )
 
 
 @_kernel
 def _affine(
-    x, beside, grad, out, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
-    BESIDE: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)) + beside.
+    x,
+    beside,
+    grad,
+    out,
+    weight,
+    bias,
+    moments,
+    sums,
+    rows,
+    C: tl.constexpr,
+    RELU: tl.constexpr,
+    BESIDE: tl.constexpr,
+    BACK: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) −
+    x̂·mean(g·x̂)) + beside.
 
-    The last rows come first: the kernel before has just read them, so that the second-level cache still has them.
+    The last rows come first: the kernel before has just read them, so that the second-level cache
+    still has them.
     """
     seat = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)
     m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM + tl.arange(0, BM)
@@ -570,9 +814,11 @@ def _affine(
         if RELU:
             g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
         to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
-        y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
-            slope * scale
-        )
+        y = (
+            g
+            - to_bias
+            - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)
+        ) * (slope * scale)
     if BESIDE:
         y += tl.load(beside + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     if RELU and not BACK:
@@ -582,9 +828,25 @@ def _affine(
 
 @_kernel
 def _gradient_sums(
-    x, beside, grad, more, out, stored, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
-    BESIDE: tl.constexpr, MORE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
+    x,
+    beside,
+    grad,
+    more,
+    out,
+    stored,
+    weight,
+    bias,
+    moments,
+    seats,
+    rows,
+    C: tl.constexpr,
+    RELU: tl.constexpr,
+    BESIDE: tl.constexpr,
+    MORE: tl.constexpr,
+    SHARE: tl.constexpr,
+    BM: tl.constexpr,
+    BC: tl.constexpr,
+):
     """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C).
 
     MORE: g is a sum of two gradients. Then, or where something is BESIDE x, g is stored.
@@ -602,7 +864,8 @@ def _gradient_sums(
     more += seat * rows * C
     stored += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
-    for start in tl.static_range(0, SHARE, BM):  # not a loop: a warp waits once for all that it reads
+    # not a loop: a warp waits once for all that it reads
+    for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
@@ -630,18 +893,27 @@ def _rows(x: Tensor) -> Tensor:
 def _blocks(channels: int, warps: int) -> tuple[int, int]:
     """Rows and channels that a program of a normalisation holds at a time.
 
-    On an H200 sums are fastest with one warp, which need not wait for others, in parts of 4 blocks, or of 8 where two
-    tensors are read and none is written; a normalisation is with 8 warps, and its gradient with 4.
+    On an H200 sums are fastest with one warp, which need not wait for others, in parts of 4 blocks,
+    or of 8 where two tensors are read and none is written; a normalisation is with 8 warps, and its
+    gradient with 4.
     """
     bc = _pow2(channels, 4, 128)
     return 1024 * warps // bc, bc
 
 
-@torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
+@torch.library.custom_op(
+    "noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var")
+)
 def _measure(
-    x: Tensor, beside: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+    x: Tensor,
+    beside: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics.
+    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the
+    running statistics.
 
     If there is something beside x, they are those of the sum, which comes with them.
     """
@@ -653,48 +925,101 @@ def _measure(
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
     total = x.new_empty(0) if beside is None else _like(x)
     _moments[count, triton.cdiv(c, bc), seats](
-        inner, inner if beside is None else _rows(beside), inner if beside is None else total, parts, rows,
-        C=c, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=1,
-    )  # fmt: skip
+        inner,
+        inner if beside is None else _rows(beside),
+        inner if beside is None else total,
+        parts,
+        rows,
+        C=c,
+        BESIDE=beside is not None,
+        SHARE=share,
+        BM=bm,
+        BC=bc,
+        num_warps=1,
+    )
     bc, bp = _pow2(c, 4, 8), _pow2(count, 1, 256)
     _statistics[triton.cdiv(c, bc), seats](
-        parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, BP=bp, BC=bc, num_warps=4
+        parts,
+        out,
+        running_mean,
+        running_var,
+        rows,
+        count,
+        momentum,
+        eps,
+        C=c,
+        SHARE=share,
+        BP=bp,
+        BC=bc,
+        num_warps=4,
     )
     return out, total
 
 
 @_measure.register_fake
 def _(
-    x: Tensor, beside: Tensor | None, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+    x: Tensor,
+    beside: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
     moments = x.new_empty(2, *running_mean.shape, dtype=torch.float32)
     return moments, x.new_empty(0) if beside is None else _like(x)
 
 
 @torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
-def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool) -> Tensor:
+def _normalise(
+    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+) -> Tensor:
     inner, (seats, c) = _rows(x), weight.shape
     rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
-        inner, inner if beside is None else _rows(beside), inner, out, weight, bias, moments, moments, rows,
-        C=c, RELU=relu, BESIDE=beside is not None, BACK=False, BM=bm, BC=bc, num_warps=8,
-    )  # fmt: skip
+        inner,
+        inner if beside is None else _rows(beside),
+        inner,
+        out,
+        weight,
+        bias,
+        moments,
+        moments,
+        rows,
+        C=c,
+        RELU=relu,
+        BESIDE=beside is not None,
+        BACK=False,
+        BM=bm,
+        BC=bc,
+        num_warps=8,
+    )
     return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
 
 
 @_normalise.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool) -> Tensor:
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+) -> Tensor:
     return _like(x)
 
 
 @torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
-    more: Tensor | None = None, past: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C).
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    moments: Tensor,
+    beside: Tensor | None,
+    relu: bool,
+    more: Tensor | None = None,
+    past: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and of what is beside it, if anything is, and those of biases and weights,
+    (2, S, C).
 
-    ``more``: a second gradient of the output; ``past``: one that reaches x past the normalisation. Both are added.
+    ``more``: a second gradient of the output; ``past``: one that reaches x past the normalisation.
+    Both are added.
     """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 1), torch.empty_like(inner)
@@ -704,33 +1029,75 @@ def _normalise_backward(
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
-        inner, other, grad, grad if more is None else _rows(more), parts, stored if len(stored) else out,
-        weight, bias, moments, seats, rows, C=c, RELU=relu, BESIDE=beside is not None, MORE=more is not None,
-        SHARE=share, BM=bm, BC=bc, num_warps=1,
-    )  # fmt: skip
+        inner,
+        other,
+        grad,
+        grad if more is None else _rows(more),
+        parts,
+        stored if len(stored) else out,
+        weight,
+        bias,
+        moments,
+        seats,
+        rows,
+        C=c,
+        RELU=relu,
+        BESIDE=beside is not None,
+        MORE=more is not None,
+        SHARE=share,
+        BM=bm,
+        BC=bc,
+        num_warps=1,
+    )
     sums, (bm, _) = _summed(parts), _blocks(c, 4)
     if len(stored):
         grad, relu = stored, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](
-        inner, inner if past is None else _rows(past), grad, out, weight, bias, moments, sums, rows,
-        C=c, RELU=relu, BESIDE=past is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
-    )  # fmt: skip
+        inner,
+        inner if past is None else _rows(past),
+        grad,
+        out,
+        weight,
+        bias,
+        moments,
+        sums,
+        rows,
+        C=c,
+        RELU=relu,
+        BESIDE=past is not None,
+        BACK=True,
+        BM=bm,
+        BC=bc,
+        num_warps=4,
+    )
     to_beside = out.new_empty(0) if beside is None else stored
     if x.dim() == 4:
-        out, to_beside = out.permute(0, 3, 1, 2), to_beside if beside is None else to_beside.permute(0, 3, 1, 2)
+        out, to_beside = (
+            out.permute(0, 3, 1, 2),
+            to_beside if beside is None else to_beside.permute(0, 3, 1, 2),
+        )
     return out, to_beside, sums
 
 
 @_normalise_backward.register_fake
 def _(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool,
-    more: Tensor | None = None, past: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    moments: Tensor,
+    beside: Tensor | None,
+    relu: bool,
+    more: Tensor | None = None,
+    past: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
 
 
 def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+    return torch.empty_like(
+        x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    )
 
 
 def _norm_context(ctx, inputs, output) -> None:
@@ -747,10 +1114,18 @@ _normalise.register_autograd(_norm_backward, setup_context=_norm_context)
 
 
 def affine(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    eps: float, relu: bool, beside: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C), + ``beside``; ReLU follows if ``relu``."""
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    eps: float,
+    relu: bool,
+    beside: Tensor | None = None,
+) -> Tensor:
+    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C), + ``beside``; ReLU
+    follows if ``relu``.
+    """
     _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
     with device_of(x):
@@ -759,13 +1134,22 @@ def affine(
 
 
 def stacked_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, relu: bool, beside: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its network's rows, + beside.
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+    relu: bool,
+    beside: Tensor | None = None,
+) -> Tensor:
+    """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its
+    network's rows, + beside.
 
-    Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's mean and unbiased
-    variance. ``beside``, of the shape of x, is added, and ReLU follows if ``relu``.
+    Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's
+    mean and unbiased variance. ``beside``, of the shape of x, is added, and ReLU follows if
+    ``relu``.
     """
     _check_norm(x, weight, bias, running_mean, running_var)
     # The gradient of _normalise includes the dependence of the moments on x.
@@ -776,9 +1160,16 @@ def stacked_norm(
 
 
 def stacked_norm_twice(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, relu: bool, beside: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+    relu: bool,
+    beside: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """``stacked_norm`` for two readers."""
     _check_norm(x, weight, bias, running_mean, running_var)
     with device_of(x):
@@ -805,14 +1196,23 @@ class _NormTwice(torch.autograd.Function):
         if grad is None:
             return (None,) * 6
         with device_of(grad):
-            to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu, more)
+            to_x, to_beside, (to_bias, to_weight) = _normalise_backward(
+                grad, *ctx.saved_tensors, ctx.relu, more
+            )
         return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
 
 
 def stacked_norm_of_sum(
-    x: Tensor, beside: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, relu: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    beside: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+    relu: bool,
+) -> tuple[Tensor, Tensor]:
     """``stacked_norm`` of x + beside, and that sum, which is made while it is measured."""
     _check_norm(x, weight, bias, running_mean, running_var)
     with device_of(x):
@@ -822,7 +1222,9 @@ def stacked_norm_of_sum(
 
 
 class _NormOfSum(torch.autograd.Function):
-    """A gradient that reaches the sum past the normalisation is added on the way, not by a kernel of its own."""
+    """A gradient that reaches the sum past the normalisation is added on the way, not by a kernel
+    of its own.
+    """
 
     @staticmethod
     def forward(ctx, x, beside, weight, bias, running_mean, running_var, momentum, eps, relu):
@@ -838,21 +1240,30 @@ class _NormOfSum(torch.autograd.Function):
             return past, past, *[None] * 7
         total, *values = ctx.saved_tensors
         with device_of(total):
-            to_x, _, (to_bias, to_weight) = _normalise_backward(grad, total, *values, None, ctx.relu, None, past)
+            to_x, _, (to_bias, to_weight) = _normalise_backward(
+                grad, total, *values, None, ctx.relu, None, past
+            )
         return to_x, to_x, to_weight, to_bias, *[None] * 5
 
 
 def _check_norm(x: Tensor, *parameters: Tensor) -> None:
     _check(x, *parameters)
     if x.dim() not in (2, 4):
-        raise ValueError(f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}.")
+        raise ValueError(
+            f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}."
+        )
     if x.numel() <= parameters[0].numel():
-        raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
+        raise ValueError(
+            "Expected more than one number per channel to normalise in training, got"
+            f" {tuple(x.shape)}."
+        )
 
 
 def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
     if beside is not None and beside.shape != x.shape:
-        raise ValueError(f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}.")
+        raise ValueError(
+            f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}."
+        )
     return None if beside is None else beside.to(x.dtype)
 
 
@@ -873,39 +1284,85 @@ def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.c
 
 @_kernel
 def _sgd(
-    weight, grad, momentum, rounded, rates, n, factor, decay,
-    NESTEROV: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    weight,
+    grad,
+    momentum,
+    rounded,
+    rates,
+    n,
+    factor,
+    decay,
+    NESTEROV: tl.constexpr,
+    ROUND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
-    w = _descend(weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV)
+    w = _descend(
+        weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV
+    )
     if ROUND:
         tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
 
 
 def sgd(
-    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool,
+    weight: Tensor,
+    grad: Tensor,
+    momentum: Tensor,
+    rates: Tensor,
+    factor: float,
+    decay: float,
+    nesterov: bool,
     rounded: Tensor | None = None,
-) -> None:  # fmt: skip
-    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place.
+) -> None:
+    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in
+    place.
 
     ``rounded``: the weights in another precision, which follow them.
     """
     n = weight[0].numel()
     with device_of(weight):
         _sgd[triton.cdiv(n, 1024), len(weight)](
-            weight, grad, momentum, weight if rounded is None else rounded, rates, n, factor, decay,
-            NESTEROV=nesterov, ROUND=rounded is not None, BLOCK=1024, num_warps=4,
-        )  # fmt: skip
+            weight,
+            grad,
+            momentum,
+            weight if rounded is None else rounded,
+            rates,
+            n,
+            factor,
+            decay,
+            NESTEROV=nesterov,
+            ROUND=rounded is not None,
+            BLOCK=1024,
+            num_warps=4,
+        )
 
 
 @_kernel
 def _linear_sgd(
-    x, grad, weight, momentum, rounded, bias, bias_momentum, rates, B, factor, decay, N: tl.constexpr, K: tl.constexpr,
-    BIAS: tl.constexpr, NESTEROV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """A tile of gradᵀ·x, and the update by it; the programs of the first columns update the bias, too."""
+    x,
+    grad,
+    weight,
+    momentum,
+    rounded,
+    bias,
+    bias_momentum,
+    rates,
+    B,
+    factor,
+    decay,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BIAS: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """A tile of gradᵀ·x, and the update by it; the programs of the first columns update the bias,
+    too.
+    """
     seat = tl.program_id(2).to(tl.int64)
     k, n = tl.program_id(0) * BK + tl.arange(0, BK), tl.program_id(1) * BN + tl.arange(0, BN)
     rate = tl.load(rates + seat)
@@ -914,8 +1371,12 @@ def _linear_sgd(
     sums = tl.zeros((BN, BK), tl.float32)
     for start in range(0, B, BM):
         m = start + tl.arange(0, BM)
-        g = tl.load(grad + m[:, None] * N + n[None, :], mask=(m < B)[:, None] & (n < N)[None, :], other=0.0)
-        v = tl.load(x + m[:, None] * K + k[None, :], mask=(m < B)[:, None] & (k < K)[None, :], other=0.0)
+        g = tl.load(
+            grad + m[:, None] * N + n[None, :], mask=(m < B)[:, None] & (n < N)[None, :], other=0.0
+        )
+        v = tl.load(
+            x + m[:, None] * K + k[None, :], mask=(m < B)[:, None] & (k < K)[None, :], other=0.0
+        )
         sums = tl.dot(tl.trans(g), v, sums)
     at, valid = seat * (N * K) + n[:, None] * K + k[None, :], (n < N)[:, None] & (k < K)[None, :]
     w = _descend(weight, momentum, sums, at, valid, rate, factor, decay, NESTEROV=NESTEROV)
@@ -926,24 +1387,64 @@ def _linear_sgd(
             for start in range(0, B, BM):
                 m = start + tl.arange(0, BM)
                 hit = (m < B)[:, None] & (n < N)[None, :]
-                total += tl.load(grad + m[:, None] * N + n[None, :], mask=hit, other=0.0).to(tl.float32)
-            _descend(bias, bias_momentum, tl.sum(total, 0), seat * N + n, n < N, rate, factor, decay, NESTEROV=NESTEROV)
+                total += tl.load(grad + m[:, None] * N + n[None, :], mask=hit, other=0.0).to(
+                    tl.float32
+                )
+            _descend(
+                bias,
+                bias_momentum,
+                tl.sum(total, 0),
+                seat * N + n,
+                n < N,
+                rate,
+                factor,
+                decay,
+                NESTEROV=NESTEROV,
+            )
 
 
 def linear_sgd(
-    grad: Tensor, x: Tensor, rounded: Tensor, weight: Tensor, momentum: Tensor, bias: Tensor | None,
-    bias_momentum: Tensor | None, rates: Tensor, factor: float, decay: float, nesterov: bool,
-) -> None:  # fmt: skip
-    """``sgd`` of S linear layers from output gradients (S, B, O) and inputs (S, B, I), and their rounded weights.
+    grad: Tensor,
+    x: Tensor,
+    rounded: Tensor,
+    weight: Tensor,
+    momentum: Tensor,
+    bias: Tensor | None,
+    bias_momentum: Tensor | None,
+    rates: Tensor,
+    factor: float,
+    decay: float,
+    nesterov: bool,
+) -> None:
+    """``sgd`` of S linear layers from output gradients (S, B, O) and inputs (S, B, I), and their
+    rounded weights.
 
-    The gradient of the weights is not stored: writing and reading it takes longer than these products of few rows.
+    The gradient of the weights is not stored: writing and reading it takes longer than these
+    products of few rows.
     """
     (seats, rows, n), k = grad.shape, x.shape[2]
-    bn, bk = _pow2(n, 16, 32), _pow2(k, 16, 128)  # larger tiles leave a processor one program, which waits for memory
+    # larger tiles leave a processor one program, which waits for memory
+    bn, bk = _pow2(n, 16, 32), _pow2(k, 16, 128)
     with device_of(weight):
         _linear_sgd[triton.cdiv(k, bk), triton.cdiv(n, bn), seats](
-            x, grad, weight, momentum, rounded, weight if bias is None else bias,
-            momentum if bias_momentum is None else bias_momentum, rates, rows, factor, decay, N=n, K=k,
-            BIAS=bias is not None, NESTEROV=nesterov, BM=32, BN=bn, BK=bk, num_warps=8 if bn * bk == 4096 else 4,
+            x,
+            grad,
+            weight,
+            momentum,
+            rounded,
+            weight if bias is None else bias,
+            momentum if bias_momentum is None else bias_momentum,
+            rates,
+            rows,
+            factor,
+            decay,
+            N=n,
+            K=k,
+            BIAS=bias is not None,
+            NESTEROV=nesterov,
+            BM=32,
+            BN=bn,
+            BK=bk,
+            num_warps=8 if bn * bk == 4096 else 4,
             num_stages=1,
-        )  # fmt: skip
+        )

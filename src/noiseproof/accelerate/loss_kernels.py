@@ -1,8 +1,9 @@
-"""The softmax averaged over noise on its logits, in Triton: no tensor of the size of the noise but the noise.
+"""The softmax averaged over noise on its logits, in Triton: no tensor of the size of the noise but
+the noise.
 
-With few classes a thread computes all classes of a row for SHARE samples in turn, so that a softmax needs no other
-thread; therefore classes come first in memory, and rows last. The shares are joined afterwards, always in the same
-order.
+With few classes a thread computes all classes of a row for SHARE samples in turn, so that a softmax
+needs no other thread; therefore classes come first in memory, and rows last. The shares are joined
+afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SHARE = 16  # samples of a program
 TILE = 8192  # numbers that it holds at a time, at most
 LOWEST = tl.constexpr(-3e38)
 
-_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples", "shares"])
+_kernel: Callable[[Callable[..., Any]], Any] = partial(
+    triton.jit, do_not_specialize=["rows", "samples", "shares"]
+)
 
 
 @_kernel
@@ -55,15 +58,33 @@ def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):
 
 @_kernel
 def _log_softmax(
-    mean, scale, factors, each, across, tau, s, b, k, rows, samples,
-    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
-):  # fmt: skip
-    """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the last class."""
+    mean,
+    scale,
+    factors,
+    each,
+    across,
+    tau,
+    s,
+    b,
+    k,
+    rows,
+    samples,
+    K: tl.constexpr,
+    RANK: tl.constexpr,
+    SHARED: tl.constexpr,
+):
+    """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the
+    last class.
+    """
     valid = (k < K)[:, None] & (b < rows)[None, :]
-    noise = tl.load(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=valid, other=0.0)
+    noise = tl.load(
+        _noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=valid, other=0.0
+    )
     logits = noise * scale + mean
     for r in tl.static_range(RANK):
-        drawn = tl.load(_noise(across, r, s, b, rows, samples, SHARED=SHARED), mask=b < rows, other=0.0)
+        drawn = tl.load(
+            _noise(across, r, s, b, rows, samples, SHARED=SHARED), mask=b < rows, other=0.0
+        )
         logits += _weights(factors + r * K * rows, b, k, rows, K=K) * (drawn / tau)[None, :]
     logits -= tl.max(logits, 0)[None, :]
     return logits - tl.log(tl.sum(tl.exp(logits), 0))[None, :], noise
@@ -71,10 +92,23 @@ def _log_softmax(
 
 @_kernel
 def _average(
-    mean, scale, factors, each, across, tops, sums, tau, rows, samples,
-    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
-    SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    mean,
+    scale,
+    factors,
+    each,
+    across,
+    tops,
+    sums,
+    tau,
+    rows,
+    samples,
+    K: tl.constexpr,
+    RANK: tl.constexpr,
+    SHARED: tl.constexpr,
+    SHARE: tl.constexpr,
+    BR: tl.constexpr,
+    BK: tl.constexpr,
+):
     """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
     share, b = _place(rows, BR=BR)
     k = tl.arange(0, BK)
@@ -82,7 +116,20 @@ def _average(
     top, total = tl.full((BK, BR), LOWEST, tl.float32), tl.zeros((BK, BR), tl.float32)
     for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, _ = _log_softmax(
-            middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
+            middle,
+            width,
+            factors,
+            each,
+            across,
+            tau,
+            s,
+            b,
+            k,
+            rows,
+            samples,
+            K=K,
+            RANK=RANK,
+            SHARED=SHARED,
         )
         away, higher = tl.exp(-tl.abs(log_p - top)), log_p > top
         total = tl.where(higher, total * away + 1, total + away)
@@ -100,24 +147,45 @@ def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):
     highest = tl.full((BS, BC), LOWEST, tl.float32)
     for start in range(0, shares, BS):
         valid = (start + share < shares)[:, None] & (c < rows)[None, :]
-        highest = tl.maximum(highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], valid, LOWEST))
+        highest = tl.maximum(
+            highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], valid, LOWEST)
+        )
     top = tl.max(highest, 0)
     total = tl.zeros((BS, BC), tl.float64)
     for start in range(0, shares, BS):
         at = (start + share)[:, None] * rows + c[None, :]
         valid = (start + share < shares)[:, None] & (c < rows)[None, :]
         lower = tl.load(tops + at, mask=valid, other=LOWEST) - top[None, :]
-        total += tl.load(sums + at, mask=valid, other=0.0).to(tl.float64) * tl.exp(lower.to(tl.float64))
+        total += tl.load(sums + at, mask=valid, other=0.0).to(tl.float64) * tl.exp(
+            lower.to(tl.float64)
+        )
     tl.store(out + c, top.to(tl.float64) + tl.log(tl.sum(total, 0)), mask=c < rows)
 
 
 @_kernel
 def _slopes(
-    mean, scale, factors, each, across, log_mean, grad, out, tau, rows, samples,
-    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
-    SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, RANKS: tl.constexpr,
-):  # fmt: skip
-    """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's columns."""
+    mean,
+    scale,
+    factors,
+    each,
+    across,
+    log_mean,
+    grad,
+    out,
+    tau,
+    rows,
+    samples,
+    K: tl.constexpr,
+    RANK: tl.constexpr,
+    SHARED: tl.constexpr,
+    SHARE: tl.constexpr,
+    BR: tl.constexpr,
+    BK: tl.constexpr,
+    RANKS: tl.constexpr,
+):
+    """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's
+    columns.
+    """
     share, b = _place(rows, BR=BR)
     k, r = tl.arange(0, BK), tl.arange(0, RANKS)
     middle, width = _over_tau(mean, scale, tau, b, k, rows, K=K)
@@ -126,7 +194,20 @@ def _slopes(
     of_factors = tl.zeros((RANKS, BK, BR), tl.float32)
     for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, noise = _log_softmax(
-            middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
+            middle,
+            width,
+            factors,
+            each,
+            across,
+            tau,
+            s,
+            b,
+            k,
+            rows,
+            samples,
+            K=K,
+            RANK=RANK,
+            SHARED=SHARED,
         )
         pull = tl.exp(log_p - average) * g
         slope = pull - tl.exp(log_p) * tl.sum(pull, 0)[None, :]
@@ -142,7 +223,11 @@ def _slopes(
     tl.store(out + part + at, of_scale, mask=valid)
     if RANK > 0:
         column = r[:, None, None]
-        tl.store(out + (2 + column) * part + at[None, :, :], of_factors, mask=valid[None, :, :] & (column < RANK))
+        tl.store(
+            out + (2 + column) * part + at[None, :, :],
+            of_factors,
+            mask=valid[None, :, :] & (column < RANK),
+        )
 
 
 def _launch(
@@ -153,45 +238,81 @@ def _launch(
     bk = triton.next_power_of_2(max(K, 2))
     br = max(1, min(32, TILE // bk))
     sizes = {
-        "K": K, "RANK": 0 if factors is None else factors.shape[2], "SHARED": each.shape[1] < rows,
-        "SHARE": SHARE, "BR": br, "BK": bk, "num_warps": max(1, bk * br // 512),
-    }  # fmt: skip
+        "K": K,
+        "RANK": 0 if factors is None else factors.shape[2],
+        "SHARED": each.shape[1] < rows,
+        "SHARE": SHARE,
+        "BR": br,
+        "BK": bk,
+        "num_warps": max(1, bk * br // 512),
+    }
     mean, scale = mean.t().contiguous(), scale.expand_as(mean).t().contiguous()
     each = each.permute(2, 0, 1).contiguous()
     factors, across = (
-        (mean, each) if factors is None or across is None
+        (mean, each)
+        if factors is None or across is None
         else (factors.permute(2, 1, 0).contiguous(), across.permute(2, 0, 1).contiguous())
-    )  # fmt: skip
+    )
     return triton.cdiv(each.shape[1], SHARE), [mean, scale, factors, each, across], sizes
 
 
 def log_sum_softmax(
-    mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None
+    mean: Tensor,
+    scale: Tensor,
+    factors: Tensor | None,
+    tau: float,
+    each: Tensor,
+    across: Tensor | None,
 ) -> Tensor:
-    """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R).
+    """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B
+    or 1, R).
 
-    Less log S it is the log of the mean in LN paper, Eq. 13. Noise in the layout (K, S, B) is not copied.
+    Less log S it is the log of the mean in LN paper, Eq. 13. Noise in the layout (K, S, B) is not
+    copied.
     """
     shares, inputs, sizes = _launch(mean, scale, factors, each, across)
     rows, K = mean.shape
-    tops, sums = (torch.empty(shares, K, rows, dtype=torch.float32, device=mean.device) for _ in range(2))
+    tops, sums = (
+        torch.empty(shares, K, rows, dtype=torch.float32, device=mean.device) for _ in range(2)
+    )
     out = torch.empty(K, rows, dtype=torch.float64, device=mean.device)
     with device_of(mean):
-        _average[shares * triton.cdiv(rows, sizes["BR"]),](*inputs, tops, sums, tau, rows, len(each), **sizes)
-        _join[triton.cdiv(K * rows, 32),](tops, sums, out, K * rows, shares, BS=32, BC=32, num_warps=4)
+        _average[shares * triton.cdiv(rows, sizes["BR"]),](
+            *inputs, tops, sums, tau, rows, len(each), **sizes
+        )
+        _join[triton.cdiv(K * rows, 32),](
+            tops, sums, out, K * rows, shares, BS=32, BC=32, num_warps=4
+        )
     return out.t()
 
 
 def mean_softmax_gradients(
-    mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None,
-    log_mean: Tensor, grad: Tensor,
-) -> Tensor:  # fmt: skip
-    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (LN paper, Eq. 14)."""
+    mean: Tensor,
+    scale: Tensor,
+    factors: Tensor | None,
+    tau: float,
+    each: Tensor,
+    across: Tensor | None,
+    log_mean: Tensor,
+    grad: Tensor,
+) -> Tensor:
+    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (LN
+    paper, Eq. 14).
+    """
     shares, inputs, sizes = _launch(mean, scale, factors, each, across)
-    out = torch.empty(2 + sizes["RANK"], shares, *mean.t().shape, dtype=torch.float32, device=mean.device)
+    out = torch.empty(
+        2 + sizes["RANK"], shares, *mean.t().shape, dtype=torch.float32, device=mean.device
+    )
     with device_of(mean):
         _slopes[shares * triton.cdiv(len(mean), sizes["BR"]),](
-            *inputs, log_mean.t().contiguous(), grad.t().contiguous(), out, tau, len(mean), len(each),
-            RANKS=triton.next_power_of_2(max(1, sizes["RANK"])), **sizes,
-        )  # fmt: skip
+            *inputs,
+            log_mean.t().contiguous(),
+            grad.t().contiguous(),
+            out,
+            tau,
+            len(mean),
+            len(each),
+            RANKS=triton.next_power_of_2(max(1, sizes["RANK"])),
+            **sizes,
+        )
     return out.sum(1).transpose(1, 2)

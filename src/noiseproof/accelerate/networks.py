@@ -1,8 +1,10 @@
-"""Several classifiers of one architecture as one network, so that a GPU starts each kernel once for all of them.
+"""Several classifiers of one architecture as one network, so that a GPU starts each kernel once for
+all of them.
 
-The batches of S members are concatenated, (S·B, …): layers that treat rows one by one need no change, and linear
-layers, convolutions and batch normalisations apply each member's weights to its rows. The parameters of members become
-views into the stack's, so they follow its training. A stack trains; members evaluate by themselves.
+The batches of S members are concatenated, (S·B, …): layers that treat rows one by one need no
+change, and linear layers, convolutions and batch normalisations apply each member's weights to its
+rows. The parameters of members become views into the stack's, so they follow its training. A stack
+trains; members evaluate by themselves.
 """
 
 from __future__ import annotations
@@ -30,12 +32,16 @@ class Unstackable(ValueError):
 
 
 class _Stacked(nn.Module):
-    """One layer of all members, whose parameters and buffers are those of the members stacked: (S, …)."""
+    """One layer of all members, whose parameters and buffers are those of the members stacked: (S,
+    …).
+    """
 
     weight: Tensor
     bias: Tensor | None
-    factors: tuple[Tensor, Tensor] | None = None  # of the weight's gradient: of the output (S, B, O), input (S, B, I)
-    rounded: Tensor | None = None  # the weight in the precision of products, while a joint update keeps it
+    # of the weight's gradient: of the output (S, B, O), input (S, B, I)
+    factors: tuple[Tensor, Tensor] | None = None
+    # the weight in the precision of products, while a joint update keeps it
+    rounded: Tensor | None = None
     dtype: torch.dtype | None = None  # of the last products, if it is not that of the weight
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
@@ -70,7 +76,8 @@ class _Stacked(nn.Module):
     def abreast(self, x: Tensor) -> Tensor:
         """Concatenate the channels of members instead of their rows: (S·B, C, …) to (B, S·C, …)."""
         x = x.view(self.seats, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
-        # Of one row it is a view, whose strides PyTorch's grouped convolution in float64 does not accept.
+        # Of one row it is a view, whose strides PyTorch's grouped convolution in float64 does not
+        # accept.
         return x.clone(memory_format=torch.contiguous_format) if len(x) == 1 else x
 
     def apart(self, x: Tensor) -> Tensor:
@@ -78,7 +85,9 @@ class _Stacked(nn.Module):
         return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
     def defer(self, deferred: bool) -> None:
-        """Leave rounding, and weight gradients as ``factors``, to a joint update where that saves time, or end it."""
+        """Leave rounding, and weight gradients as ``factors``, to a joint update where that saves
+        time, or end it.
+        """
         self.factors = None
         self.rounded = self.weight.detach().to(self.dtype) if deferred and self.dtype else None
 
@@ -97,9 +106,14 @@ class StackedLinear(_Stacked):
     bias: Tensor | None  # (S, O)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
+        x, weight = (
+            (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1),
+            self.weight.flatten(2),
+        )
         device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        dtype = (
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        )
         if has_kernels(x) and dtype != weight.dtype and any(side % 8 for side in weight.shape[1:]):
             # cuBLAS is slow at such products in reduced precision, our kernels are not.
             points = weight[:, :, None, None]
@@ -111,9 +125,11 @@ class StackedLinear(_Stacked):
 
 
 class _Products(torch.autograd.Function):
-    """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O); the factors of W's gradient go to a ``keeper``, if there is one.
+    """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O); the factors of W's gradient go to a ``keeper``,
+    if there is one.
 
-    PyTorch's own gradient of a transposed W is transposed, too, and copied into the layout of W afterwards.
+    PyTorch's own gradient of a transposed W is transposed, too, and copied into the layout of W
+    afterwards.
     """
 
     @staticmethod
@@ -126,17 +142,21 @@ class _Products(torch.autograd.Function):
         return torch.baddbmm(bias[:, None].to(x.dtype), x, small.mT)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         if ctx.keeper is not None:
-            pair, other = (grad.contiguous(), x.contiguous()), ctx.keeper.factors  # of another call of this layer
+            # of another call of this layer
+            pair, other = (grad.contiguous(), x.contiguous()), ctx.keeper.factors
             if other is not None:
                 pair = torch.cat([pair[0], other[0]], 1), torch.cat([pair[1], other[1]], 1)
             ctx.keeper.factors = pair
             return of_x, None, None, None
         of_bias = grad.sum(1, dtype=ctx.dtype) if ctx.has_bias else None
-        if x.is_cuda and x.dtype != ctx.dtype and hasattr(torch.ops.aten.bmm, "dtype"):  # without a copy to convert it
+        # without a copy to convert it
+        if x.is_cuda and x.dtype != ctx.dtype and hasattr(torch.ops.aten.bmm, "dtype"):
             return of_x, torch.ops.aten.bmm.dtype(grad.mT, x, ctx.dtype), of_bias, None
         return of_x, torch.bmm(grad.mT, x), of_bias, None
 
@@ -163,7 +183,9 @@ class StackedConv2d(_Stacked):
             return out
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
-        return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
+        return self.apart(
+            F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats)
+        )
 
 
 class StackedBatchNorm(_Stacked):
@@ -193,7 +215,9 @@ class StackedBatchNorm(_Stacked):
             return out
         *values, momentum, eps, relu = self._values()
         weight, bias, mean, var = (value.flatten() for value in values)
-        out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, momentum, eps))
+        out = self.apart(
+            F.batch_norm(self.abreast(x), mean, var, weight, bias, True, momentum, eps)
+        )
         out = out if beside is None else out + beside
         return F.relu(out) if relu else out
 
@@ -202,17 +226,23 @@ class StackedBatchNorm(_Stacked):
     def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if not x.is_cuda:
             return (out := self(x, beside)), out
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(x, *self._values(), beside)
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(
+            x, *self._values(), beside
+        )
         return both
 
     def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
         if not x.is_cuda:
             return self(total := x + beside), total
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(x, beside, *self._values())
+        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(
+            x, beside, *self._values()
+        )
         return both
 
     def _values(self) -> tuple[Any, ...]:
-        """What the normalisation of a batch needs; the stack counts the batches of all its layers at once."""
+        """What the normalisation of a batch needs; the stack counts the batches of all its layers
+        at once.
+        """
         state = self.weight, self.bias, self.running_mean, self.running_var
         return *state, self.momentum, self.eps, self.relu
 
@@ -243,7 +273,9 @@ LAYERS: dict[type[nn.Module], type[_Stacked]] = {
 class Stack(nn.Module):
     """The members as one network, from rows (S·B, …) to outputs of all members."""
 
-    def __init__(self, members: Sequence[nn.Module], *, trains: bool = True, widest: int = WIDEST) -> None:
+    def __init__(
+        self, members: Sequence[nn.Module], *, trains: bool = True, widest: int = WIDEST
+    ) -> None:
         super().__init__()
         if trains:
             _check(members[0], widest)
@@ -282,12 +314,18 @@ def release(member: nn.Module) -> None:
     """Copy the weights of a member out of its stack."""
     for module in member.modules():
         for _, value in _tensors(module):
-            last = torch.channels_last if value.is_cuda and value.dim() == 4 else torch.contiguous_format
+            last = (
+                torch.channels_last
+                if value.is_cuda and value.dim() == 4
+                else torch.contiguous_format
+            )
             value.data = value.data.clone(memory_format=last)
 
 
 def draws(network: nn.Module, call: Callable[[nn.Module], object]) -> bool:
-    """Whether a training pass draws random numbers, as dropout does; ``call`` makes one with a copy of ``network``."""
+    """Whether a training pass draws random numbers, as dropout does; ``call`` makes one with a copy
+    of ``network``.
+    """
     device = next(network.parameters()).device
     on_gpu = device.type == "cuda"
     states: list[Callable[[], Tensor]] = [torch.get_rng_state]
@@ -302,7 +340,9 @@ def _check(network: nn.Module, widest: int) -> None:
     """Raise ``Unstackable`` for a network that a stack would train differently, or more slowly."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and max(layer.in_channels, layer.out_channels) > widest:
-            raise Unstackable(f"convolutions of more than {widest} channels fill a GPU by themselves")
+            raise Unstackable(
+                f"convolutions of more than {widest} channels fill a GPU by themselves"
+            )
         stacked = LAYERS.get(type(layer))
         if stacked is not None:
             stacked.check(layer)
@@ -310,7 +350,10 @@ def _check(network: nn.Module, widest: int) -> None:
             raise Unstackable(f"{type(layer).__name__} has weights but no stacked form")
         if not layer.training:
             raise Unstackable(f"{type(layer).__name__} is not trained")
-    named = [*network.named_modules(remove_duplicate=False), *network.named_parameters(remove_duplicate=False)]
+    named = [
+        *network.named_modules(remove_duplicate=False),
+        *network.named_parameters(remove_duplicate=False),
+    ]
     if len({id(each) for _, each in named}) < len(named):
         raise Unstackable("layers share their weights")
     if not all(value.requires_grad for value in network.parameters()):
@@ -319,7 +362,12 @@ def _check(network: nn.Module, widest: int) -> None:
 
 def _halves(layer: nn.MaxPool2d) -> bool:
     shape = [layer.kernel_size, layer.stride, layer.padding, layer.dilation]
-    return [side if isinstance(side, int) else {*side} for side in shape] == [2, 2, 0, 1] and not layer.return_indices
+    return [side if isinstance(side, int) else {*side} for side in shape] == [
+        2,
+        2,
+        0,
+        1,
+    ] and not layer.return_indices
 
 
 def _tensors(layer: nn.Module) -> list[tuple[str, Tensor]]:

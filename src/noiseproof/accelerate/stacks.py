@@ -1,12 +1,14 @@
 """Runs of one shape that make their steps together, their networks stacked into one.
 
-Each kernel is started once for all runs of a stack, where the kernels of one small network would leave a GPU idle
-between two starts. What a run does by itself (targets, loss, optimiser) goes on a stream for each run.
+Each kernel is started once for all runs of a stack, where the kernels of one small network would
+leave a GPU idle between two starts. What a run does by itself (targets, loss, optimiser) goes on a
+stream for each run.
 
-The time of a captured step of small networks is that of starting its kernels, about 1.5 µs each on an H200, and eight
-runs that fetch a batch, compute a loss and record it, each by itself, make 260 of 290 kernels. Where all do the same,
-without strategies or with equal ones that ``joins``, one kernel can do it for all of them (:class:`Joint`), on tables
-(S, …) of which each run holds a row; each draws its own random numbers. :class:`JointSGD` updates all networks at once.
+The time of a captured step of small networks is that of starting its kernels, about 1.5 µs each on
+an H200, and eight runs that fetch a batch, compute a loss and record it, each by itself, make 260
+of 290 kernels. Where all do the same, without strategies or with equal ones that ``joins``, one
+kernel can do it for all of them (:class:`Joint`), on tables (S, …) of which each run holds a row;
+each draws its own random numbers. :class:`JointSGD` updates all networks at once.
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ from noiseproof.train.step import Stepper, compute_loss, make_targets
 T = TypeVar("T")
 log = logging.getLogger("noiseproof")
 
-# Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself overlaps with other
-# stacks; the kernels of linear layers are so short that starting them takes half of the time of eight runs.
+# Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself
+# overlaps with other stacks; the kernels of linear layers are so short that starting them takes
+# half of the time of eight runs.
 STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
-APART = {*IN_STEP, "start_epoch", "end_epoch"} - {"targets", "after_step"}  # called for each run by itself
+# called for each run by itself
+APART = {*IN_STEP, "start_epoch", "end_epoch"} - {"targets", "after_step"}
 SPARE = 16  # a stack's prepared inputs take at most the free memory over this
 
 
@@ -55,7 +59,9 @@ class StackPool:
         self.stack_size = 1  # the most runs of a stack like the last one that was made
 
     def make_executor(self, stepper: Stepper) -> Executor:
-        """An executor that stacks the run with others of its shape, or one for the run alone where that cannot be."""
+        """An executor that stacks the run with others of its shape, or one for the run alone where
+        that cannot be.
+        """
         if stepper.is_plain and obstacle(stepper) in (None, ON_CPU):
             return Stacked(stepper, self)
         return make_executor(stepper)
@@ -68,16 +74,20 @@ class StackPool:
 
 
 class Stacked(Graphed):
-    """Executes the steps of one run together with the other runs of its stack; alone once it has left the stack."""
+    """Executes the steps of one run together with the other runs of its stack; alone once it has
+    left the stack.
+    """
 
     def __init__(self, stepper: Stepper, pool: StackPool) -> None:
         super().__init__(stepper)
         self.pool = pool
-        self.stack: RunStack | None = None  # None before the first step, and once the run goes on alone
+        # None before the first step, and once the run goes on alone
+        self.stack: RunStack | None = None
         self.has_joined = False
         self.position = 0  # steps of the epoch that are done
         self.next_position = 0  # once those that are pending are made
-        self.pending: deque[int] = deque()  # rows of each step that the run waits for; empty once they are made
+        # rows of each step that the run waits for; empty once they are made
+        self.pending: deque[int] = deque()
         self.error: Exception | None = None  # of this run alone, in a step of the stack
         self.was_stacked = False
         self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
@@ -110,12 +120,15 @@ class Stacked(Graphed):
                     yield self.position
             if self.error is not None:
                 raise self.error
-            # The next steps are pending before the run is resumed, so that one round of all runs makes them.
+            # The next steps are pending before the run is resumed, so that one round of all runs
+            # makes them.
             self._await_steps(sizes, self.next_position)
             yield self.position
 
     def _await_steps(self, sizes: Sequence[int], position: int) -> None:
-        """Wait for the next steps, ``position`` of an epoch with batches of these ``sizes`` being done."""
+        """Wait for the next steps, ``position`` of an epoch with batches of these ``sizes`` being
+        done.
+        """
         self.pending.extend(sizes[position : position + self.stepper.steps_at_once()])
         self.position, self.next_position = position, position + len(self.pending)
 
@@ -126,7 +139,9 @@ class Stacked(Graphed):
 
 
 class RunStack:
-    """Runs that make their steps together, until one leaves; the others then form a smaller stack."""
+    """Runs that make their steps together, until one leaves; the others then form a smaller
+    stack.
+    """
 
     def __init__(self, pool: StackPool) -> None:
         self.pool = pool
@@ -160,7 +175,8 @@ class RunStack:
         except Exception as error:
             if self.network is None:
                 raise
-            self._dissolve(error)  # the stack itself failed (no kernel, no memory): each makes this step alone
+            # the stack itself failed (no kernel, no memory): each makes this step alone
+            self._dissolve(error)
 
     def leave(self, member: Stacked) -> None:
         """Go on without ``member``."""
@@ -180,7 +196,8 @@ class RunStack:
         for each in shared:
             each.release()
         if shared and self.members:
-            _synchronize(self.members[0].run)  # each member goes on, on its own stream, with what was copied here
+            # each member goes on, on its own stream, with what was copied here
+            _synchronize(self.members[0].run)
         self.joint = self.joint_update = None
 
     def _unstack(self) -> None:
@@ -204,22 +221,38 @@ class RunStack:
             self._dissolve(error)
             return
         for member in self.members:
-            member.was_stacked = member.stream_is_ahead = True  # the copies made here come before the step
+            # the copies made here come before the step
+            member.was_stacked = member.stream_is_ahead = True
         self.can_join = can_join(self.members)
         self.pool.stack_size = max_members(runs[0].models[0].plain)
         log.info("%d runs are stacked into one network", len(runs))
 
     def _widest(self) -> int:
-        """Channels of convolutions that are stacked at most: more where that was measured to pay, in full stacks."""
-        run, is_full = self.members[0].run, len(self.members) >= STACK_SIZE or self.members[0].was_stacked
+        """Channels of convolutions that are stacked at most: more where that was measured to pay,
+        in full stacks.
+        """
+        run, is_full = (
+            self.members[0].run,
+            len(self.members) >= STACK_SIZE or self.members[0].was_stacked,
+        )
         is_reduced = "16" in str(run.fabric._precision.precision)
-        sides = run.data.x.shape[2:] if isinstance(run.data.x, Tensor) and is_reduced and is_full else ()
+        sides = (
+            run.data.x.shape[2:]
+            if isinstance(run.data.x, Tensor) and is_reduced and is_full
+            else ()
+        )
         return hopper.widest(next(run.models[0].plain.parameters()), sides)
 
     def _dissolve(self, error: Exception) -> None:
         """Let every member go on alone, on the stream of its run."""
-        reason = str(error) if isinstance(error, Unstackable) else f"{type(error).__name__}: {error}"
-        log.info("%d runs of one shape are not stacked: %s", len(self.members), " ".join(reason.split())[:200])
+        reason = (
+            str(error) if isinstance(error, Unstackable) else f"{type(error).__name__}: {error}"
+        )
+        log.info(
+            "%d runs of one shape are not stacked: %s",
+            len(self.members),
+            " ".join(reason.split())[:200],
+        )
         _synchronize(self.members[0].run)
         self._unstack()
         for member in self.members:
@@ -232,7 +265,9 @@ class RunStack:
         self.members = []
 
     def _steps_on_stream(self) -> None:
-        """Make the steps after what members did between two epochs, and before what they do next."""
+        """Make the steps after what members did between two epochs, and before what they do
+        next.
+        """
         self.stream = self.stream or torch.cuda.Stream(self.members[0].run.device)  # type: ignore[no-untyped-call]
         for member in self.members:
             if member.stream_is_ahead:
@@ -263,7 +298,8 @@ class RunStack:
             return
         kind = size, *(member.phase for member in self.members)
         runs = [member.run for member in self.members]
-        if self.joint is None and self.can_join:  # here, on the stream that has waited for what the members did
+        # here, on the stream that has waited for what the members did
+        if self.joint is None and self.can_join:
             self.joint = Joint(self.members, network)
         step = self._stacked_step if self.joint is None else self._joint_step
 
@@ -305,7 +341,9 @@ class RunStack:
         self._for_each(lambda member: member.stepper.update())
 
     def _stacked_step(self, network: Stack, size: int) -> None:
-        """Each member makes its targets, its loss and its update; one network computes the outputs of all."""
+        """Each member makes its targets, its loss and its update; one network computes the outputs
+        of all.
+        """
 
         def begin(member: Stacked) -> tuple[Batch, Batch]:
             batch = member.next_batch(size)
@@ -322,9 +360,14 @@ class RunStack:
             batches = self._for_each(begin)
             network.clear_gradients()
             first, count = self.members[0].run, len(self.members)
-            filler = next(iter(batches.values()))[1].x  # in place of the inputs of a member that has failed
-            x = torch.cat([batches[member][1].x if member in batches else filler for member in self.members])
-            columns = ([None] * count if v is None else v.chunk(count) for v in first.forward(network, x))
+            # in place of the inputs of a member that has failed
+            filler = next(iter(batches.values()))[1].x
+            x = torch.cat(
+                [batches[member][1].x if member in batches else filler for member in self.members]
+            )
+            columns = (
+                [None] * count if v is None else v.chunk(count) for v in first.forward(network, x)
+            )
             outs = [Output(*fields) for fields in zip(*columns, strict=True)]
             losses = self._for_each(loss_of, outs)
             first.fabric.backward(torch.stack([loss for _, loss in losses.values()]).sum())
@@ -344,19 +387,28 @@ class RunStack:
             raise
 
     def _written(self, network: Stack) -> Iterator[Tensor]:
-        """What a step writes before its gradients are known: a member may have to make the step again, alone."""
+        """What a step writes before its gradients are known: a member may have to make the step
+        again, alone.
+        """
         yield from network.buffers()
-        for strategy in (strategy for member in self.members for strategy in member.stepper.strategies):
+        for strategy in (
+            strategy for member in self.members for strategy in member.stepper.strategies
+        ):
             if strategy.overrides("targets", "outputs", "revise"):
-                yield from (value for value in strategy.state_dict().values() if isinstance(value, Tensor))
+                yield from (
+                    value for value in strategy.state_dict().values() if isinstance(value, Tensor)
+                )
 
     def _for_each(self, work: Callable[..., T], *values: Sequence[Any]) -> dict[Stacked, T]:
-        """``work`` of every member with its ``values``; on a GPU side by side, since these are many small kernels.
+        """``work`` of every member with its ``values``; on a GPU side by side, since these are many
+        small kernels.
 
-        A member that fails fails alone: the step of the others goes on, and the error is raised when it is resumed.
+        A member that fails fails alone: the step of the others goes on, and the error is raised
+        when it is resumed.
         """
         results: dict[Stacked, T] = {}
-        while self.stream is not None and len(self.branches) < len(self.members):  # another pool than that of the runs
+        # another pool than that of the runs
+        while self.stream is not None and len(self.branches) < len(self.members):
             self.branches.append(torch.cuda.Stream(self.stream.device, priority=-1))  # type: ignore[no-untyped-call]
         for i, member in enumerate(self.members):
             if member.error is not None:
@@ -380,7 +432,11 @@ class RunStack:
 
 def max_members(network: nn.Module) -> int:
     """How many networks like ``network`` are stacked at most."""
-    return STACK_SIZE if any(isinstance(layer, nn.Conv2d) for layer in network.modules()) else LINEAR_STACK_SIZE
+    return (
+        STACK_SIZE
+        if any(isinstance(layer, nn.Conv2d) for layer in network.modules())
+        else LINEAR_STACK_SIZE
+    )
 
 
 def _synchronize(run: Run) -> None:
@@ -399,12 +455,15 @@ class Joint:
         self.order = _rows([member.order for member in members])  # (S, n): the rows of the epoch
         self.given = torch.stack([run.data.given for run in runs])  # (S, N)
         records, guards = zip(*map(_observers, members), strict=True)
-        self.loss = _rows([record.seen["loss"] for record in records]).squeeze(1)  # (S, N), like the next
+        # (S, N), like the next
+        self.loss = _rows([record.seen["loss"] for record in records]).squeeze(1)
         self.prediction = _rows([record.seen["prediction"] for record in records]).squeeze(1)
         self.total = _rows([guard.total for guard in guards])  # (S,), like the next
         self.good_steps = _rows([guard.good_steps for guard in guards])
         # Runs of one loss: the number of the first, and of the one after the last.
-        numbered = [list(group) for _, group in groupby(range(len(runs)), key=lambda i: _loss_key(runs[i]))]
+        numbered = [
+            list(group) for _, group in groupby(range(len(runs)), key=lambda i: _loss_key(runs[i]))
+        ]
         self.groups = [(group[0], group[-1] + 1) for group in numbered]
         for record in records:
             record.observed = True
@@ -420,7 +479,9 @@ class Joint:
             drawn = None
             if augment is not None and augment.columns:
                 runs = [member.run for member in self.members]
-                drawn = torch.cat([augment.draw(size, run.random.generator("augment", run.step)) for run in runs])
+                drawn = torch.cat(
+                    [augment.draw(size, run.random.generator("augment", run.step)) for run in runs]
+                )
             x = first.prepare(first.data.x[rows], augment, drawn)  # type: ignore[index]
         else:
             x = self.inputs[rows]
@@ -432,7 +493,10 @@ class Joint:
         """The loss of each row, (S, B)."""
         ends = [(start * batch.count, end * batch.count) for start, end in self.groups]
         losses = [self.members[start].run.loss for start, _ in self.groups]
-        parts = [loss(_cut(out, a, b), batch.target[a:b]) for loss, (a, b) in zip(losses, ends, strict=True)]
+        parts = [
+            loss(_cut(out, a, b), batch.target[a:b])
+            for loss, (a, b) in zip(losses, ends, strict=True)
+        ]
         return _concatenated(parts).view(-1, batch.count)
 
     @torch.no_grad()
@@ -440,7 +504,8 @@ class Joint:
         """Do what record and guard of each run do after a step."""
         size, rows = batch.count, batch.rows.view_as(losses)
         scores = [
-            self.members[start].run.loss.scores(_cut(out, start * size, end * size)) for start, end in self.groups
+            self.members[start].run.loss.scores(_cut(out, start * size, end * size))
+            for start, end in self.groups
         ]
         self.loss.scatter_(1, rows, losses.detach().to(self.loss.dtype))
         self.prediction.scatter_(1, rows, _concatenated(scores).argmax(1).view_as(rows))
@@ -451,7 +516,13 @@ class Joint:
         """Let the runs go on by themselves, each with tables of its own."""
         for member in self.members:
             record, guard = _observers(member)
-            for table in (member.order, record.seen["loss"], record.seen["prediction"], guard.total, guard.good_steps):
+            for table in (
+                member.order,
+                record.seen["loss"],
+                record.seen["prediction"],
+                guard.total,
+                guard.good_steps,
+            ):
                 table.data = table.data.clone()
             member.seek()
             if self.run.evaluated[0] is not self.run.models[0].plain:
@@ -464,15 +535,23 @@ class _Draws(Randomness):
     def __init__(self, parts: Sequence[Randomness]) -> None:
         self.parts = parts
 
-    def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
+    def _draw(
+        self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]
+    ) -> Tensor:
         return torch.cat([part._draw(draw, purpose, batch, shape) for part in self.parts])
 
 
 def _joint_run(runs: Sequence[Run], network: Stack) -> Run:
-    """The runs as their strategies see them when one call serves all: of S·B rows, and with stacked models."""
+    """The runs as their strategies see them when one call serves all: of S·B rows, and with stacked
+    models.
+    """
     run, models = copy.copy(runs[0]), [run.models[0] for run in runs]
     run.random = _Draws([each.random for each in runs])
-    own = network if models[0].evaluated is models[0].trained else Stack([m.evaluated for m in models], trains=False)
+    own = (
+        network
+        if models[0].evaluated is models[0].trained
+        else Stack([m.evaluated for m in models], trains=False)
+    )
     run.models = [replace(models[0], plain=network, evaluated=own)]
     run.strategies = [copy.copy(strategy) for strategy in run.strategies]
     for strategy in run.strategies:
@@ -481,9 +560,11 @@ def _joint_run(runs: Sequence[Run], network: Stack) -> Run:
 
 
 def _prepared(run: Run) -> Tensor | None:
-    """All inputs as models take them, images (N, H, W, C); None where they change, or would fill a GPU.
+    """All inputs as models take them, images (N, H, W, C); None where they change, or would fill a
+    GPU.
 
-    To normalise a batch takes a kernel for each operation, which start more slowly than they compute.
+    To normalise a batch takes a kernel for each operation, which start more slowly than they
+    compute.
     """
     x, augment = run.data.x, run.augment
     assert isinstance(x, Tensor)
@@ -498,14 +579,21 @@ def _prepared(run: Run) -> Tensor | None:
 
 
 def can_join(members: Sequence[Stacked]) -> bool:
-    """Whether all members do the same with rows of the same inputs, up to the loss and its record."""
-    return all(map(_is_simple, members)) and len({_inputs_key(member.run) for member in members}) == 1
+    """Whether all members do the same with rows of the same inputs, up to the loss and its
+    record.
+    """
+    return (
+        all(map(_is_simple, members)) and len({_inputs_key(member.run) for member in members}) == 1
+    )
 
 
 def _is_simple(member: Stacked) -> bool:
     run, observers = member.run, member.stepper.observers
     return (
-        all(each.joins and each.name and not each.remembers and not each.overrides(*APART) for each in run.strategies)
+        all(
+            each.joins and each.name and not each.remembers and not each.overrides(*APART)
+            for each in run.strategies
+        )
         and not run.loss_draws
         and run.loss.independent_rows
         and run.data.soft is None
@@ -547,19 +635,25 @@ def _concatenated(parts: Sequence[Tensor]) -> Tensor:
 
 
 class JointSGD:
-    """SGD with momentum of all members: m ← μm + g + λw, w ← w − ηm, with the learning rate η of each member."""
+    """SGD with momentum of all members: m ← μm + g + λw, w ← w − ηm, with the learning rate η of
+    each member.
+    """
 
     def __init__(self, steppers: Sequence[Stepper], network: Stack) -> None:
         self.groups = [_optimizer(stepper).param_groups[0] for stepper in steppers]
         self.clip = steppers[0].clip
-        self.layers: list[tuple[_Stacked, dict[str, Tensor]]] = []  # with momenta (S, …) of their parameters
+        # with momenta (S, …) of their parameters
+        self.layers: list[tuple[_Stacked, dict[str, Tensor]]] = []
         self.members: list[Tensor] = []  # momenta of the members: views into those of the stack
         for stacked, layers in network.layers:
             self.layers.append((stacked, {}))
             stacked.defer(self.clip is None)
             for name, _ in stacked.named_parameters(recurse=False):
                 parameters = [layer.get_parameter(name) for layer in layers]
-                momenta = [_momentum(stepper, part) for stepper, part in zip(steppers, parameters, strict=True)]
+                momenta = [
+                    _momentum(stepper, part)
+                    for stepper, part in zip(steppers, parameters, strict=True)
+                ]
                 joined = torch.stack([stacked.inner(each) for each in momenta])
                 for seat, each in enumerate(momenta):
                     each.data = stacked.outer(joined[seat])
@@ -570,7 +664,9 @@ class JointSGD:
     def __call__(self) -> None:
         first, weight = self.groups[0], self.layers[0][0].weight
         device, dtype = weight.device, weight.dtype
-        rates = torch.stack([torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups])
+        rates = torch.stack(
+            [torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups]
+        )
         options = rates, first["momentum"], first["weight_decay"], first["nesterov"]
         if self.clip is not None:
             self._limit(self.clip)
@@ -581,11 +677,19 @@ class JointSGD:
             for name, momentum in momenta.items():
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
-                    update(weight, weight.grad, momentum, *options, stacked.rounded if name == "weight" else None)
+                    update(
+                        weight,
+                        weight.grad,
+                        momentum,
+                        *options,
+                        stacked.rounded if name == "weight" else None,
+                    )
 
     def _limit(self, clip: float) -> None:
         """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
-        parts = [p.grad for layer, _ in self.layers for p in layer.parameters() if p.grad is not None]
+        parts = [
+            p.grad for layer, _ in self.layers for p in layer.parameters() if p.grad is not None
+        ]
         grads = [part.view(len(part), -1) for part in parts]
         norms = torch.stack([grad.norm(dim=1) for grad in grads]).norm(dim=0)  # (S,)
         scales = (clip / (norms + 1e-6)).clamp(max=1)[:, None]
@@ -601,7 +705,9 @@ class JointSGD:
 
 
 def can_update(steppers: Sequence[Stepper]) -> bool:
-    """Whether all members take a step of SGD with the same options, the learning rate apart, and have a momentum."""
+    """Whether all members take a step of SGD with the same options, the learning rate apart, and
+    have a momentum.
+    """
     options = set()
     for stepper in steppers:
         optimizer = _optimizer(stepper)
@@ -610,15 +716,25 @@ def can_update(steppers: Sequence[Stepper]) -> bool:
             return False
         if not all(state[part].get("momentum_buffer") is not None for part in groups[0]["params"]):
             return False  # without momentum, or before the first step
-        options.add((stepper.clip, *(groups[0][name] for name in ("momentum", "weight_decay", "nesterov"))))
+        options.add(
+            (stepper.clip, *(groups[0][name] for name in ("momentum", "weight_decay", "nesterov")))
+        )
     return len(options) == 1
 
 
 def update(
-    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool,
+    weight: Tensor,
+    grad: Tensor,
+    momentum: Tensor,
+    rates: Tensor,
+    factor: float,
+    decay: float,
+    nesterov: bool,
     rounded: Tensor | None = None,
-) -> None:  # fmt: skip
-    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,); ``rounded`` weights follow."""
+) -> None:
+    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,); ``rounded``
+    weights follow.
+    """
     if has_kernels(weight) and weight.dtype == torch.float32:
         from noiseproof.accelerate.layer_kernels import sgd  # needs Triton
 
@@ -642,7 +758,9 @@ def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) 
 
         linear_sgd(grad, x, rounded, weight, momenta["weight"], bias, momenta.get("bias"), *options)
         return
-    update(weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options)
+    update(
+        weight, torch.bmm(grad.mT, x).to(weight.dtype).view_as(weight), momenta["weight"], *options
+    )
     if bias is not None:
         update(bias, grad.sum(1, dtype=bias.dtype), momenta["bias"], *options)
     rounded.copy_(weight)

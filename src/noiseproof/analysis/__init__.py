@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from noiseproof.core.lazy import lazily
 
-if TYPE_CHECKING:  # at run time each is imported on first use: the shell of a page does not need the training loop
+# at run time each is imported on first use: the shell of a page does not need the training loop
+if TYPE_CHECKING:
     from noiseproof.analysis.before.forecast import Forecast, forecast
     from noiseproof.analysis.before.untrained import Probe, probe
     from noiseproof.analysis.figures import Figure, Layer, MissingFigure, collect
@@ -14,13 +15,37 @@ if TYPE_CHECKING:  # at run time each is imported on first use: the shell of a p
     from noiseproof.analysis.runs import RunFolder, open_run, open_runs
 
 _HOME = {
-    "Figure": "figures", "Forecast": "before.forecast", "Layer": "figures", "MissingFigure": "figures",
-    "Probe": "before.untrained", "RunFolder": "runs", "collect": "figures", "forecast": "before.forecast",
-    "make_page": "page.html", "open_run": "runs", "open_runs": "runs", "probe": "before.untrained",
-    "save": "page.files", "to_matplotlib": "page.paper",
-}  # fmt: skip
+    "Figure": "figures",
+    "Forecast": "before.forecast",
+    "Layer": "figures",
+    "MissingFigure": "figures",
+    "Probe": "before.untrained",
+    "RunFolder": "runs",
+    "collect": "figures",
+    "forecast": "before.forecast",
+    "make_page": "page.html",
+    "open_run": "runs",
+    "open_runs": "runs",
+    "probe": "before.untrained",
+    "save": "page.files",
+    "to_matplotlib": "page.paper",
+}
 __all__ = [
-    "Figure", "Forecast", "Layer", "MissingFigure", "Probe", "RunFolder", "collect", "forecast", "make_page",
-    "open_run", "open_runs", "probe", "save", "to_matplotlib",
-]  # fmt: skip
-__getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.analysis.{home}" for name, home in _HOME.items()})
+    "Figure",
+    "Forecast",
+    "Layer",
+    "MissingFigure",
+    "Probe",
+    "RunFolder",
+    "collect",
+    "forecast",
+    "make_page",
+    "open_run",
+    "open_runs",
+    "probe",
+    "save",
+    "to_matplotlib",
+]
+__getattr__, __dir__ = lazily(
+    __name__, {name: f"noiseproof.analysis.{home}" for name, home in _HOME.items()}
+)

@@ -1,7 +1,8 @@
 """What a figure is, and all figures of a set of runs.
 
-A figure is a tidy table, a description of how its columns are drawn, and one sentence on how to read it: a function
-that returns the table in a module of ``before``, ``during`` or ``after``, decorated with :func:`figure`.
+A figure is a tidy table, a description of how its columns are drawn, and one sentence on how to
+read it: a function that returns the table in a module of ``before``, ``during`` or ``after``,
+decorated with :func:`figure`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,17 +27,28 @@ Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
 MODULES = (  # in the order of a page
-    "before.losses", "before.logistic_normal", "before.nce", "before.label_noise", "during.curves", "during.samples",
-    "during.variants", "after.predictions", "after.calibration", "after.cost", "after.features",
+    "before.losses",
+    "before.logistic_normal",
+    "before.nce",
+    "before.label_noise",
+    "during.curves",
+    "during.samples",
+    "during.variants",
+    "after.predictions",
+    "after.calibration",
+    "after.cost",
+    "after.features",
     "after.landscape",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Columns of a figure's data as marks; each value of ``color`` is a series that can be switched off.
+    """Columns of a figure's data as marks; each value of ``color`` is a series that can be switched
+    off.
 
-    Series whose ``y`` (or ``z``) is empty throughout are left out, so layers may use different columns of one table.
+    Series whose ``y`` (or ``z``) is empty throughout are left out, so layers may use different
+    columns of one table.
     """
 
     kind: Kind
@@ -91,7 +103,9 @@ class MissingFigure:
 
 
 class Needs(Exception):
-    """Raised by a figure's function when its data was not recorded: ``what`` records it, and what runs lack."""
+    """Raised by a figure's function when its data was not recorded: ``what`` records it, and what
+    runs lack.
+    """
 
     def __init__(self, what: str, lacking: tuple[Lack, ...] = ()) -> None:
         super().__init__(what)
@@ -100,7 +114,9 @@ class Needs(Exception):
 
 
 class Subjects(dict[str, T]):
-    """What figures are made of, by run; ``note`` is a sentence for the reader on runs that are left out."""
+    """What figures are made of, by run; ``note`` is a sentence for the reader on runs that are left
+    out.
+    """
 
     def __init__(self, subjects: Mapping[str, T], note: str = "") -> None:
         super().__init__(subjects)
@@ -109,7 +125,9 @@ class Subjects(dict[str, T]):
 
 @dataclass(frozen=True, eq=False)
 class FigureMaker(Generic[T]):
-    """A registered figure: called with its subject, it returns the figure, or None where there is nothing to show."""
+    """A registered figure: called with its subject, it returns the figure, or None where there is
+    nothing to show.
+    """
 
     make: Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]
     subject: Callable[[Runs], T]  # what ``make`` takes, from runs
@@ -146,24 +164,36 @@ def figure(
     subject: Callable[[Runs], T],
     axes: tuple[str, str] = ("", ""),
     **fields: Any,
-) -> Callable[[Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]], FigureMaker[T]]:
+) -> Callable[
+    [Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]], FigureMaker[T]
+]:
     """Make a figure of a function that returns its table.
 
-    The function may return a pair of the table and fields of the figure that depend on it, None for no figure, or
-    raise :class:`Needs`.
+    The function may return a pair of the table and fields of the figure that depend on it, None for
+    no figure, or raise :class:`Needs`.
 
     Args:
-        name: unique among all figures; one that ends in ``-`` is the start of names that the function returns.
-        subject: computes the argument of the function from runs, or a list of them, for a figure each; figures with
-            the same one share its result.
+        name: unique among all figures; one that ends in ``-`` is the start of names that the
+            function returns.
+        subject: computes the argument of the function from runs, or a list of them, for a figure
+            each; figures with the same one share its result.
         axes: the labels of the x and the y axis.
         fields: of :class:`Figure`.
     """
 
     def register(make: Callable[[T], Any]) -> FigureMaker[T]:
-        stage = STAGES.get(make.__module__.removeprefix("noiseproof.analysis.").partition(".")[0], "")
+        stage = STAGES.get(
+            make.__module__.removeprefix("noiseproof.analysis.").partition(".")[0], ""
+        )
         labels = {"x_label": axes[0], "y_label": axes[1]}
-        options = {"name": name, "title": title, "layers": layers, "stage": stage, **labels, **fields}
+        options = {
+            "name": name,
+            "title": title,
+            "layers": layers,
+            "stage": stage,
+            **labels,
+            **fields,
+        }
         Figure(**options, data=pd.DataFrame())  # refuses unknown fields
         return FigureMaker(make, subject, options)
 
@@ -175,7 +205,11 @@ def figure_makers() -> tuple[FigureMaker[Any], ...]:
     """All registered figures, in the order of a page."""
     modules = [import_module(f"noiseproof.analysis.{name}") for name in MODULES]
     makers = [(module, value) for module in modules for value in vars(module).values()]
-    return tuple(m for module, m in makers if isinstance(m, FigureMaker) and m.make.__module__ == module.__name__)
+    return tuple(
+        m
+        for module, m in makers
+        if isinstance(m, FigureMaker) and m.make.__module__ == module.__name__
+    )
 
 
 def collect(
@@ -192,7 +226,8 @@ def collect(
         runs: folders of runs, or the result of ``open_runs``.
         only: names of figures; ``sensitivity`` is all that begin so.
         stage: ``before``, ``during`` or ``after`` training, by default all of them.
-        progress: called with the name of the next figure, how many are done, and how many there are.
+        progress: called with the name of the next figure, how many are done, and how many there
+            are.
     """
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
@@ -216,7 +251,9 @@ def collect(
     if progress is not None:
         progress("", len(makers), len(makers))
     absent = [name for name in only if name not in made_names]
-    return figures + [MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent]
+    return figures + [
+        MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent
+    ]
 
 
 def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
@@ -235,8 +272,12 @@ def _matches(name: str, maker: FigureMaker[Any]) -> bool:
     return name == maker.name
 
 
-def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> list[Figure | MissingFigure]:
-    """The figures of ``runs``, one for each subject in a list; ``subjects`` has those so far, or why there is none."""
+def _make(
+    maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]
+) -> list[Figure | MissingFigure]:
+    """The figures of ``runs``, one for each subject in a list; ``subjects`` has those so far, or
+    why there is none.
+    """
     if maker.subject not in subjects:
         try:
             subjects[maker.subject] = maker.subject(runs)
@@ -258,16 +299,21 @@ def all_runs(runs: Runs) -> Runs:
 
 
 def first_seeds(runs: Runs) -> Subjects[RunFolder]:
-    """The subject of figures that show samples: of runs that differ only in their seed, the one with the smallest."""
+    """The subject of figures that show samples: of runs that differ only in their seed, the one
+    with the smallest.
+    """
     groups = seeds_of(runs)
     note = ""
     if any(len(group) > 1 for group in groups.values()):
         note = " Of several seeds only the smallest is shown."
-    return Subjects({name: min(group, key=lambda run: run.seed) for name, group in groups.items()}, note)
+    return Subjects(
+        {name: min(group, key=lambda run: run.seed) for name, group in groups.items()}, note
+    )
 
 
 def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subjects[T]:
-    """``make(run)`` of every run that has the data for it; the note names the others and what they lack.
+    """``make(run)`` of every run that has the data for it; the note names the others and what they
+    lack.
 
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
@@ -277,7 +323,9 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
         try:
             made[name] = make(run)
         except (ValueError, OSError) as error:
-            causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append((name, str(error)))
+            causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append(
+                (name, str(error))
+            )
     lacking = []
     for why, alike in causes.items():
         if len(alike) == 1:
@@ -295,25 +343,37 @@ def _without(lacking: Iterable[Lack]) -> str:
     return "".join(f" Without {run}: {why}" for run, why in lacking)
 
 
-def stack(tables: Mapping[Any, pd.DataFrame], column: str = "method", *, needs: str = "") -> pd.DataFrame:
+def stack(
+    tables: Mapping[Any, pd.DataFrame], column: str = "method", *, needs: str = ""
+) -> pd.DataFrame:
     """Tables as one, with their names in ``column``; raises :class:`Needs` if there are none."""
     if not tables:
         raise Needs(needs)
-    table: pd.DataFrame = pd.concat(tables, names=[column]).reset_index(level=0).reset_index(drop=True)
+    table: pd.DataFrame = (
+        pd.concat(tables, names=[column]).reset_index(level=0).reset_index(drop=True)
+    )
     return table
 
 
-def histogram(values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: NDArray[Any], name: str) -> pd.DataFrame:
+def histogram(
+    values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: NDArray[Any], name: str
+) -> pd.DataFrame:
     """Counts and densities of the finite ``values`` (N,) in each group (N,) of rows.
 
-    Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
-    whose integral is one in each group.
+    Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples``
+    and ``density``, whose integral is one in each group.
     """
     tables = []
     middles = (edges[:-1] + edges[1:]) / 2
     widths = np.diff(edges)
     for group, member in groups.items():
         counts = np.histogram(values[member & np.isfinite(values)], edges)[0]
-        columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:], "samples": counts}
+        columns = {
+            "labels": group,
+            name: middles,
+            "low": edges[:-1],
+            "high": edges[1:],
+            "samples": counts,
+        }
         tables.append(pd.DataFrame(columns | {"density": counts / (max(1, counts.sum()) * widths)}))
     return pd.concat(tables, ignore_index=True)

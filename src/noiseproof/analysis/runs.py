@@ -1,4 +1,6 @@
-"""Folders of runs: their records, samples and labels, and, rebuilt from them, their tasks and models."""
+"""Folders of runs: their records, samples and labels, and, rebuilt from them, their tasks and
+models.
+"""
 
 import csv
 import json
@@ -34,10 +36,11 @@ Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best", "best_clean"]  # by noisy validation, by clean validation
 Array = NDArray[Any]
 
-# Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
-# were prepared is in the source.
+# Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not
+# held out. How else they were prepared is in the source.
 OF_A_SEED = ("seed", *DATA, "input_shape", "augment", "normalise", "source")
-NEEDED = ("classes", "dataset", "inputs", "method", "name", "noise", "precision", "seed", "source")  # keys of run.json
+# keys of run.json
+NEEDED = ("classes", "dataset", "inputs", "method", "name", "noise", "precision", "seed", "source")
 # Names of groups of labels.
 RIGHT = "right"
 WRONG = "wrong"
@@ -52,13 +55,15 @@ class NotARun(ValueError):
 class RunFolder:
     """The folder of a run; everything in it is read, or rebuilt, on first access.
 
-    Nothing in a folder is executed: it holds JSON, CSV and safetensors, and names that are looked up in registries.
+    Nothing in a folder is executed: it holds JSON, CSV and safetensors, and names that are looked
+    up in registries.
     """
 
     folder: Path
     config: dict[str, Any]  # run.json: name, method, dataset, noise, seed, classes and all settings
     data_dir: str | Path | None = None
-    given_parts: dict[str, Any] = field(default_factory=dict)  # a task and a method that the folder cannot describe
+    # a task and a method that the folder cannot describe
+    given_parts: dict[str, Any] = field(default_factory=dict)
 
     # What was recorded
 
@@ -88,21 +93,30 @@ class RunFolder:
         return len(self.classes)
 
     def alike(self, *but: str) -> str:
-        """A key that is the same for runs that differ only in their seed and in the keys ``but`` of run.json."""
+        """A key that is the same for runs that differ only in their seed and in the keys ``but`` of
+        run.json.
+        """
         same = {key: value for key, value in self.config.items() if key not in (*OF_A_SEED, *but)}
         source = self.config["source"]
-        return repr((sorted(same.items()), [source.get(key) for key in ("spec", "paper", "augment")]))
+        return repr(
+            (sorted(same.items()), [source.get(key) for key in ("spec", "paper", "augment")])
+        )
 
     @cached_property
     def rows(self) -> pd.DataFrame:
         """record.csv: one row per epoch (docs/training.md lists the columns)."""
         path = self.folder / "record.csv"
         if not path.is_file():
-            raise NotARun(f"Expected record.csv in {self.folder}, got none: no epoch was finished. Resume it.")
+            raise NotARun(
+                f"Expected record.csv in {self.folder}, got none: no epoch was finished. Resume it."
+            )
         _check(self.folder, path.name)
         try:
-            with path.open(encoding="utf-8", newline="") as file:  # pandas would round the last digit
-                rows = pd.DataFrame([{name: float(v) for name, v in row.items()} for row in csv.DictReader(file)])
+            # pandas would round the last digit
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = pd.DataFrame(
+                    [{name: float(v) for name, v in row.items()} for row in csv.DictReader(file)]
+                )
             rows["epoch"] = rows["epoch"].astype(int)
         except (ValueError, TypeError, KeyError) as error:
             raise NotARun(f"Expected the record of a run in {path}, got: {error!r}.") from error
@@ -111,11 +125,15 @@ class RunFolder:
     @cached_property
     def sample_epochs(self) -> tuple[int, ...]:
         """The epochs, counted from 1, whose samples were recorded; none without ``--samples``."""
-        names = [path.stem.removeprefix("epoch-") for path in (self.folder / "samples").glob("epoch-*.safetensors")]
+        names = [
+            path.stem.removeprefix("epoch-")
+            for path in (self.folder / "samples").glob("epoch-*.safetensors")
+        ]
         recorded = {int(name) for name in names if name.isdecimal()}
         if not recorded:
             return ()
-        # A run that resumed from an earlier checkpoint has files of epochs that it has yet to train again.
+        # A run that resumed from an earlier checkpoint has files of epochs that it has yet to train
+        # again.
         return tuple(sorted(recorded & set(self.rows["epoch"].tolist())))
 
     def samples(self, epoch: int) -> dict[str, Array]:
@@ -131,11 +149,16 @@ class RunFolder:
                 known = f"has those of {_few(self.sample_epochs)}"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
-        return {name: (v.float() if v.is_floating_point() else v.long()).numpy() for name, v in tensors.items()}
+        return {
+            name: (v.float() if v.is_floating_point() else v.long()).numpy()
+            for name, v in tensors.items()
+        }
 
     @cached_property
     def labels(self) -> dict[str, Tensor]:
-        """``given``, ``clean`` and ``soft`` (if known) and ``index`` of training rows; ``validation.given``, …"""
+        """``given``, ``clean`` and ``soft`` (if known) and ``index`` of training rows;
+        ``validation.given``, …
+        """
         path = self.folder / "labels.safetensors"
         labels = {name: v if v.is_floating_point() else v.long() for name, v in _read(path).items()}
         if not {"given", "index"} <= labels.keys():
@@ -164,11 +187,15 @@ class RunFolder:
 
     @property
     def label_groups(self) -> dict[str, Array]:
-        """The training rows (N,) with wrong and with right labels; all of them if the true classes are not known."""
+        """The training rows (N,) with wrong and with right labels; all of them if the true classes
+        are not known.
+        """
         flipped = self.is_flipped
         if flipped is None:
             return {ALL: np.full(len(self.given), True)}
-        return {name: member for name, member in ((WRONG, flipped), (RIGHT, ~flipped)) if member.any()}
+        return {
+            name: member for name, member in ((WRONG, flipped), (RIGHT, ~flipped)) if member.any()
+        }
 
     # What is rebuilt
 
@@ -192,8 +219,8 @@ class RunFolder:
             return _method(str(self.config["method"]))
         except (ValueError, TypeError) as error:
             raise NotARun(
-                f"Expected a method of registered parts in {self.folder}, got {self.config['method']!r}: {error} "
-                "Pass it: open_run(folder, method=…)."
+                f"Expected a method of registered parts in {self.folder}, got"
+                f" {self.config['method']!r}: {error} Pass it: open_run(folder, method=…)."
             ) from error
 
     @cached_property
@@ -204,11 +231,18 @@ class RunFolder:
         source = self.config["source"]
         remedy = "Pass it: open_run(folder, task=…)."
         if not source.get("spec"):
-            raise NotARun(f"Expected the name of the data of {self.folder}, got data without a name. {remedy}")
+            raise NotARun(
+                f"Expected the name of the data of {self.folder}, got data without a name. {remedy}"
+            )
         if "clean" in self.labels and bool((self.labels["clean"] < 0).any()):
-            raise NotARun(f"Expected only inputs of the dataset in {self.folder}, got some from elsewhere. {remedy}")
+            raise NotARun(
+                f"Expected only inputs of the dataset in {self.folder}, got some from elsewhere."
+                f" {remedy}"
+            )
         data = get_dataset(str(source["spec"]), self.data_root)
-        validation = _labelled_part(self, data, "validation.") if "validation.given" in self.labels else None
+        validation = (
+            _labelled_part(self, data, "validation.") if "validation.given" in self.labels else None
+        )
         options = {key: source[key] for key in ("paper", "augment", "data_dir") if key in source}
         train = _labelled_part(self, data, "")
         return _same_data(self, make_task(data, train, validation, noise=self.noise, **options))
@@ -219,7 +253,9 @@ class RunFolder:
         return self.data_dir or self.config["source"].get("data_dir")
 
     def result(self, accelerator: str = "cpu") -> Result:
-        """The run as of its last checkpoint, on that device: models, loss and strategies with their state."""
+        """The run as of its last checkpoint, on that device: models, loss and strategies with their
+        state.
+        """
         recorded = self.config["precision"]
         precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
         fabric = make_fabric(precision, accelerator=accelerator, devices=1)
@@ -228,15 +264,22 @@ class RunFolder:
         settings = self.settings
         try:
             return reopen(task, method, settings, seed=self.seed, fabric=fabric, folder=self.folder)
-        except (RuntimeError, KeyError, TypeError) as error:  # weights of other shapes, an incomplete state
-            raise NotARun(f"Expected a checkpoint of this run in {self.folder}, got: {error}") from error
+        except (
+            RuntimeError,
+            KeyError,
+            TypeError,
+        ) as error:  # weights of other shapes, an incomplete state
+            raise NotARun(
+                f"Expected a checkpoint of this run in {self.folder}, got: {error}"
+            ) from error
 
     @cached_property
     def _result(self) -> Result:
         return self.result()
 
     def models(self, which: Which = "last") -> list[nn.Module]:
-        """The models that predict, on the CPU in evaluation mode: of the last checkpoint or of the best epoch.
+        """The models that predict, on the CPU in evaluation mode: of the last checkpoint or of the
+        best epoch.
 
         Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
@@ -245,11 +288,15 @@ class RunFolder:
         models = self.result().models
         path = self.folder / f"{which}.safetensors"
         if not path.is_file():
-            raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
+            raise NotARun(
+                f"Expected {path}, got none: there were no validation rows to choose an epoch by."
+            )
         tensors = _read(path)
         for m, model in enumerate(models):
             prefix = f"models.{m}."
-            model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+            model.load_state_dict(
+                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            )
         return [model.eval() for model in models]
 
     def inputs(self, part: Part) -> Inputs:
@@ -273,7 +320,10 @@ def _labelled_part(run: RunFolder, data: Dataset, part: str) -> NoisyData:
     given = run.labels[f"{part}given"]
     index = run.labels[f"{part}index"]
     if int(index.max()) >= len(data.train) or data.classes != run.classes:
-        raise NotARun(f"Expected the data that {run.folder} was trained on, got another version of {data.name}.")
+        raise NotARun(
+            f"Expected the data that {run.folder} was trained on, got another version of"
+            f" {data.name}."
+        )
     raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
     clean = run.labels.get(f"{part}clean")
     soft = run.labels.get(f"{part}soft")
@@ -285,7 +335,9 @@ def _same_data(run: RunFolder, task: Task) -> Task:
     labels = run.config["source"].get("labels")
     same = task.train.given.cpu().tolist() == run.given.tolist()
     if not same or (labels is not None and task.source.get("labels", labels) != labels):
-        raise NotARun(f"Expected the data that {run.folder} was trained on, got other rows or labels.")
+        raise NotARun(
+            f"Expected the data that {run.folder} was trained on, got other rows or labels."
+        )
     known_files(run.folder)  # so that images are not read for that
     if digest(task.train.x) != run.config["inputs"]:
         raise NotARun(f"Expected the data that {run.folder} was trained on, got other inputs.")
@@ -311,11 +363,13 @@ def open_run(
     task: Task | None = None,
     method: Method | None = None,
 ) -> RunFolder:
-    """Open a folder that ``noiseproof train --out``, ``train(out=…)`` or a benchmark (``RESULTS/runs/``) wrote.
+    """Open a folder that ``noiseproof train --out``, ``train(out=…)`` or a benchmark
+    (``RESULTS/runs/``) wrote.
 
     Args:
         data_dir: where the dataset's files are, if they have moved.
-        task, method: what the folder cannot describe: your own data, strategies that are not registered.
+        task, method: what the folder cannot describe: your own data, strategies that are not
+            registered.
 
     >>> import tempfile
     >>> from noiseproof.data import get_dataset
@@ -346,15 +400,19 @@ def open_run(
         raise NotARun(f"Expected JSON in {file}, got: {error}.") from error
     absent = [key for key in NEEDED if not isinstance(config, dict) or key not in config]
     if absent:
-        raise NotARun(f"Expected the description of a run in {file}, got none of {', '.join(absent)}.")
+        raise NotARun(
+            f"Expected the description of a run in {file}, got none of {', '.join(absent)}."
+        )
     parts = {name: part for name, part in (("task", task), ("method", method)) if part is not None}
     return RunFolder(path, config, data_dir, parts)
 
 
 def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFolder]:
-    """Several runs by name: their method, then noise, dataset, settings and seed as far as they differ.
+    """Several runs by name: their method, then noise, dataset, settings and seed as far as they
+    differ.
 
-    Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method, noise and seed.
+    Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method,
+    noise and seed.
     """
     runs = [open_run(folder, **options) for folder in folders]
     if all(map(is_of_sweep, runs)):
@@ -363,17 +421,26 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
 
 
 def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
-    """Names of runs, with what else differs between those of the same name; a seed only of those that need it."""
+    """Names of runs, with what else differs between those of the same name; a seed only of those
+    that need it.
+    """
     for key in ("noise", "dataset", *(f.name for f in fields(Settings)), "seed"):
         if len(set(names)) == len(names):
             break
         values = [run.config.get(key) for run in runs]
         pairs = list(zip(names, values, strict=True))
-        differ = {name for name in names if len({str(value) for other, value in pairs if other == name}) > 1}
+        differ = {
+            name
+            for name in names
+            if len({str(value) for other, value in pairs if other == name}) > 1
+        }
         named = differ if key == "seed" or not differ else set(names)
         names = [f"{name} · {key}={value}" if name in named else name for name, value in pairs]
     count = Counter(names)
-    return [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+    return [
+        f"{name} · {run.folder}" if count[name] > 1 else name
+        for name, run in zip(names, runs, strict=True)
+    ]
 
 
 def _method(text: str) -> Method:
@@ -395,7 +462,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return read_tensors(path)[0]
     except (OSError, SafetensorError, Damaged) as error:
-        raise NotARun(f"Expected a safetensors file of this run in {path}, got: {error}.") from error
+        raise NotARun(
+            f"Expected a safetensors file of this run in {path}, got: {error}."
+        ) from error
 
 
 # Several runs
@@ -432,10 +501,17 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
         row |= {"wrong labels": "unknown"}
         if run.rate is not None:
             row |= {"wrong labels": f"{run.rate:.1%}"}
-        row |= {"model": str(run.config.get("model", "")), "epochs": int(run.rows["epoch"].max()), "seed": run.seed}
+        row |= {
+            "model": str(run.config.get("model", "")),
+            "epochs": int(run.rows["epoch"].max()),
+            "seed": run.seed,
+        }
         columns = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
         last = run.rows.iloc[-1]
-        rows.append(row | {words: f"{last[column]:.4f}" for column, words in columns.items() if column in last})
+        rows.append(
+            row
+            | {words: f"{last[column]:.4f}" for column, words in columns.items() if column in last}
+        )
     return rows
 
 

@@ -31,12 +31,24 @@ __all__ = [
     "read_audit",
     "read_rows",
     "write_corrected",
-]  # fmt: skip
+]
 
 _HOMES = {
-    "AuditData": "sources.base", "Consensus": "crowd.consensus", "consensus": "crowd.consensus",
-    "LabelIssues": "labels", "LabelReport": "report", "audit": "report",
-    "audit_again": "again", "corrected": "apply", "corrections": "plan", "find_label_issues": "labels",
-    "plan_retraining": "retrain", "read_audit": "files", "read_rows": "inputs", "write_corrected": "apply",
-}  # fmt: skip
-__getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.audit.{home}" for name, home in _HOMES.items()})
+    "AuditData": "sources.base",
+    "Consensus": "crowd.consensus",
+    "consensus": "crowd.consensus",
+    "LabelIssues": "labels",
+    "LabelReport": "report",
+    "audit": "report",
+    "audit_again": "again",
+    "corrected": "apply",
+    "corrections": "plan",
+    "find_label_issues": "labels",
+    "plan_retraining": "retrain",
+    "read_audit": "files",
+    "read_rows": "inputs",
+    "write_corrected": "apply",
+}
+__getattr__, __dir__ = lazily(
+    __name__, {name: f"noiseproof.audit.{home}" for name, home in _HOMES.items()}
+)

@@ -1,4 +1,6 @@
-"""An audit that replaces another: decisions train its models and rank all other labels anew, or are carried over."""
+"""An audit that replaces another: decisions train its models and rank all other labels anew, or are
+carried over.
+"""
 
 import hashlib
 from collections import Counter
@@ -26,13 +28,7 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.evidence.gather import FAST_FOLDS
 from noiseproof.audit.evidence.network import METHOD
 from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
-from noiseproof.audit.files import (
-    DESIGN,
-    Audit,
-    cache_beside,
-    read_audit,
-    write_audit,
-)
+from noiseproof.audit.files import DESIGN, Audit, cache_beside, read_audit, write_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
@@ -56,74 +52,114 @@ def audit_again(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> LabelReport:
-    """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the result there.
+    """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the
+    result there.
 
-    All options are those of the earlier audit. Models are trained on the decided labels; rows that were skipped,
-    excluded or unclear, or have a new class, stay as they are. Each row is judged by models of other folds, so that its
-    quality never depends on the decision on it. Where `noiseproof measure` recalibrated the earlier audit, the new
-    files are recalibrated, too; the report that is returned has what the models say.
+    All options are those of the earlier audit. Models are trained on the decided labels; rows that
+    were skipped, excluded or unclear, or have a new class, stay as they are. Each row is judged by
+    models of other folds, so that its quality never depends on the decision on it. Where
+    `noiseproof measure` recalibrated the earlier audit, the new files are recalibrated, too; the
+    report that is returned has what the models say.
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.
         decisions: file of the review, by default decisions.csv in the folder.
         estimator: that judged the earlier audit, where it was an object without a name.
     """
-    earlier, path = read_audit(Path(folder)), Path(folder, DECISIONS) if decisions is None else Path(decisions)
+    earlier, path = (
+        read_audit(Path(folder)),
+        Path(folder, DECISIONS) if decisions is None else Path(decisions),
+    )
     config = earlier.config
     _check_trained(earlier)
     chosen = read_decisions(path) if path.exists() else {}
     check_decisions(chosen.values(), earlier)
-    unlearned = [one for one in chosen.values() if one.decision == "exclude" or _is_new(one, earlier)]
-    chosen = {row: one for row, one in chosen.items() if one.names_label and not _is_new(one, earlier)}
+    unlearned = [
+        one for one in chosen.values() if one.decision == "exclude" or _is_new(one, earlier)
+    ]
+    chosen = {
+        row: one for row, one in chosen.items() if one.names_label and not _is_new(one, earlier)
+    }
     if not chosen:
         raise ValueError(
-            f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof review {folder}`."
+            f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof"
+            f" review {folder}`."
         )
     if data is None:
         data = read_again(config, cache_beside(folder))
     _check_same(earlier, data)
     data = _with_words(data, [one.label for one in chosen.values()])
-    data = replace(data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config)))
+    data = replace(
+        data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config))
+    )
     report = audit(
-        data, mode=config["mode"], method=None if config["method"] in (METHOD, METHOD_OF_SETS) else config["method"],
-        model=config["model"], estimator=_estimator(config) if estimator is None else estimator,
-        epochs=config["epochs"], folds=config["folds"], goal=config["goal"], issues=config.get("issues"),
-        seed=config["seed"], device=device, progress=progress, command=config["command"],
-    )  # fmt: skip
+        data,
+        mode=config["mode"],
+        method=None if config["method"] in (METHOD, METHOD_OF_SETS) else config["method"],
+        model=config["model"],
+        estimator=_estimator(config) if estimator is None else estimator,
+        epochs=config["epochs"],
+        folds=config["folds"],
+        goal=config["goal"],
+        issues=config.get("issues"),
+        seed=config["seed"],
+        device=device,
+        progress=progress,
+        command=config["command"],
+    )
     if lost := sorted({*chosen} - {*report.data.row.tolist()}):
         raise ValueError(
-            f"Expected models of other folds for each decided row, got none for row {lost[0]}, whose class lies in one "
-            "fold. Undo the decision on it."
+            f"Expected models of other folds for each decided row, got none for row {lost[0]},"
+            " whose class lies in one fold. Undo the decision on it."
         )
     report = replace(report, config={**report.config, "again": config.get("again", 0) + 1})
     write_audit(Path(folder), report, csv_safe=config.get("csv_safe", False))
     if Path(folder, DIAGRAM).exists():  # `noiseproof measure` recalibrated the earlier audit
-        write_measured(read_audit(Path(folder)), read_answers(path), earlier.summary.get("goal") or config["goal"])
+        write_measured(
+            read_audit(Path(folder)),
+            read_answers(path),
+            earlier.summary.get("goal") or config["goal"],
+        )
     return report
 
 
 def _check_trained(earlier: Audit) -> None:
     if earlier.config["mode"] == "predictions":
         raise ValueError(
-            f"Expected an audit that trained models, got one of another model's predictions in {earlier.folder}. Train "
-            "that model on the corrected labels, and audit its new predictions with --force, which keeps the decisions."
+            "Expected an audit that trained models, got one of another model's predictions in"
+            f" {earlier.folder}. Train that model on the corrected labels, and audit its new"
+            " predictions with --force, which keeps the decisions."
         )
 
 
 def _check_same(earlier: Audit, data: AuditData) -> None:
     is_audited = data.row >= 0
     given = np.array(data.classes, dtype=object)[data.given[is_audited]]
-    now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], given, strict=True), strict=True))
+    now = dict(
+        zip(
+            data.row[is_audited].tolist(),
+            zip(data.names[is_audited], given, strict=True),
+            strict=True,
+        )
+    )
     before = earlier.issues[["row", "id", "given_label"]]
-    changed = [row for row, id, word in before.itertuples(index=False) if now.get(row) != (id, word)]
+    changed = [
+        row for row, id, word in before.itertuples(index=False) if now.get(row) != (id, word)
+    ]
     if not changed and earlier.config["rows_sha256"] != digest_all(data.source.row_digests):
         place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
-    names = data.classes if data.sets is None else data.sets.names  # of sets, an audit adds words that it suggests
-    if tuple(names) != label_names_of(earlier) or data.source_rows != earlier.config["source_rows"] or changed:
+    # of sets, an audit adds words that it suggests
+    names = data.classes if data.sets is None else data.sets.names
+    if (
+        tuple(names) != label_names_of(earlier)
+        or data.source_rows != earlier.config["source_rows"]
+        or changed
+    ):
         which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
         raise ValueError(
-            f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it without --again."
+            f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it"
+            " without --again."
         )
 
 
@@ -132,7 +168,9 @@ def _with_words(data: AuditData, words: Sequence[str]) -> AuditData:
     if data.sets is None:
         return data
     classes = tuple(dict.fromkeys((*data.classes, *words)))
-    return replace(data, classes=classes, sets=LabelSets.of(classes, data.sets.separator, data.sets.names))
+    return replace(
+        data, classes=classes, sets=LabelSets.of(classes, data.sets.separator, data.sets.names)
+    )
 
 
 def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:
@@ -145,24 +183,36 @@ def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.in
 
 
 def _is_new(decision: Decision, earlier: Audit) -> bool:
-    """Whether the decided label is a class that the audit does not have, or one of several is such a label."""
-    return decision.names_label and not {*labels_in(decision.label, earlier.config)} <= {*label_names_of(earlier)}
+    """Whether the decided label is a class that the audit does not have, or one of several is such
+    a label.
+    """
+    return decision.names_label and not {*labels_in(decision.label, earlier.config)} <= {
+        *label_names_of(earlier)
+    }
 
 
-def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]) -> list[str]:
-    counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
+def _notes(
+    decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]
+) -> list[str]:
+    counts = Counter(
+        "kept" if d.label == d.given_label else "corrected" for d in decisions.values()
+    )
     notes = [
-        f"Audited again with {counted(len(decisions), 'decision')}, {counted(counts['kept'], 'label')} kept and "
-        f"{counts['corrected']} corrected: models of other folds learned them."
+        f"Audited again with {counted(len(decisions), 'decision')},"
+        f" {counted(counts['kept'], 'label')} kept and {counts['corrected']} corrected: models of"
+        " other folds learned them."
     ]
     if unlearned:
         notes.append(
-            f"{counted(len(unlearned), 'decision')} to exclude a row or name a new class: models of the classes of "
-            "this audit cannot learn that, and the rows stay as they are. `noiseproof apply` writes data to audit "
-            "without these rows and with the new classes."
+            f"{counted(len(unlearned), 'decision')} to exclude a row or name a new class: models of"
+            " the classes of this audit cannot learn that, and the rows stay as they are."
+            " `noiseproof apply` writes data to audit without these rows and with the new classes."
         )
     if config["mode"] == "fast":
-        notes.append(f"The earlier audit was fast; models of {FAST_FOLDS} folds judge now, which did not see the row.")
+        notes.append(
+            f"The earlier audit was fast; models of {FAST_FOLDS} folds judge now, which did not see"
+            " the row."
+        )
     return notes
 
 
@@ -172,8 +222,8 @@ def _estimator(config: Mapping[str, Any]) -> Any:
     if name is None or (":" in name and not any(sign in name for sign in "( \n")):
         return name
     raise ValueError(
-        f"Expected an estimator that has a name, got {name}, which was an object in Python. Pass it there: "
-        "`audit_again(folder, estimator=…)`."
+        f"Expected an estimator that has a name, got {name}, which was an object in Python. Pass it"
+        " there: `audit_again(folder, estimator=…)`."
     )
 
 
@@ -193,11 +243,12 @@ class Renewal:
 
 
 def renew_decisions(folder: str | Path, report: LabelReport) -> Renewal | None:
-    """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved there.
+    """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved
+    there.
 
-    A decision stays with its row of the same file: found by its content, else by its id where both audits have the same
-    kind of ids. What does not fit is kept under another name. The designed sample (measure.json and strata.npy) stays
-    if the audited rows are the same.
+    A decision stays with its row of the same file: found by its content, else by its id where both
+    audits have the same kind of ids. What does not fit is kept under another name. The designed
+    sample (measure.json and strata.npy) stays if the audited rows are the same.
     """
     path = Path(folder, DECISIONS)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
@@ -214,10 +265,14 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> Renewal | None:
     aside = path.with_name(f"decisions-{digest}.csv")
     path.replace(aside)
     if not (kept := len(last_decisions(renewed.carried))):
-        gone = "row numbers may mean other rows in this audit. Audits with --id carry decisions over."
+        gone = (
+            "row numbers may mean other rows in this audit. Audits with --id carry decisions over."
+        )
         return Renewal(f"The decisions on the earlier audit are now in {aside}: {gone}", path, ())
     total = len(last_decisions(renewed.lines))
-    message = f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
+    message = (
+        f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
+    )
     return Renewal(message, path, renewed.carried)
 
 
@@ -235,7 +290,9 @@ def _renew(path: Path, report: LabelReport) -> _Renewed:
     renewed, is_same = _Renewed(), False
     try:
         old = read_audit(path.parent)
-        is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
+        is_same = old.config["labels_sha256"] is not None and _agree(
+            old, report, *SOURCE, "labels_sha256"
+        )
         place = _followed(old, report) if _agree(old, report, *SOURCE) else {}
         is_same &= _agree(old, report, "rows_sha256")
         lines = renewed.lines = read_log(path) if path.exists() else []
@@ -243,10 +300,13 @@ def _renew(path: Path, report: LabelReport) -> _Renewed:
         carried = _carry_over(lines, old, report, is_same, place)
         same_rows = set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
         renewed.keeps_design = is_same and same_rows and len(carried) == len(lines)
-        renewed.carried = carried if renewed.keeps_design else [_without_design(line) for line in carried]
+        renewed.carried = (
+            carried if renewed.keeps_design else [_without_design(line) for line in carried]
+        )
         renewed.is_unchanged = renewed.carried == lines and (is_same or bool(lines))
     except BadDecisions:
-        renewed.is_unchanged = is_same  # the rows are the same, and review and apply refuse the file until repaired
+        # the rows are the same, and review and apply refuse the file until repaired
+        renewed.is_unchanged = is_same
     except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
         pass
     return renewed
@@ -266,7 +326,9 @@ def _followed(old: Audit, report: LabelReport) -> dict[int, int]:
 def _carry_over(
     lines: list[Decision], old: Audit, report: LabelReport, is_same: bool, place: dict[int, int]
 ) -> list[Decision]:
-    """Return the lines on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
+    """Return the lines on rows that ``report`` has with the label the reviewer saw, by their
+    numbers there.
+    """
     data, is_audited = report.data, report.data.row >= 0
     has_ids = SOURCES[old.config["kind"]](old.config).has_ids
     labels = [data.classes[k] for k in data.given[is_audited].tolist()]

@@ -43,31 +43,41 @@ def corrected(
 ) -> Any:
     """Return data that was audited in memory with the labels that were decided on, in a copy.
 
-    A DataFrame of pandas or polars, a Hugging Face ``Dataset``, and labels alone (an array, a tensor, a list, a Series)
-    are returned in the same kind. Of other data, such as dicts, Arrow tables and torch data sets, the corrected labels
-    are returned, one for each row. Rows that have moved are found by their content; data with rows that changed, came
-    or went is refused.
+    A DataFrame of pandas or polars, a Hugging Face ``Dataset``, and labels alone (an array, a
+    tensor, a list, a Series) are returned in the same kind. Of other data, such as dicts, Arrow
+    tables and torch data sets, the corrected labels are returned, one for each row. Rows that have
+    moved are found by their content; data with rows that changed, came or went is refused.
 
     Args:
         decisions: by default those in the folder.
         accept_all: as of `corrections`, and so is ``yes``.
-        excluded: excluded rows of DataFrames and data sets are left out, unless this is "mark"; labels alone stay
-            whole (`reviewed_rows` says which rows are excluded).
+        excluded: excluded rows of DataFrames and data sets are left out, unless this is "mark";
+            labels alone stay whole (`reviewed_rows` says which rows are excluded).
         fix: issue types whose remedy is carried out, too (`plan_fixes`).
-        votes: of an audit of annotators alone, whether the copy has who said what, next to the consensus in the
-            column ``label`` and P(it is right) in ``label_quality``. Of arrays, the copy is a table of these.
+        votes: of an audit of annotators alone, whether the copy has who said what, next to the
+            consensus in the column ``label`` and P(it is right) in ``label_quality``. Of arrays,
+            the copy is a table of these.
     """
     _check_excluded(excluded)
     audit = read_audit(folder)
-    reviewed = read_reviewed(folder, decisions, accept_all=accept_all or bool(fix) or is_voted(audit))
+    reviewed = read_reviewed(
+        folder, decisions, accept_all=accept_all or bool(fix) or is_voted(audit)
+    )
     plan = plan_corrections(
-        audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges, accept_all=accept_all, yes=yes
+        audit,
+        reviewed.decisions,
+        reviewed.answers(),
+        merges=reviewed.merges,
+        accept_all=accept_all,
+        yes=yes,
     )
     if not yes:
         plan.check(audit.folder)
     fixed = _joined(plan_fixes(audit, fix, reviewed.decisions))
     left_out = plan.excluded if excluded == "leave-out" else ()
-    correction = _correction(audit, plan.changes, plan.becomes, left_out, fixed, plan.decided, votes)
+    correction = _correction(
+        audit, plan.changes, plan.becomes, left_out, fixed, plan.decided, votes
+    )
     return _source(audit).corrected(audit, data, correction)
 
 
@@ -88,27 +98,41 @@ def _correction(
         consensus = voted_cells(audit, labels, becomes, decided=decided, votes=votes)
         labels = {}
         becomes = {}
-    return Correction(labels, becomes, fix.left_out.union(left_out), consensus, fix.columns, fix.cells, link)
+    return Correction(
+        labels, becomes, fix.left_out.union(left_out), consensus, fix.columns, fix.cells, link
+    )
 
 
-def plan_fixes(audit: Audit, names: Sequence[str], decided: Mapping[int, Decision] | None = None) -> dict[str, Fix]:
-    """Return what the remedy of each issue type of ``names`` does to the data; refuse types without one.
+def plan_fixes(
+    audit: Audit, names: Sequence[str], decided: Mapping[int, Decision] | None = None
+) -> dict[str, Fix]:
+    """Return what the remedy of each issue type of ``names`` does to the data; refuse types without
+    one.
 
-    Nothing is fixed unless it is named, always in a copy, and rows that go are listed. Of copies, the rows ``decided``
-    on stay.
+    Nothing is fixed unless it is named, always in a copy, and rows that go are listed. Of copies,
+    the rows ``decided`` on stay.
     """
     kinds = {kind.name: kind for kind in issue_types()}
     able = [name for name, kind in kinds.items() if kind.fixes]
     fixes = {}
     for name in names:
         if name not in able:
-            why = f"nothing can be done about {name!r} by a command. {kinds[name].remedy}" if name in kinds else ""
-            raise ValueError(f"Expected issue types with a fix, {', '.join(able)}, got {name!r}{why and ': '}{why}")
+            why = (
+                f"nothing can be done about {name!r} by a command. {kinds[name].remedy}"
+                if name in kinds
+                else ""
+            )
+            raise ValueError(
+                f"Expected issue types with a fix, {', '.join(able)}, got"
+                f" {name!r}{why and ': '}{why}"
+            )
         fixes[name] = kinds[name].fix(replace(audit, decided=decided or {}))
     joined = _joined(fixes)
     source = _source(audit)
     if (joined.columns or joined.cells) and not source.has_columns:
-        raise ValueError(f"Expected a table whose columns can be changed, got {source.files or 'labels alone'}.")
+        raise ValueError(
+            f"Expected a table whose columns can be changed, got {source.files or 'labels alone'}."
+        )
     return fixes
 
 
@@ -116,34 +140,51 @@ def _joined(fixes: Mapping[str, Fix]) -> Fix:
     return reduce(or_, fixes.values(), Fix())
 
 
-def reviewed_rows(audit: Audit, reviewed: Standing, fixes: Mapping[str, Fix] | None = None) -> pd.DataFrame:
-    """Return the rows that are excluded, unclear, noted or left out by ``fixes``, with their labels, in order."""
+def reviewed_rows(
+    audit: Audit, reviewed: Standing, fixes: Mapping[str, Fix] | None = None
+) -> pd.DataFrame:
+    """Return the rows that are excluded, unclear, noted or left out by ``fixes``, with their
+    labels, in order.
+    """
     import pandas as pd
 
-    choices = {row: one.decision for row, one in reviewed.decisions.items() if one.decision in ("exclude", "unclear")}
-    notes = {row: f"left out by --fix {name}" for name, fix in (fixes or {}).items() for row in fix.left_out}
+    choices = {
+        row: one.decision
+        for row, one in reviewed.decisions.items()
+        if one.decision in ("exclude", "unclear")
+    }
+    notes = {
+        row: f"left out by --fix {name}"
+        for name, fix in (fixes or {}).items()
+        for row in fix.left_out
+    }
     choices = {**choices, **dict.fromkeys(notes, "exclude")}
     notes |= reviewed.notes
     issues = audit.issues[audit.issues["row"].isin([*choices, *notes])].sort_values("row")
     rows = issues["row"].tolist()
     table = {
-        "row": rows, "id": issues["id"].tolist(), "given_label": issues["given_label"].tolist(),
+        "row": rows,
+        "id": issues["id"].tolist(),
+        "given_label": issues["given_label"].tolist(),
         "excluded": [choices.get(row) == "exclude" for row in rows],
         "unclear": [choices.get(row) == "unclear" for row in rows],
         "note": [notes.get(row, "") for row in rows],
-    }  # fmt: skip
+    }
     return pd.DataFrame(table)
 
 
 def _check_excluded(excluded: str) -> None:
     if excluded not in get_args(Excluded):
         raise ValueError(
-            f"Expected {' or '.join(get_args(Excluded))} for what becomes of excluded rows, got {excluded!r}."
+            f"Expected {' or '.join(get_args(Excluded))} for what becomes of excluded rows, got"
+            f" {excluded!r}."
         )
 
 
 def kept_out(audit: Audit, plan: Plan, excluded: str) -> tuple[int, ...]:
-    """Return the rows that a copy goes without: the excluded ones if ``excluded`` is leave-out and the source can."""
+    """Return the rows that a copy goes without: the excluded ones if ``excluded`` is leave-out and
+    the source can.
+    """
     _check_excluded(excluded)
     return plan.excluded if excluded == "leave-out" and _source(audit).can_leave_out else ()
 
@@ -161,16 +202,19 @@ def write_corrected(
     decided: Collection[int] = (),
     votes: bool = False,
 ) -> Path:
-    """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
+    """Write the dataset with the labels ``changes``; neither the original nor any existing file is
+    overwritten.
 
-    Rows that have moved since the audit are found, and other changes are refused (`find_rows`). A CSV or TSV file
-    keeps every byte outside of the changed cells, Parquet every column and type, and Excel what openpyxl keeps.
-    Pictures are copied, or with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels.
-    With ``same_ok``, an existing copy that would be written again is accepted.
+    Rows that have moved since the audit are found, and other changes are refused (`find_rows`). A
+    CSV or TSV file keeps every byte outside of the changed cells, Parquet every column and type,
+    and Excel what openpyxl keeps. Pictures are copied, or with ``link`` linked, into the folders of
+    their classes. Arrays get a .npy file of labels. With ``same_ok``, an existing copy that would
+    be written again is accepted.
 
     Args:
         becomes: classes to merge, and the ones they become, in all rows.
-        left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for Excel files.
+        left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for
+            Excel files.
         fix: what issue types add to that (`plan_fixes`).
         decided: rows on whose label somebody decided, where annotators alone were audited.
         votes: whether the copy also has who said what.
@@ -178,12 +222,20 @@ def write_corrected(
     out = Path(out)
     source = _source(audit)
     if votes and not source.is_voted:
-        raise ValueError("Expected an audit of annotators alone for a column of votes, got one of labels.")
-    correction = _correction(audit, changes, becomes or {}, left_out, fix or Fix(), decided, votes, link)
+        raise ValueError(
+            "Expected an audit of annotators alone for a column of votes, got one of labels."
+        )
+    correction = _correction(
+        audit, changes, becomes or {}, left_out, fix or Fix(), decided, votes, link
+    )
     if (count := len(correction.left_out)) and not source.can_leave_out:
-        raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {count}.")
+        raise ValueError(
+            f"Expected no rows to leave out of {source.files or 'labels alone'}, got {count}."
+        )
     place = source.find_rows(audit, correction.outcomes)
-    audit, correction = correction.moved(audit, place, source.labels if correction.becomes else None)
+    audit, correction = correction.moved(
+        audit, place, source.labels if correction.becomes else None
+    )
 
     def write(path: Path) -> None:
         source.write(audit, correction, path)
@@ -191,11 +243,15 @@ def write_corrected(
     if not out.exists() and not out.is_symlink():
         write(out)
     elif out.is_symlink() or not same_ok or not _is_written(write, out):
-        raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
+        raise FileExistsError(
+            f"Expected a new path for the corrected data, {out} exists. Choose another with --out."
+        )
     return out
 
 
-def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv_safe: bool = True) -> Path | None:
+def write_reviewed(
+    table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv_safe: bool = True
+) -> Path | None:
     """Write the list of `reviewed_rows` next to the corrected data ``out``; None without any.
 
     With ``csv_safe``, no spreadsheet takes one of its cells for a formula.
@@ -203,9 +259,13 @@ def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv
     path = list_beside(out)
     if not len(table):
         return None
-    content = (safe_table(table) if csv_safe else table).to_csv(index=False, lineterminator="\n").encode()
+    content = (
+        (safe_table(table) if csv_safe else table).to_csv(index=False, lineterminator="\n").encode()
+    )
     if path.exists() and not (same_ok and path.read_bytes() == content):
-        raise FileExistsError(f"Expected a new path for the list of rows, {path} exists. Choose another with --out.")
+        raise FileExistsError(
+            f"Expected a new path for the list of rows, {path} exists. Choose another with --out."
+        )
     if not path.exists():
         with replacing(path, overwrite=False) as part:
             part.write_bytes(content)
@@ -213,7 +273,9 @@ def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv
 
 
 def list_beside(out: Path) -> Path:
-    """Return where the list of excluded, unclear and noted rows goes: corrected.csv → corrected-review.csv."""
+    """Return where the list of excluded, unclear and noted rows goes: corrected.csv →
+    corrected-review.csv.
+    """
     return out.with_name(f"{out.name.split('.')[0]}-review.csv")
 
 
@@ -229,7 +291,9 @@ def _contents(path: Path) -> dict[str, Any]:
     """Return the content of a file, or of each file in a folder, and whether that is a link."""
     if table_kind(path) == ".xlsx":
         with zipfile.ZipFile(path) as book:  # whose properties have the time
-            return {name: book.read(name) for name in book.namelist() if name != "docProps/core.xml"}
+            return {
+                name: book.read(name) for name in book.namelist() if name != "docProps/core.xml"
+            }
     files = [one for one in (path, *path.rglob("*")) if one.is_file()]
     return {str(one.relative_to(path)): (one.is_symlink(), file_digest(one)) for one in files}
 

@@ -1,4 +1,6 @@
-"""Data in memory with corrected labels: arrays, DataFrames and data sets in a copy, of other kinds the labels alone."""
+"""Data in memory with corrected labels: arrays, DataFrames and data sets in a copy, of other kinds
+the labels alone.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corre
 
 
 def is_table(data: Any) -> bool:
-    return not isinstance(data, TorchDataset) and (is_foreign_table(data) or hasattr(data, "columns"))
+    return not isinstance(data, TorchDataset) and (
+        is_foreign_table(data) or hasattr(data, "columns")
+    )
 
 
 def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bool) -> Any:
-    """Return a table corrected in a copy: of pandas, polars or Hugging Face, or of another library its labels alone.
+    """Return a table corrected in a copy: of pandas, polars or Hugging Face, or of another library
+    its labels alone.
 
     Rows that moved are found by their ``digests``.
     """
@@ -46,13 +51,20 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
         sets = set_words(audit.config, lambda name: frame[name].tolist())
         words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
     audit, correction = correction.found_in(audit, digest_frame(frame) if digests else None, words)
-    class_names = list_class_names(table.features[label]) if library == "datasets" and label is not None else None
-    changes = correction.changes(audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names)
+    class_names = (
+        list_class_names(table.features[label])
+        if library == "datasets" and label is not None
+        else None
+    )
+    changes = correction.changes(
+        audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names
+    )
     if is_whole:
         return _changed(table, changes)
     if changes.dropped or correction.rewritten:
         raise ValueError(
-            f"Expected a DataFrame or a Hugging Face data set to change its columns, got a {type(data).__name__}."
+            "Expected a DataFrame or a Hugging Face data set to change its columns, got a"
+            f" {type(data).__name__}."
         )
     if correction.consensus is not None:
         return cell_table(correction.consensus)
@@ -76,7 +88,9 @@ def _changed(table: Any, changes: Changes) -> Any:
         names = table.column_names
         for name, cells in changes.cells.items():
             values = replaced(table[name], cells)
-            table = table.remove_columns(name).add_column(name, values, feature=table.features[name])
+            table = table.remove_columns(name).add_column(
+                name, values, feature=table.features[name]
+            )
         table = table.select_columns(names)
         for name, column in added.items():
             table = table.add_column(name, column)
@@ -97,11 +111,16 @@ def _changed(table: Any, changes: Changes) -> Any:
 
 
 def corrected_labels(
-    audit: Audit, labels: Any, correction: Correction, digest: Callable[[list[str]], Digests] | None = None
+    audit: Audit,
+    labels: Any,
+    correction: Correction,
+    digest: Callable[[list[str]], Digests] | None = None,
 ) -> Any:
-    """Return a copy of labels without a table: an array, a tensor, a list, a Series, a matrix, or lists.
+    """Return a copy of labels without a table: an array, a tensor, a list, a Series, a matrix, or
+    lists.
 
-    ``digest`` returns the digests of their inputs with their words, by which rows that moved are found.
+    ``digest`` returns the digests of their inputs with their words, by which rows that moved are
+    found.
     """
     words = label_words(audit.config, labels)
     audit, correction = correction.found_in(audit, digest and digest(words), words)
@@ -109,10 +128,14 @@ def corrected_labels(
 
 
 def label_words(config: Mapping[str, Any], labels: Any) -> list[str]:
-    """Return labels as the audit's words, empty where there is none; of a matrix or lists, the word of each set."""
+    """Return labels as the audit's words, empty where there is none; of a matrix or lists, the word
+    of each set.
+    """
     multi = config.get("multi_label") or {}
     if multi.get("kind") in SETS:
-        return [word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])]
+        return [
+            word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])
+        ]
     return as_words(as_array(labels).ravel())
 
 
@@ -127,7 +150,9 @@ def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:
 
 
 def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
-    """Return a copy of labels in a list, an array, a tensor or a column, with other values in some rows."""
+    """Return a copy of labels in a list, an array, a tensor or a column, with other values in some
+    rows.
+    """
     if library_of(labels) == "polars":
         return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
     if hasattr(labels, "iloc"):
@@ -138,7 +163,10 @@ def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
             copy.view(-1)[row] = value.item() if hasattr(value, "item") else value
         return copy
     if isinstance(labels, (list, tuple)):
-        plain = {row: value.item() if isinstance(value, np.generic) else value for row, value in changes.items()}
+        plain = {
+            row: value.item() if isinstance(value, np.generic) else value
+            for row, value in changes.items()
+        }
         return type(labels)(replaced(labels, plain))
     array = np.asarray(labels)
     cells = replaced(array.ravel(), changes)
@@ -162,7 +190,9 @@ def cell_table(cells: Cells) -> Any:
     import pandas as pd
 
     count = len(next(iter(cells.values())))
-    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
+    return pd.DataFrame(
+        {"row": range(count), **{name: as_column(column) for name, column in cells.items()}}
+    )
 
 
 def as_column(cells: Sequence[Any]) -> Any:

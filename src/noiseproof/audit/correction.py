@@ -1,4 +1,6 @@
-"""What becomes of the rows of an audit: new labels, rows and columns that are left out, the consensus of annotators."""
+"""What becomes of the rows of an audit: new labels, rows and columns that are left out, the
+consensus of annotators.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,30 @@ class Correction:
     """The changes to data, by the numbers of its rows."""
 
     labels: Mapping[int, str]
-    becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others, in all rows
+    # classes that are merged into others, in all rows
+    becomes: Mapping[str, str] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     consensus: Cells | None = None  # new columns, where annotators alone were audited
     dropped: frozenset[str] = frozenset()  # columns
-    rewritten: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # columns, by the cells they had
+    # columns, by the cells they had
+    rewritten: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     link: bool = False  # whether pictures are linked
 
     @property
     def outcomes(self) -> dict[int, object]:
         """What becomes of rows: of copies of one that moved, it has to be the same.
 
-        Of a consensus that is the label: either copy may have the quality and the votes of the other.
+        Of a consensus that is the label: either copy may have the quality and the votes of the
+        other.
         """
         labels = self.labels if self.consensus is None else dict(enumerate(self.consensus[LABEL]))
         return {**labels, **dict.fromkeys(self.left_out)}
 
-    def moved(self, audit: Audit, place: NDArray[np.int64], words: Sequence[str] | None) -> tuple[Audit, Correction]:
-        """Return the audit and its correction with the numbers that rows have now, ``place`` (source_rows,).
+    def moved(
+        self, audit: Audit, place: NDArray[np.int64], words: Sequence[str] | None
+    ) -> tuple[Audit, Correction]:
+        """Return the audit and its correction with the numbers that rows have now, ``place``
+        (source_rows,).
 
         ``words`` are the labels that the data has now: labels of merged classes change, too.
         """
@@ -59,23 +67,34 @@ class Correction:
         kept = {row: label for row, label in labels.items() if row not in left_out}
         return audit, replace(self, labels=kept, left_out=left_out, consensus=consensus)
 
-    def found_in(self, audit: Audit, digests: Digests | None, words: Sequence[str] | None) -> tuple[Audit, Correction]:
-        """Return the audit and its correction for data in memory; labels alone have no ``digests``, and stay whole."""
+    def found_in(
+        self, audit: Audit, digests: Digests | None, words: Sequence[str] | None
+    ) -> tuple[Audit, Correction]:
+        """Return the audit and its correction for data in memory; labels alone have no ``digests``,
+        and stay whole.
+        """
         if digests is not None:
             place = find_rows(audit, digests, self.outcomes)
             check_issues(audit.moved(place), words, None)
             return self.moved(audit, place, words)
         if words is not None and not same_labels(audit.config, words):
             raise ValueError(
-                f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}"
-                ", they or their order have changed since. Audit the data again."
+                "Expected the labels that were audited in"
+                f" {audit.config['data'] or audit.config['labels'] or 'memory'}, they or their"
+                " order have changed since. Audit the data again."
             )
         check_issues(audit, words, None)
         return self.moved(audit, np.arange(audit.config["source_rows"]), words)
 
-    def changes(self, audit: Audit, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None) -> Changes:
+    def changes(
+        self, audit: Audit, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None
+    ) -> Changes:
         """Return the changes to a table with the columns ``header``."""
-        cells = dict(label_cells(audit, self.labels, cells_of, class_names)) if self.consensus is None else {}
+        cells = (
+            dict(label_cells(audit, self.labels, cells_of, class_names))
+            if self.consensus is None
+            else {}
+        )
         for name, rewrite in self.rewritten.items():
             old = enumerate(cells_of(name))
             cells[name] = {row: new for row, cell in old if (new := rewrite(cell)) != cell}
@@ -91,16 +110,20 @@ def voted_cells(
     decided: Collection[int] = (),
     votes: bool = False,
 ) -> Cells:
-    """Return the new columns: label, label_quality (P(it is right), 1 where somebody decided) and, if asked, votes.
+    """Return the new columns: label, label_quality (P(it is right), 1 where somebody decided) and,
+    if asked, votes.
 
-    These are the labels of each annotator as a JSON object. Rows that were not audited have none of them.
+    These are the labels of each annotator as a JSON object. Rows that were not audited have none of
+    them.
     """
     issues = audit.issues
     rows = int(audit.config["source_rows"])
     cells: Cells = {name: [None] * rows for name in (LABEL, QUALITY, *([VOTES] if votes else []))}
     new = merge_labels(audit, changes, becomes, None)
     names = {*issues["given_label"], *new.values()}
-    are_numbers = all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in names)
+    are_numbers = all(
+        name.isascii() and name.isdecimal() and str(int(name)) == name for name in names
+    )
     columns = ["row", "given_label", "suggested_label", "label_quality", "suggestion_quality"]
     for row, given, suggested, quality, other_quality in issues[columns].itertuples(index=False):
         label = new.get(row, given)
@@ -118,6 +141,7 @@ def named_cells(cells: Cells, header: Sequence[Any]) -> Cells:
         if not {f"{prefix}{name}" for name in cells} & {*map(str, header)}:
             return {f"{prefix}{name}": column for name, column in cells.items()}
     raise ValueError(
-        f"Expected data without the columns {', '.join(cells)}, or without {', '.join(PREFIX + n for n in cells)}, for "
-        "the consensus, got some of both. Rename them, and audit again."
+        f"Expected data without the columns {', '.join(cells)}, or without"
+        f" {', '.join(PREFIX + n for n in cells)}, for the consensus, got some of both. Rename"
+        " them, and audit again."
     )

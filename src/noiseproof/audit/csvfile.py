@@ -25,8 +25,10 @@ from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes
 class Changes:
     """What differs between a table and its corrected copy."""
 
-    cells: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # new cells of columns, by row
-    added: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # new columns at the end, None for gaps
+    # new cells of columns, by row
+    cells: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    # new columns at the end, None for gaps
+    added: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     dropped: Collection[str] = ()  # columns
     left_out: Collection[int] = ()  # rows
 
@@ -38,23 +40,28 @@ class Changes:
 class TextRecords:
     """The records of a .csv, .tsv or .gz file, counted as pandas does: without blank lines.
 
-    A line of spaces and tabs is blank; a line of two quotes is a record with an empty cell. Only the position of each
-    record is stored; its cells are read from the file when needed.
+    A line of spaces and tabs is blank; a line of two quotes is a record with an empty cell. Only
+    the position of each record is stored; its cells are read from the file when needed.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> None:
+    def __init__(
+        self, path: Path, columns: Sequence[str | None] = (), *, header: bool = True
+    ) -> None:
         self.path = path
         self.has_header = header
         self.format = detect_format(path, columns, header=header)
         self.comma = self.format.separator.encode()
-        # Commas and line ends are single bytes in all encodings but UTF-16 and UTF-32, which are read as UTF-8.
+        # Commas and line ends are single bytes in all encodings but UTF-16 and UTF-32, which are
+        # read as UTF-8.
         self.is_wide = self.format.encoding.startswith(("utf-16", "utf-32"))
         self.encoding = "utf-8" if self.is_wide else self.format.encoding
         self.cell = re.compile(rb'(?:"([^"]*(?:""[^"]*)*)"?)?([^%s]*)' % re.escape(self.comma))
         self.data: bytes | mmap.mmap
         with open_bytes(path) as file:
             if self.is_wide:
-                text = file.read()[len(self.format.mark) :].decode(self.format.encoding, "surrogatepass")
+                text = file.read()[len(self.format.mark) :].decode(
+                    self.format.encoding, "surrogatepass"
+                )
                 self.data = text.encode("utf-8", "surrogatepass")
             elif isinstance(file, gzip.GzipFile):
                 self.data = file.read()
@@ -66,7 +73,9 @@ class TextRecords:
     @cached_property
     def spans(self) -> NDArray[np.int64]:
         """Begin and end of each record, (N, 2); digests do without."""
-        return np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)[int(self.has_header) :]
+        return np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)[
+            int(self.has_header) :
+        ]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -82,7 +91,8 @@ class TextRecords:
         """Return the cell of every record in one column, empty where a record is too short."""
         k = self.header.index(name)
         cells = [record[k] if k < len(record) else "" for _, record in self._walk()]
-        decoded = {cell: cell.encode("latin-1").decode(self.encoding) for cell in set(cells)}  # each once: less memory
+        # each once: less memory
+        decoded = {cell: cell.encode("latin-1").decode(self.encoding) for cell in set(cells)}
         return [decoded[cell] for cell in cells[self.has_header :]]
 
     ids = values = column
@@ -94,7 +104,9 @@ class TextRecords:
 
         def content(cells: list[str]) -> bytes:
             cells += [""] * (width - len(cells))
-            return "\0".join([cells[k] for k in order] + cells[width:]).encode("utf-8", "surrogatepass")
+            return "\0".join([cells[k] for k in order] + cells[width:]).encode(
+                "utf-8", "surrogatepass"
+            )
 
         records = (cells for _, cells in self._walk())
         if self.has_header:
@@ -102,7 +114,8 @@ class TextRecords:
         return digest_rows(map(content, records), "\0".join(self.header[k] for k in order))
 
     def write(self, changes: Changes, out: BinaryIO) -> None:
-        """Write the file with ``changes``; a cell is quoted where the old one is, or where it has to be.
+        """Write the file with ``changes``; a cell is quoted where the old one is, or where it has
+        to be.
 
         Blank lines after a record that is left out go, too.
         """
@@ -134,17 +147,21 @@ class TextRecords:
             width = len(self.header)
             more = [name if row < 0 else column[row] for name, column in changes.added.items()]
             cells += [b""] * (width - len(cells))  # a record may be shorter than the header
-            cells[width:width] = map(self._as_cell, more)  # or longer: what no column has stays at the end
+            # or longer: what no column has stays at the end
+            cells[width:width] = map(self._as_cell, more)
         dropped = {self.header.index(name) for name in changes.dropped}
-        return self.comma.join(cell for k, cell in enumerate(cells) if k not in dropped) + record[matches[-1].end() :]
+        return (
+            self.comma.join(cell for k, cell in enumerate(cells) if k not in dropped)
+            + record[matches[-1].end() :]
+        )
 
     def _as_cell(self, value: Any, is_quoted: bool = False) -> bytes:
         try:
             cell = ("" if value is None else str(value)).encode(self.encoding)
         except UnicodeEncodeError:
             raise ValueError(
-                f"Expected labels that {self.format.encoding} can write in {self.path}, got {value!r}. Save the table "
-                "as UTF-8 and audit it again."
+                f"Expected labels that {self.format.encoding} can write in {self.path}, got"
+                f" {value!r}. Save the table as UTF-8 and audit it again."
             ) from None
         if is_quoted or any(sign in cell for sign in (self.comma, b'"', b"\r", b"\n")):
             return b'"' + cell.replace(b'"', b'""') + b'"'
@@ -152,7 +169,9 @@ class TextRecords:
 
     def _write(self, part: bytes, out: BinaryIO) -> None:
         if self.is_wide:
-            part = part.decode("utf-8", "surrogatepass").encode(self.format.encoding, "surrogatepass")
+            part = part.decode("utf-8", "surrogatepass").encode(
+                self.format.encoding, "surrogatepass"
+            )
         out.write(part)
 
     def _cells(self, span: Sequence[int] | NDArray[np.int64]) -> list[str]:
@@ -172,7 +191,9 @@ class TextRecords:
         return matches
 
     def _walk(self) -> Iterator[tuple[tuple[int, int], list[str]]]:
-        """Yield begin, end and cells of the header and of every record, read as latin-1: one character is one byte."""
+        """Yield begin, end and cells of the header and of every record, read as latin-1: one
+        character is one byte.
+        """
         # Commas, quotes and line ends are the same bytes in UTF-8, Windows-1252 and latin-1.
         end = 0 if self.is_wide else len(self.format.mark)
         file = io.BytesIO(self.data) if isinstance(self.data, bytes) else open(self.path, "rb")  # noqa: SIM115

@@ -1,10 +1,12 @@
-"""The decisions file: an append-only CSV log, so that every decision reported as saved survives a crash.
+"""The decisions file: an append-only CSV log, so that every decision reported as saved survives a
+crash.
 
-docs/audit_files.md lists its columns. The lines of one reviewer on one row are a stack: undo takes the last one off,
-and never touches those of others. The last decision on a row that stands wins; an answer to a repeated question is a
-second opinion, which replaces no decision. A line cut short by a crash is ignored, and so is a batch without its end;
-both are removed before the next line is written. A last line that lacks nothing but its line end, as an editor may
-leave it, counts: notes are written in quotes, so that one cut short is no whole line.
+docs/audit_files.md lists its columns. The lines of one reviewer on one row are a stack: undo takes
+the last one off, and never touches those of others. The last decision on a row that stands wins; an
+answer to a repeated question is a second opinion, which replaces no decision. A line cut short by a
+crash is ignored, and so is a batch without its end; both are removed before the next line is
+written. A last line that lacks nothing but its line end, as an editor may leave it, counts: notes
+are written in quotes, so that one cut short is no whole line.
 """
 
 from __future__ import annotations
@@ -27,9 +29,23 @@ if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
 
 __all__ = [
-    "COLUMNS", "FILE", "NO_ROW", "Asked", "BadDecisions", "Choice", "Decision", "DecisionLog", "check_decisions",
-    "check_free", "last_decisions", "read_answers", "read_decisions", "read_log", "read_standing", "to_bytes",
-]  # fmt: skip
+    "COLUMNS",
+    "FILE",
+    "NO_ROW",
+    "Asked",
+    "BadDecisions",
+    "Choice",
+    "Decision",
+    "DecisionLog",
+    "check_decisions",
+    "check_free",
+    "last_decisions",
+    "read_answers",
+    "read_decisions",
+    "read_log",
+    "read_standing",
+    "to_bytes",
+]
 
 RowChoice = Literal["accept", "keep", "other", "skip", "exclude", "unclear"]  # what decides a row
 Choice = RowChoice | Literal["note", "merge", "undo"]
@@ -41,13 +57,24 @@ K = TypeVar("K")
 V = TypeVar("V")
 FILE = "decisions.csv"  # in the folder of an audit
 COLUMNS = (
-    "row", "id", "given_label", "decision", "label", "reviewer", "asked", "probability", "batch", "note",
-)  # fmt: skip
+    "row",
+    "id",
+    "given_label",
+    "decision",
+    "label",
+    "reviewer",
+    "asked",
+    "probability",
+    "batch",
+    "note",
+)
 BATCH = re.compile(r"([1-9][0-9]{0,15})( end)?")
 
 
 class Decision(NamedTuple):
-    """A decision on one row; ``label`` is the label that the row should have, empty where the choice names none."""
+    """A decision on one row; ``label`` is the label that the row should have, empty where the
+    choice names none.
+    """
 
     row: int  # NO_ROW for a merge, and for taking one back
     id: str
@@ -73,11 +100,20 @@ class Decision(NamedTuple):
 
 def is_valid(decision: Decision) -> bool:
     """Whether a decision can be written, and read again."""
-    choice, asked, probability, batch = decision.decision, decision.asked, decision.probability, decision.batch
+    choice, asked, probability, batch = (
+        decision.decision,
+        decision.asked,
+        decision.probability,
+        decision.batch,
+    )
     is_merge = choice == "merge" or (choice == "undo" and decision.row == NO_ROW)
     return (
         choice in CHOICES
-        and (decision.row >= 0 if not is_merge else (decision.row, decision.id, asked) == (NO_ROW, "", ""))
+        and (
+            decision.row >= 0
+            if not is_merge
+            else (decision.row, decision.id, asked) == (NO_ROW, "", "")
+        )
         and asked in get_args(Asked)
         and (choice == "undo" or (asked == "measure") == (probability is not None))
         and (probability is None or 0 < probability <= 1)
@@ -92,8 +128,8 @@ def is_valid(decision: Decision) -> bool:
 class Standing:
     """What stands of the lines of a file.
 
-    The lines of one reviewer on one row are a stack, and undo takes the last one off. Of the lines that still stand the
-    most recent one counts, whoever wrote it.
+    The lines of one reviewer on one row are a stack, and undo takes the last one off. Of the lines
+    that still stand the most recent one counts, whoever wrote it.
     """
 
     def __init__(self, lines: Iterable[Decision] = ()) -> None:
@@ -102,9 +138,11 @@ class Standing:
         self.merges: dict[str, Decision] = {}  # by the spelling
         self.batches = 0  # the largest number of a batch
         self._length = 0
-        self._stacks: dict[int | str, dict[str, list[tuple[int, Decision]]]] = {}  # by subject and reviewer
+        # by subject and reviewer
+        self._stacks: dict[int | str, dict[str, list[tuple[int, Decision]]]] = {}
         self._answers: dict[int, Decision] = {}  # by the number of the line
-        self._numbers: dict[tuple[int | str, str], list[int]] = {}  # of the answers of a reviewer on a row
+        # of the answers of a reviewer on a row
+        self._numbers: dict[tuple[int | str, str], list[int]] = {}
         for line in lines:
             self.add(line)
 
@@ -150,8 +188,15 @@ class Standing:
             self._numbers.setdefault((row, reviewer), []).append(number)
 
     def lines(self, row: int | str) -> list[Decision]:
-        """All lines on a row, or on the spelling of a class, that stand, of everybody, in the order of the file."""
-        return [line for _, line in sorted(pair for stack in self._stacks.get(row, {}).values() for pair in stack)]
+        """All lines on a row, or on the spelling of a class, that stand, of everybody, in the order
+        of the file.
+        """
+        return [
+            line
+            for _, line in sorted(
+                pair for stack in self._stacks.get(row, {}).values() for pair in stack
+            )
+        ]
 
     def rows(self) -> list[int]:
         """The rows that were ever decided on."""
@@ -162,13 +207,18 @@ class Standing:
         return [self._answers[number] for number in sorted(self._answers)]
 
     def _is_measured(self, line: Decision) -> bool:
-        """Whether a line answers a question of the designed sample; in a list, others have second opinions, too."""
+        """Whether a line answers a question of the designed sample; in a list, others have second
+        opinions, too.
+        """
         return line.asked == "measure" or (
-            line.asked == "repeat" and any(other.asked == "measure" for other in self.lines(line.row))
+            line.asked == "repeat"
+            and any(other.asked == "measure" for other in self.lines(line.row))
         )
 
     def last_action(self, reviewer: str) -> list[Decision]:
-        """What the reviewer did last and that still stands: one line, or those of a batch; not what was measured."""
+        """What the reviewer did last and that still stands: one line, or those of a batch; not what
+        was measured.
+        """
         tops = [stacks[reviewer][-1] for stacks in self._stacks.values() if stacks.get(reviewer)]
         undoable = sorted((number, line) for number, line in tops if not self._is_measured(line))
         if not undoable:
@@ -185,7 +235,8 @@ def _put(mapping: dict[K, V], key: K, value: V | None) -> None:
 
 
 def resolve_merges(merges: Mapping[str, Decision]) -> dict[str, str]:
-    """The class that each merged spelling becomes in the end; spellings that a circle of merges leads back to stay.
+    """The class that each merged spelling becomes in the end; spellings that a circle of merges
+    leads back to stay.
 
     >>> one = Decision(NO_ROW, "", "gentoo", "merge", "Gentoo ")
     >>> resolve_merges({"gentoo": one, "Gentoo ": one._replace(given_label="Gentoo ", label="Gentoo")})
@@ -208,7 +259,8 @@ class BadDecisions(ValueError):
 
 
 def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
-    """Return the last decision on each row, in the order of the first ones; undone ones are left out.
+    """Return the last decision on each row, in the order of the first ones; undone ones are left
+    out.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -225,10 +277,11 @@ def last_decisions(lines: Iterable[Decision]) -> dict[int, Decision]:
 
 
 def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
-    """Return the last answer of each reviewer to each question, in the order of the file; undone ones are left out.
+    """Return the last answer of each reviewer to each question, in the order of the file; undone
+    ones are left out.
 
-    A reviewer who is asked about a row again (``repeat``) has two answers on it. An answer that the reviewer changes
-    remains part of the measured sample.
+    A reviewer who is asked about a row again (``repeat``) has two answers on it. An answer that the
+    reviewer changes remains part of the measured sample.
     """
     return read_standing(path).answers()
 
@@ -243,31 +296,39 @@ def read_log(path: str | os.PathLike[str]) -> list[Decision]:
 
 
 def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
-    """Refuse decisions on rows or classes that the audit does not have, or has under another id or label."""
+    """Refuse decisions on rows or classes that the audit does not have, or has under another id or
+    label.
+    """
     decisions = list(decisions)
     rows = [decision.row for decision in decisions]
     issues = audit.issues[["row", "id", "given_label"]]
-    known = {row: (id, given) for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)}
+    known = {
+        row: (id, given)
+        for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)
+    }
     labels = {*audit.classes, ""}
     for decision in decisions:
         if decision.row == NO_ROW:
             is_known = decision.given_label in labels
         else:
             is_known = known.get(decision.row) == (decision.id, decision.given_label)
-            is_known &= decision.decision == "other" or decision.label in labels  # other may name a new class
+            # other may name a new class
+            is_known &= decision.decision == "other" or decision.label in labels
         if not is_known:
             row = "classes" if decision.row == NO_ROW else f"row {decision.row}"
             raise BadDecisions(
-                f"Expected decisions on this audit, got one on {row} ({decision.id!r}, given "
-                f"{decision.given_label!r}, label {decision.label!r}), which the audit does not have. They belong to "
-                "another audit: name its folder, or other decisions with --decisions, or move the file and start over."
+                f"Expected decisions on this audit, got one on {row} ({decision.id!r}, given"
+                f" {decision.given_label!r}, label {decision.label!r}), which the audit does not"
+                " have. They belong to another audit: name its folder, or other decisions with"
+                " --decisions, or move the file and start over."
             )
 
 
 @dataclass(frozen=True)
 class _Content:
     lines: list[Decision]
-    end: int  # of the last complete record, or of the last one before a batch without its end, in bytes
+    # of the last complete record, or of the last one before a batch without its end, in bytes
+    end: int
     lacks_line_end: bool  # after the last complete record
 
 
@@ -285,9 +346,12 @@ def _parse(data: bytes, path: object) -> _Content:
     if header is None and not to_line(COLUMNS).startswith(data):  # another file without a line end
         raise BadDecisions(f"Expected a file of decisions, {path} is not one.")
     if header is not None and tuple(header) != COLUMNS:
-        raise BadDecisions(f"Expected the columns {', '.join(COLUMNS)} in {path}, got {', '.join(header)}.")
+        raise BadDecisions(
+            f"Expected the columns {', '.join(COLUMNS)} in {path}, got {', '.join(header)}."
+        )
     lines: list[Decision] = []
-    begin, whole = 0, 0  # records and lines before the batch that the file ends with, if that has no end
+    # records and lines before the batch that the file ends with, if that has no end
+    begin, whole = 0, 0
     for number, line, is_open in _read_records(records, path):
         lines.append(line)
         if not is_open:
@@ -295,9 +359,11 @@ def _parse(data: bytes, path: object) -> _Content:
         elif len(lines) == 1 or lines[-2].batch != line.batch:
             begin, whole = number, len(lines) - 1
     rest = data[end:].decode("utf-8", "replace")
-    if len(list(csv.reader(io.StringIO(f'{rest}"', newline="")))) > 1:  # a crash cuts only the last record short
+    # a crash cuts only the last record short
+    if len(list(csv.reader(io.StringIO(f'{rest}"', newline="")))) > 1:
         raise BadDecisions(
-            f"Expected decisions in {path}, got a stray quote after decision {len(lines)}. Remove it by hand."
+            f"Expected decisions in {path}, got a stray quote after decision {len(lines)}. Remove"
+            " it by hand."
         )
     if whole < len(lines):
         end = ends[begin - 1]
@@ -317,7 +383,9 @@ def _is_whole(rest: bytes, path: object) -> bool:
         return False
 
 
-def _read_records(records: Iterator[list[str]], path: object) -> Iterator[tuple[int, Decision, bool]]:
+def _read_records(
+    records: Iterator[list[str]], path: object
+) -> Iterator[tuple[int, Decision, bool]]:
     """The number of each record after the header, its decision, and whether its batch goes on."""
     for number, cells in enumerate(records, 1):
         if not cells:
@@ -326,22 +394,34 @@ def _read_records(records: Iterator[list[str]], path: object) -> Iterator[tuple[
             if len(cells) != len(COLUMNS):
                 raise ValueError
             row, id, given, choice, label, reviewer, asked, chance, batch, note = cells
-            number_of_row = int(row) if row.isascii() and row.isdigit() else NO_ROW if not row else NO_ROW - 1
+            number_of_row = (
+                int(row) if row.isascii() and row.isdigit() else NO_ROW if not row else NO_ROW - 1
+            )
             probability = float(chance) if chance else None
             in_batch = BATCH.fullmatch(batch)
             if batch and in_batch is None:
                 raise ValueError
             batch_number = int(in_batch[1]) if in_batch else None
             decision = Decision(
-                number_of_row, id, given, choice, label, reviewer, asked, probability, batch_number, note,  # type: ignore[arg-type]
-            )  # fmt: skip
+                number_of_row,
+                id,
+                given,
+                choice,
+                label,
+                reviewer,
+                asked,
+                probability,
+                batch_number,
+                note,  # type: ignore[arg-type]
+            )
             if not is_valid(decision):
                 raise ValueError
         except ValueError:
             raise BadDecisions(
-                f"Expected a row number, an id, a given label, one of {', '.join(CHOICES)}, a label, a reviewer or "
-                "nothing, measure, repeat or nothing, a probability with measure alone, the number of a batch or "
-                f"nothing, and a text with note alone in decision {number} of {path}, got {cells}."
+                f"Expected a row number, an id, a given label, one of {', '.join(CHOICES)}, a"
+                " label, a reviewer or nothing, measure, repeat or nothing, a probability with"
+                " measure alone, the number of a batch or nothing, and a text with note alone in"
+                f" decision {number} of {path}, got {cells}."
             ) from None
         yield number, decision, in_batch is not None and not in_batch[2]
 
@@ -375,7 +455,11 @@ def to_lines(decisions: Sequence[Decision]) -> bytes:
             "row": "" if decision.row == NO_ROW else decision.row,
             "batch": f"{decision.batch} end" if is_last else decision.batch,
         }
-        note = b'"%s"' % decision.note.replace('"', '""').encode() if decision.decision == "note" else b""
+        note = (
+            b'"%s"' % decision.note.replace('"', '""').encode()
+            if decision.decision == "note"
+            else b""
+        )
         lines.append(to_line([*cells.values()][:-1]).removesuffix(b"\n") + b"," + note + b"\n")
     return b"".join(lines)
 
@@ -394,8 +478,14 @@ def check_free(path: Path) -> None:
 
 
 def _lock(file: int, path: Path) -> FileLock | None:
-    """Lock an open file until it is closed; on Windows, where nobody could read it then, a file beside it."""
-    beside = None if os.name == "posix" else FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
+    """Lock an open file until it is closed; on Windows, where nobody could read it then, a file
+    beside it.
+    """
+    beside = (
+        None
+        if os.name == "posix"
+        else FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
+    )
     try:
         if beside is not None:
             beside.acquire(blocking=False)
@@ -403,8 +493,8 @@ def _lock(file: int, path: Path) -> FileLock | None:
             raise Timeout(str(path))
     except Timeout:
         raise BadDecisions(
-            f"Expected {path} to be free, another review writes to it. Use the page of that review or stop it, or "
-            "choose another file with --decisions."
+            f"Expected {path} to be free, another review writes to it. Use the page of that review"
+            " or stop it, or choose another file with --decisions."
         ) from None
     return beside
 
@@ -412,7 +502,8 @@ def _lock(file: int, path: Path) -> FileLock | None:
 class DecisionLog:
     """The decisions file, open in one review at a time, thread-safe.
 
-    ``add`` and ``add_all`` return once the decisions are on the disk, all of them or, after a crash, none.
+    ``add`` and ``add_all`` return once the decisions are on the disk, all of them or, after a
+    crash, none.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -435,9 +526,13 @@ class DecisionLog:
             sync_folder(self.path.parent)
 
     def _open(self) -> int:
-        """Open and lock the file; if another process replaced it before it was locked, open the new one."""
+        """Open and lock the file; if another process replaced it before it was locked, open the new
+        one.
+        """
         while True:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+            file = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644
+            )
             try:
                 self._beside = _lock(file, self.path)
                 if os.name != "posix" or os.path.samestat(os.fstat(file), os.stat(self.path)):
@@ -450,7 +545,9 @@ class DecisionLog:
     def _write(self, line: bytes) -> None:
         try:
             if os.write(self._file, line) < len(line):
-                raise OSError(f"Expected space for {len(line)} bytes in {self.path}, the disk is full.")
+                raise OSError(
+                    f"Expected space for {len(line)} bytes in {self.path}, the disk is full."
+                )
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._size)  # leave no partial line
@@ -472,16 +569,22 @@ class DecisionLog:
         self.add_all([decision])
 
     def add_all(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions to the disk at once; those of one batch (`next_batch`) count together, or not at all."""
+        """Write decisions to the disk at once; those of one batch (`next_batch`) count together, or
+        not at all.
+        """
         for decision in decisions:
             if not is_valid(decision):
                 raise ValueError(
-                    f"Expected a row ≥ 0, a decision of {', '.join(CHOICES)}, a probability in (0, 1] with measure "
-                    f"alone, a batch ≥ 1 or none, and a text with note alone, got {decision}."
+                    f"Expected a row ≥ 0, a decision of {', '.join(CHOICES)}, a probability in (0,"
+                    " 1] with measure alone, a batch ≥ 1 or none, and a text with note alone, got"
+                    f" {decision}."
                 )
         batches = {decision.batch for decision in decisions}
         if len(decisions) > 1 and (len(batches) > 1 or None in batches):
-            raise ValueError(f"Expected one batch for {len(decisions)} decisions, got {batches}. Use `next_batch`.")
+            raise ValueError(
+                f"Expected one batch for {len(decisions)} decisions, got {batches}. Use"
+                " `next_batch`."
+            )
         with self._thread_lock:
             self._write(to_lines(decisions))
             for decision in decisions:
@@ -492,7 +595,9 @@ class DecisionLog:
         return self.standing.batches + 1
 
     def last_action(self, reviewer: str) -> list[Decision]:
-        """Return what the reviewer did last and that still stands: one line, or those of a batch."""
+        """Return what the reviewer did last and that still stands: one line, or those of a
+        batch.
+        """
         with self._thread_lock:
             return self.standing.last_action(reviewer)
 

@@ -1,4 +1,6 @@
-"""A report in a notebook: a few lines of text, a small page of HTML, and figures as in ``noiseproof.analysis``."""
+"""A report in a notebook: a few lines of text, a small page of HTML, and figures as in
+``noiseproof.analysis``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ MAX_CLASSES = 20  # in the page
 SNIPPET = 120  # characters of a row
 THUMBNAIL = 64  # pixels of a picture
 MAX_CELLS = 8  # columns of a table
-NEXT = 'report.table() has every row, report.figure("quality") draws them, report.review() opens the review page.'
+NEXT = (
+    'report.table() has every row, report.figure("quality") draws them, report.review() opens the'
+    " review page."
+)
 BINS = 40  # of the histogram of qualities
 MOST_CLASSES = 30  # that are readable side by side
 STAGE = "Audit"
@@ -46,20 +51,31 @@ def as_text(report: LabelReport) -> str:
 
 
 def as_html(report: LabelReport) -> str:
-    """The audit as HTML without scripts or requests: summary, noise rate by class, worst labels with their rows."""
+    """The audit as HTML without scripts or requests: summary, noise rate by class, worst labels
+    with their rows.
+    """
     summary = report.summary()
     classes = sorted(summary["classes"], key=lambda one: -one["noise_rate"])
     worst = worst_labels(report, MANY)
     for label in worst:
         label |= _content(report, label["row"], label["id"])
     named = {name: plain(name) for name in report.data.classes}
-    return environment("noiseproof.audit").get_template("report.html.j2").render(
-        headline=_headline(report, summary), summary=summary, classes=classes[:MAX_CLASSES],
-        other_classes=max(0, len(classes) - MAX_CLASSES), worst=worst, named=named, next=NEXT,
-        has_content=any(label["picture"] or label["text"] for label in worst),
-        findings=[one for one in list_findings(summary) if one["score"] >= NEEDS_ACTION],
-        highest=max((one["noise_rate"] for one in classes), default=0) or 1,
-    )  # fmt: skip
+    return (
+        environment("noiseproof.audit")
+        .get_template("report.html.j2")
+        .render(
+            headline=_headline(report, summary),
+            summary=summary,
+            classes=classes[:MAX_CLASSES],
+            other_classes=max(0, len(classes) - MAX_CLASSES),
+            worst=worst,
+            named=named,
+            next=NEXT,
+            has_content=any(label["picture"] or label["text"] for label in worst),
+            findings=[one for one in list_findings(summary) if one["score"] >= NEEDS_ACTION],
+            highest=max((one["noise_rate"] for one in classes), default=0) or 1,
+        )
+    )
 
 
 def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
@@ -71,12 +87,16 @@ def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
     columns = (rows, data.row[rows], data.names[rows], labels.quality[rows], report.why(rows))
     return [
         {
-            "row": row, "id": str(id), "name": f"row {row} ({id})" if has_ids else f"row {row}",
-            "given": data.classes[data.given[at]], "suggested": data.classes[labels.suggested[at]],
-            "quality": quality, "why": why,
+            "row": row,
+            "id": str(id),
+            "name": f"row {row} ({id})" if has_ids else f"row {row}",
+            "given": data.classes[data.given[at]],
+            "suggested": data.classes[labels.suggested[at]],
+            "quality": quality,
+            "why": why,
         }
         for at, row, id, quality, why in zip(*(column.tolist() for column in columns), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
@@ -89,11 +109,16 @@ def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
 
 
 def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:
-    """What a row is: a small picture, the beginning of its text or the cells of a small table; else nothing."""
+    """What a row is: a small picture, the beginning of its text or the cells of a small table; else
+    nothing.
+    """
     source = report.data.source
     with suppress(OSError, ImportError):  # pictures whose files are gone, or no PIL to draw them
         if (picture := source.picture(row, id, THUMBNAIL)) is not None:
-            return {"picture": f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}", "text": ""}
+            return {
+                "picture": f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}",
+                "text": "",
+            }
     lines = source.describe(row, id).splitlines()
     if lines == [id] or (source.config.get("text") is None and len(lines) > MAX_CELLS):
         return {"picture": "", "text": ""}
@@ -112,19 +137,32 @@ def quality(report: LabelReport) -> Figure:
     values = labels.quality[rows]
     is_issue = labels.is_issue[rows]
     bars = histogram(
-        values, {"called wrong": is_issue, "others": ~is_issue}, np.linspace(0, 1, BINS + 1), "quality"
-    )  # fmt: skip
+        values,
+        {"called wrong": is_issue, "others": ~is_issue},
+        np.linspace(0, 1, BINS + 1),
+        "quality",
+    )
     cut = min(1.0, float(labels.cut.max(initial=0)))
     most = max(1, int(bars["samples"].max()))
-    line = pd.DataFrame({"quality": [cut, cut], "cut": [0.9, float(most)]})  # 0.9: a logarithmic axis has no zero
+    # 0.9: a logarithmic axis has no zero
+    line = pd.DataFrame({"quality": [cut, cut], "cut": [0.9, float(most)]})
     bars["samples"] = bars["samples"].where(bars["samples"] > 0)
     return Figure(
-        "quality", "Quality of the labels",
-        "The farther left, the likelier a label is wrong; each class has its own cut, the highest one is drawn.", "",
+        "quality",
+        "Quality of the labels",
+        "The farther left, the likelier a label is wrong; each class has its own cut, the highest"
+        " one is drawn.",
+        "",
         pd.concat([bars, line], ignore_index=True),
-        (Layer("bars", "quality", "samples", color="labels"), Layer("line", "quality", "cut", label="highest cut")),
-        "P(the given label is right)", "rows", log_y=True, stage=STAGE,
-    )  # fmt: skip
+        (
+            Layer("bars", "quality", "samples", color="labels"),
+            Layer("line", "quality", "cut", label="highest cut"),
+        ),
+        "P(the given label is right)",
+        "rows",
+        log_y=True,
+        stage=STAGE,
+    )
 
 
 def confusions(report: LabelReport) -> Figure:
@@ -136,23 +174,33 @@ def confusions(report: LabelReport) -> Figure:
     labels = report.label_issues
     K = len(report.data.classes)
     rows = np.flatnonzero(labels.is_issue & (data.row >= 0))
-    counts = np.bincount(data.given[rows] * K + labels.suggested[rows], minlength=K * K).reshape(K, K)
+    counts = np.bincount(data.given[rows] * K + labels.suggested[rows], minlength=K * K).reshape(
+        K, K
+    )
     by_class = counts.sum(0) + counts.sum(1)
     shown = np.sort(np.argsort(-by_class, kind="stable")[:MOST_CLASSES])
     given = np.repeat(shown, len(shown))
     suggested = np.tile(shown, len(shown))
     names = [data.classes[k] for k in shown.tolist()]
-    cells = pd.DataFrame({
-        "given": pd.Categorical([data.classes[k] for k in given.tolist()], names),
-        "suggested": pd.Categorical([data.classes[k] for k in suggested.tolist()], names),
-        "labels": counts[given, suggested].astype(float),
-    })  # fmt: skip
+    cells = pd.DataFrame(
+        {
+            "given": pd.Categorical([data.classes[k] for k in given.tolist()], names),
+            "suggested": pd.Categorical([data.classes[k] for k in suggested.tolist()], names),
+            "labels": counts[given, suggested].astype(float),
+        }
+    )
     left_out = f" {K - len(shown)} classes with fewer are left out." if K > len(shown) else ""
     return Figure(
-        "confusions", "Labels called wrong, by pair of classes",
-        f"A row of the matrix is a given label, a column the label it should have.{left_out}", "", cells,
-        (Layer("heat", "suggested", "given", z="labels"),), "suggested label", "given label", stage=STAGE,
-    )  # fmt: skip
+        "confusions",
+        "Labels called wrong, by pair of classes",
+        f"A row of the matrix is a given label, a column the label it should have.{left_out}",
+        "",
+        cells,
+        (Layer("heat", "suggested", "given", z="labels"),),
+        "suggested label",
+        "given label",
+        stage=STAGE,
+    )
 
 
 def classes(report: LabelReport) -> Figure:
@@ -166,19 +214,30 @@ def classes(report: LabelReport) -> Figure:
         "estimated to be wrong": [one["noise_rate"] for one in worst],
         "called wrong": [one["issues"] / max(1, one["rows"]) for one in worst],
     }
-    bars = pd.concat([
-        pd.DataFrame({"labels": label, "class": pd.Categorical(names, names), "share": share})
-        for label, share in shares.items()
-    ], ignore_index=True)  # fmt: skip
+    bars = pd.concat(
+        [
+            pd.DataFrame({"labels": label, "class": pd.Categorical(names, names), "share": share})
+            for label, share in shares.items()
+        ],
+        ignore_index=True,
+    )
     left_out = f" Of {len(report.data.classes)} classes, the worst {MOST_CLASSES} are shown."
     return Figure(
-        "classes", "Wrong labels by class",
+        "classes",
+        "Wrong labels by class",
         "The classes whose labels need most work come first."
-        + left_out * (len(report.data.classes) > MOST_CLASSES), "", bars,
-        (Layer("bars", "class", "share", color="labels"),), "given label", "share of its rows", stage=STAGE,
-    )  # fmt: skip
+        + left_out * (len(report.data.classes) > MOST_CLASSES),
+        "",
+        bars,
+        (Layer("bars", "class", "share", color="labels"),),
+        "given label",
+        "share of its rows",
+        stage=STAGE,
+    )
 
 
 FIGURES: dict[str, Callable[[LabelReport], Figure]] = {
-    "quality": quality, "confusions": confusions, "classes": classes,
-}  # fmt: skip
+    "quality": quality,
+    "confusions": confusions,
+    "classes": classes,
+}

@@ -40,15 +40,39 @@ LOCK = "audit.lock"  # of the process that writes an audit
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 NUMBERS = (
-    "label_quality", "suggestion_quality", "model_quality", "model_suggestion_quality", "margin",
-    "neighbour_agreement", "confidence", "suggested_confidence",
-)  # fmt: skip
+    "label_quality",
+    "suggestion_quality",
+    "model_quality",
+    "model_suggestion_quality",
+    "margin",
+    "neighbour_agreement",
+    "confidence",
+    "suggested_confidence",
+)
 COLUMNS = (
-    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
-    "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
-    "duplicate_conflict", "is_outlier", "outlier_score",
-    "confidence", "suggested_confidence", "unlearned", "doubt", "model_quality", "model_suggestion_quality",
-)  # fmt: skip  # of issues.csv; those of further issue types follow
+    "row",
+    "id",
+    "is_label_issue",
+    "label_quality",
+    "given_label",
+    "predicted_label",
+    "suggested_label",
+    "suggestion_quality",
+    "why",
+    "margin",
+    "neighbour_agreement",
+    "is_near_duplicate",
+    "duplicate_group",
+    "duplicate_conflict",
+    "is_outlier",
+    "outlier_score",
+    "confidence",
+    "suggested_confidence",
+    "unlearned",
+    "doubt",
+    "model_quality",
+    "model_suggestion_quality",
+)  # of issues.csv; those of further issue types follow
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,11 +84,15 @@ class Audit:
     summary: dict[str, Any]
     config: dict[str, Any]
     key: str  # digest of what decisions are about, to which those in a browser belong
-    decided: Mapping[int, Decision] = field(default_factory=dict)  # decisions by row, where a fix is planned
+    # decisions by row, where a fix is planned
+    decided: Mapping[int, Decision] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         issues = int(self.issues["is_label_issue"].sum())
-        return f"Audit({str(self.folder)!r}, {len(self.issues)} rows, {len(self.classes)} classes, {issues} issues)"
+        return (
+            f"Audit({str(self.folder)!r}, {len(self.issues)} rows, {len(self.classes)} classes,"
+            f" {issues} issues)"
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -78,10 +106,14 @@ class Audit:
     @property
     def given(self) -> dict[int, str]:
         """The given label of each audited row."""
-        return dict(zip(self.issues["row"].tolist(), self.issues["given_label"].tolist(), strict=True))
+        return dict(
+            zip(self.issues["row"].tolist(), self.issues["given_label"].tolist(), strict=True)
+        )
 
     def spellings(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """How ``cells``, one for each row of the source, spell each given label, most often if in several ways."""
+        """How ``cells``, one for each row of the source, spell each given label, most often if in
+        several ways.
+        """
         counts: dict[str, Counter[Any]] = {}
         for row, name in self.given.items():
             counts.setdefault(name, Counter())[cells[row]] += 1
@@ -100,14 +132,15 @@ def read_audit(folder: str | Path) -> Audit:
     check_files(folder, *FILES, ROWS)
     if absent := [name for name in FILES if not (folder / name).is_file()]:
         raise FileNotFoundError(
-            f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof audit` first."
+            f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof"
+            " audit` first."
         )
     summary, config = (_read_json(folder / name) for name in FILES[1:])
     for name, part in zip(FILES[1:], (summary, config), strict=True):
         if part.get("format") != FORMAT:
             raise ValueError(
-                f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. "
-                f"Audit again: {renewing_command(config)}"
+                f"Expected an audit of format {FORMAT} in {folder / name}, got"
+                f" {part.get('format')}. Audit again: {renewing_command(config)}"
             )
     try:
         issues = pd.read_csv(
@@ -120,12 +153,16 @@ def read_audit(folder: str | Path) -> Audit:
             issues[name] = [plain_cell(cell) for cell in issues[name]]
         _check(issues, config)
     except (ValueError, KeyError) as error:  # pandas raises several kinds on damaged files
-        raise ValueError(f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again.") from error
+        raise ValueError(
+            f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again."
+        ) from error
     return Audit(folder, issues, summary, config, _key(issues, config))
 
 
 def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
-    """The digest of rows, ids, given and suggested labels; decisions move qualities and their order, and not this."""
+    """The digest of rows, ids, given and suggested labels; decisions move qualities and their
+    order, and not this.
+    """
     import pandas as pd
 
     cells = issues[["row", "id", "given_label", "suggested_label"]].sort_values("row")
@@ -141,7 +178,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected JSON in {path}, got {error}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"Expected an audit of format {FORMAT} in {path}, got {type(content).__name__}. Audit again.")
+        raise ValueError(
+            f"Expected an audit of format {FORMAT} in {path}, got {type(content).__name__}. Audit"
+            " again."
+        )
     return content
 
 
@@ -152,7 +192,13 @@ def renewing_command(config: Mapping[str, Any]) -> str:
 
 
 def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
-    needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *(name for name in badges() if name in COLUMNS))
+    needed = (
+        "row",
+        "is_label_issue",
+        *TEXT,
+        *NUMBERS,
+        *(name for name in badges() if name in COLUMNS),
+    )
     if absent := [name for name in needed if name not in issues.columns]:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
@@ -169,17 +215,24 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
     """Return the folder to write to; refuse one with files, unless ``force``."""
     path = check_place(folder, folder=True)
     # A killed audit leaves unfinished files and its lock, which the next one replaces.
-    if path.is_dir() and not force and any(file.name != LOCK and file.suffix != ".part" for file in path.iterdir()):
+    if (
+        path.is_dir()
+        and not force
+        and any(file.name != LOCK and file.suffix != ".part" for file in path.iterdir())
+    ):
         raise FileExistsError(
-            f"Expected a new or empty folder, got {path}, which holds files. Choose another one with --out, or "
-            "replace an earlier audit there with --force, which keeps all other files."
+            f"Expected a new or empty folder, got {path}, which holds files. Choose another one"
+            " with --out, or replace an earlier audit there with --force, which keeps all other"
+            " files."
         )
     check_free(path / DECISIONS)  # of a running review of the audit to replace
     return path
 
 
 def cache_beside(folder: PathLike) -> Path:
-    """Return the folder beside an audit where features are kept, for further audits of the same data."""
+    """Return the folder beside an audit where features are kept, for further audits of the same
+    data.
+    """
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
 
 
@@ -209,9 +262,11 @@ def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:
 
 
 def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> list[Path]:
-    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are written.
+    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are
+    written.
 
-    With ``csv_safe``, no spreadsheet takes a cell of issues.csv for a formula; `read_audit` reads cells as they were.
+    With ``csv_safe``, no spreadsheet takes a cell of issues.csv for a formula; `read_audit` reads
+    cells as they were.
     """
     began = time.perf_counter()
     table, predictions = report.table(), _predictions(report)
@@ -229,7 +284,9 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
         if importlib.util.find_spec("pyarrow") is not None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
         if report.data.annotators is not None:
-            for name, frame in zip(CROWD, (report.annotators, report.label_again(), report.votes()), strict=True):
+            for name, frame in zip(
+                CROWD, (report.annotators, report.label_again(), report.votes()), strict=True
+            ):
                 write_csv(safe_table(frame) if csv_safe else frame, part(name))
         report.seconds["writing"] = round(time.perf_counter() - began, 3)
         contents = report.summary(), {**report.config, "csv_safe": csv_safe}
@@ -247,7 +304,9 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
 
 
 def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
-    """The out-of-sample predictions in the order of the source, NaN for rows that were not audited."""
+    """The out-of-sample predictions in the order of the source, NaN for rows that were not
+    audited.
+    """
     data, probs = report.data, report.out_of_sample
     if probs is None or data.source_rows * probs.shape[1] > MOST_PREDICTIONS:
         return None
@@ -290,12 +349,16 @@ def as_words(values: Any) -> list[str]:
     """Return labels as words, empty where there is none."""
     import pandas as pd
 
-    if isinstance(getattr(values, "dtype", None), pd.StringDtype):  # one object for each word, not for each row
+    # one object for each word, not for each row
+    if isinstance(getattr(values, "dtype", None), pd.StringDtype):
         codes, words = pd.factorize(values)
         return list(np.append(np.asarray(words, dtype=object), "")[codes])  # −1 is the last one
     labels = np.asarray(values)
     if labels.dtype.kind in "SO":  # NumPy decodes only ASCII bytes
-        decoded = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
+        decoded = [
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            for value in labels.tolist()
+        ]
         labels = np.array(decoded, dtype=object)
     words = labels.astype(str).astype(object)
     words[pd.isna(values)] = ""
@@ -303,13 +366,21 @@ def as_words(values: Any) -> list[str]:
 
 
 def as_ids(column: Any) -> list[str]:
-    """Return the ids in a column of a DataFrame, as the audit writes them; empty where there is none."""
-    return ["" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)]
+    """Return the ids in a column of a DataFrame, as the audit writes them; empty where there is
+    none.
+    """
+    return [
+        "" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)
+    ]
 
 
 def labels_digest(words: Sequence[str]) -> str:
-    """Return the digest of the labels of a source, one per row, as in config.json; blank ones count as missing."""
-    return hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
+    """Return the digest of the labels of a source, one per row, as in config.json; blank ones count
+    as missing.
+    """
+    return hashlib.sha256(
+        "\n".join(word if word.strip() else "" for word in words).encode()
+    ).hexdigest()
 
 
 def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
@@ -317,5 +388,7 @@ def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
 
 
 def same_id(id: str, audited: str) -> bool:
-    """Return whether an id in the source is the audited one: pandas writes nan for a gap, and 7.0 for 7 beside gaps."""
+    """Return whether an id in the source is the audited one: pandas writes nan for a gap, and 7.0
+    for 7 beside gaps.
+    """
     return audited in (id, f"{id}.0") or {audited, id} == {"", "nan"}

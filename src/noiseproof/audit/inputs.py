@@ -1,4 +1,6 @@
-"""``read_rows``: tables, texts, pictures, arrays or the predictions of another model, as rows to audit."""
+"""``read_rows``: tables, texts, pictures, arrays or the predictions of another model, as rows to
+audit.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -38,8 +40,8 @@ from noiseproof.data.sources import PathLike
 
 IDENTIFIER = "Is it an identifier rather than a label?"
 SEEN = (
-    "The predictions agree with every label. If their model was trained on these rows, it repeats their labels: use "
-    "the predictions of cross-validation."
+    "The predictions agree with every label. If their model was trained on these rows, it repeats"
+    " their labels: use the predictions of cross-validation."
 )
 
 
@@ -71,72 +73,112 @@ def read_rows(
     """Read data to audit; rows that can't be audited are left out and listed.
 
     Args:
-        data: a table, as a DataFrame of pandas or polars, an Arrow table, a Hugging Face ``Dataset``, a dict of columns
-            or a .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file; a folder with a folder of pictures for each class;
-            what Label Studio, Argilla, CVAT, FiftyOne or COCO have as labels (`noiseproof.audit.exchange`);
-            a .npz file or a dict with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
-            list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with ``pred_probs`` or
-            ``embeddings`` alone.
-        label: column of the given labels; without it, the ``consensus`` of annotators. Several columns that say yes or
-            no, or 1 or 0, are the labels of rows with several of them.
-        multi_label: what separates the labels of a row in its label column, such as ``|`` in a|b, an empty cell being
-            none; ``columns``, where ``label`` names several columns, a,b,c. Matrices (N, K) of zeros and ones and lists
-            need no option, as ``labels`` or in their column. An empty list is no label; None is not labelled.
+        data: a table, as a DataFrame of pandas or polars, an Arrow table, a Hugging Face
+            ``Dataset``, a dict of columns or a .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file;
+            a folder with a folder of pictures for each class; what Label Studio, Argilla, CVAT,
+            FiftyOne or COCO have as labels (`noiseproof.audit.exchange`); a .npz file or a dict
+            with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
+            list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with
+            ``pred_probs`` or ``embeddings`` alone.
+        label: column of the given labels; without it, the ``consensus`` of annotators. Several
+            columns that say yes or no, or 1 or 0, are the labels of rows with several of them.
+        multi_label: what separates the labels of a row in its label column, such as ``|`` in a|b,
+            an empty cell being none; ``columns``, where ``label`` names several columns, a,b,c.
+            Matrices (N, K) of zeros and ones and lists need no option, as ``labels`` or in their
+            column. An empty list is no label; None is not labelled.
         text: column of texts, which are audited by their words; the other columns are not used.
         id: column that names a row.
         group: column of groups, such as patients, which are never split between folds.
         time: column of numbers or dates; folds are then blocks of time.
         ignore: columns that no model should see.
-        trusted: labels known to be right: a column of yes and no, or an array or a .npy file of booleans or row
-            numbers, or a table with the same columns, whose rows help but are not audited.
-        test: a table with the same columns, or a folder of pictures, with which the rows are compared: rows in both,
-            and distributions that differ.
+        trusted: labels known to be right: a column of yes and no, or an array or a .npy file of
+            booleans or row numbers, or a table with the same columns, whose rows help but are not
+            audited.
+        test: a table with the same columns, or a folder of pictures, with which the rows are
+            compared: rows in both, and distributions that differ.
         annotators: columns with the labels of several annotators.
-        annotations: the same with a line for each label, a table or its file with the columns ``row`` (the id, or the
-            number of the row from 0), ``annotator`` and ``label``; without ``label`` and ``labels``, their
-            ``consensus`` is audited.
+        annotations: the same with a line for each label, a table or its file with the columns
+            ``row`` (the id, or the number of the row from 0), ``annotator`` and ``label``; without
+            ``label`` and ``labels``, their ``consensus`` is audited.
         consensus: how these labels are made: ``majority``, ``dawid-skene`` or ``pooled``.
-        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file; of several
-            labels a row a matrix (N, K) of zeros and ones, whose columns ``classes`` names, or a list of lists.
-        pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a
-            .npy file, or a table or its file, whose named columns are matched with the classes, and the column ``id``
-            with the rows.
+        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy
+            file; of several labels a row a matrix (N, K) of zeros and ones, whose columns
+            ``classes`` names, or a list of lists.
+        pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is
+            trained: an array, a .npy file, or a table or its file, whose named columns are matched
+            with the classes, and the column ``id`` with the rows.
         embeddings: features (N, F) of another model: an array, a .npy file, or a table or its file.
-        classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers are then positions
-            in it, unless they are strings and numbers are among the names.
-        header: whether the first row of a table file names its columns; else they are called 0, 1, …
-        features: of texts or pictures, by the names of ``noiseproof features``: ``tfidf``, ``patches``,
-            ``sentence-transformers:NAME``, ``timm:NAME``; by default pretrained where ``noiseproof[text]`` or
-            ``noiseproof[vision]`` is installed.
+        classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers
+            are then positions in it, unless they are strings and numbers are among the names.
+        header: whether the first row of a table file names its columns; else they are called 0, 1,
+            …
+        features: of texts or pictures, by the names of ``noiseproof features``: ``tfidf``,
+            ``patches``, ``sentence-transformers:NAME``, ``timm:NAME``; by default pretrained where
+            ``noiseproof[text]`` or ``noiseproof[vision]`` is installed.
         seed: of the features of texts and pictures.
         progress: receives stage, steps done and steps in all while features are computed.
-        cache: a folder where features of texts and pictures are kept, so that they are computed once.
+        cache: a folder where features of texts and pictures are kept, so that they are computed
+            once.
     """
     began = perf_counter()
-    paths = {"labels": _path(labels), "pred_probs": _path(pred_probs), "embeddings": _path(embeddings),
-             "annotations": _path(annotations)}  # fmt: skip
+    paths = {
+        "labels": _path(labels),
+        "pred_probs": _path(pred_probs),
+        "embeddings": _path(embeddings),
+        "annotations": _path(annotations),
+    }
     check_annotators(annotators, annotations, consensus)
     labels_key, has_annotators = None, bool(annotators) or annotations is not None
     label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
     if isinstance(data, (str, os.PathLike)):
         data = Path(os.path.abspath(data))
-        label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
+        label, text, id, group, time = (
+            _column_name(name) for name in (label, text, id, group, time)
+        )
     elif data is not None:
-        given = adapt(InMemory(data, labels, label, text, classes, features=features), has_annotators=has_annotators)
-        data, labels, label, text, classes = given.data, given.labels, given.label, given.text, given.classes
+        given = adapt(
+            InMemory(data, labels, label, text, classes, features=features),
+            has_annotators=has_annotators,
+        )
+        data, labels, label, text, classes = (
+            given.data,
+            given.labels,
+            given.label,
+            given.text,
+            given.classes,
+        )
         labels_key = given.labels_key
     pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
     votes = None if annotations is None else read_annotations(annotations, id, label)
-    request = Request(data, labels, pred_probs, embeddings, trusted, votes, classes, seed, progress, cache)
+    request = Request(
+        data, labels, pred_probs, embeddings, trusted, votes, classes, seed, progress, cache
+    )
     columns = {
-        "label": label, "text": text, "id": id, "group": group, "time": time, "annotators": list(annotators),
+        "label": label,
+        "text": text,
+        "id": id,
+        "group": group,
+        "time": time,
+        "annotators": list(annotators),
         "ignore": list(ignore),
-    }  # fmt: skip
-    source = _find_source(request, {
-        "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns,
-        "consensus": consensus, "features": features, "weights": None, "trusted": _path(trusted),
-        "classes_named": classes is not None, "header": header, "test": _path(test), "multi_label": multi,
-    })  # fmt: skip
+    }
+    source = _find_source(
+        request,
+        {
+            "data": request.path and str(request.path),
+            **paths,
+            "labels_key": labels_key,
+            **columns,
+            "consensus": consensus,
+            "features": features,
+            "weights": None,
+            "trusted": _path(trusted),
+            "classes_named": classes is not None,
+            "header": header,
+            "test": _path(test),
+            "multi_label": multi,
+        },
+    )
     if not source.has_columns:
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
@@ -152,7 +194,9 @@ def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
     return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
 
 
-def _with_other_files(rows: AuditData, request: Request, paths: Mapping[str, str | None]) -> AuditData:
+def _with_other_files(
+    rows: AuditData, request: Request, paths: Mapping[str, str | None]
+) -> AuditData:
     """Return ``rows`` with votes, predictions and embeddings from other files."""
     if request.annotations is not None and rows.annotators is None:
         rows = attach_votes(rows, request.annotations, request.classes)
@@ -162,7 +206,9 @@ def _with_other_files(rows: AuditData, request: Request, paths: Mapping[str, str
         rows = _with_pred_probs(rows, pred_probs, request.classes is not None)
         if source.is_voted and rows.annotators is not None:  # the predictions resolve ties
             method = source.config["consensus"]
-            voted = first_labels(rows.annotators, len(rows.classes), method, request.seed, rows.pred_probs)
+            voted = first_labels(
+                rows.annotators, len(rows.classes), method, request.seed, rows.pred_probs
+            )
             rows = replace(rows, given=voted)
     if request.embeddings is not None:
         embeddings = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
@@ -180,26 +226,43 @@ def _with_sets(data: AuditData) -> AuditData:
 
 
 def _read_sets(
-    label: Any, labels: Any, classes: Sequence[str] | None, multi_label: str | None, has_annotators: bool
+    label: Any,
+    labels: Any,
+    classes: Sequence[str] | None,
+    multi_label: str | None,
+    has_annotators: bool,
 ) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any] | None]:
-    """Return label, labels and classes of words that spell sets, and how they do; as they are for one label a row."""
+    """Return label, labels and classes of words that spell sets, and how they do; as they are for
+    one label a row.
+    """
     columns = label if isinstance(label, (list, tuple)) else None
     if has_annotators and (multi_label is not None or columns is not None):
-        raise ValueError("Expected one label a row beside `annotators`, got several. Leave one of the options out.")
+        raise ValueError(
+            "Expected one label a row beside `annotators`, got several. Leave one of the options"
+            " out."
+        )
     if multi_label == COLUMNS and isinstance(label, str):
         columns = label.split(",")
     if columns is not None:
         names = _column_labels(columns)
-        multi = {"kind": COLUMNS, "separator": separator_for(names), "labels": names, "columns": names}
+        multi = {
+            "kind": COLUMNS,
+            "separator": separator_for(names),
+            "labels": names,
+            "columns": names,
+        }
         return ",".join(names), labels, None, multi
     if multi_label is not None:
         if not isinstance(multi_label, str) or not multi_label:
             raise ValueError(
-                f"Expected a separator such as '|', or {COLUMNS!r}, as `multi_label`, got {multi_label!r}."
+                f"Expected a separator such as '|', or {COLUMNS!r}, as `multi_label`, got"
+                f" {multi_label!r}."
             )
         known = None if classes is None else list(map(str, classes))
         return label, labels, None, {"kind": "words", "separator": multi_label, "labels": known}
-    matrix = load_array(labels, "labels") if (_path(labels) or "").lower().endswith(".npy") else labels
+    matrix = (
+        load_array(labels, "labels") if (_path(labels) or "").lower().endswith(".npy") else labels
+    )
     if not is_matrix(matrix) and not are_lists(matrix):
         return label, labels, classes, None
     words, multi = sets_as_words(matrix, classes)
@@ -209,23 +272,34 @@ def _read_sets(
 def _column_labels(columns: Sequence[Any]) -> list[str]:
     names = [str(name).strip() for name in columns]
     if len({*names}) < 2 or len({*names}) < len(names) or not all(names):
-        raise ValueError(f"Expected the names of two label columns or more, each once, got {preview(names)}.")
+        raise ValueError(
+            f"Expected the names of two label columns or more, each once, got {preview(names)}."
+        )
     return names
 
 
 def _comparable_sets(data: AuditData) -> AuditData:
-    """Return the rows with a note on labels that cannot be judged; refuse data without any other."""
+    """Return the rows with a note on labels that cannot be judged; refuse data without any
+    other.
+    """
     assert data.sets is not None
     count = data.answers.sum(0)
-    few = [name for name, yes in zip(data.sets.names, count, strict=True) if not 1 < yes < len(data) - 1]
+    few = [
+        name
+        for name, yes in zip(data.sets.names, count, strict=True)
+        if not 1 < yes < len(data) - 1
+    ]
     if len(few) == len(data.sets.names):
         raise ValueError(
-            f"Expected a label that two rows or more have, and two or more do not, got none among {len(few)} labels of "
-            f"{len(data)} rows: {preview(few)}. Is the separator right?"
+            "Expected a label that two rows or more have, and two or more do not, got none among"
+            f" {len(few)} labels of {len(data)} rows: {preview(few)}. Is the separator right?"
         )
     if not few:
         return data
-    note = f"{len(few)} of {len(count)} labels were not judged, since hardly a row, or hardly any other, has them: "
+    note = (
+        f"{len(few)} of {len(count)} labels were not judged, since hardly a row, or hardly any"
+        " other, has them: "
+    )
     return replace(data, notes=(*data.notes, f"{note}{preview(few)}."))
 
 
@@ -234,10 +308,13 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
     path = request.path
     check_exists(path)
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
-        raise ValueError(f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them.")
+        raise ValueError(
+            f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them."
+        )
 
     load_plugins()
-    names = sorted(SOURCES, key=lambda name: name not in MODULES)  # a plug-in may claim what a built-in kind accepts
+    # a plug-in may claim what a built-in kind accepts
+    names = sorted(SOURCES, key=lambda name: name not in MODULES)
     sources = (SOURCES[name]({"kind": name, **config}) for name in names)
     source = next((source for source in sources if source.accepts(request)), None)
     if source is None:
@@ -248,21 +325,36 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
 
 
 def _check_features(features: str, source: Source, request: Request) -> None:
-    """Refuse features that do not exist, or that nothing is computed by, before the data is read."""
+    """Refuse features that do not exist, or that nothing is computed by, before the data is
+    read.
+    """
     if source.feature_kind is None:
-        raise ValueError(f"Expected texts or pictures for the features {features!r}, got a {source.name}.")
+        raise ValueError(
+            f"Expected texts or pictures for the features {features!r}, got a {source.name}."
+        )
     if not request.needs_features:
         raise ValueError(
-            f"Expected either `features` or other models' embeddings or predictions, got {features!r}, too."
+            "Expected either `features` or other models' embeddings or predictions, got"
+            f" {features!r}, too."
         )
     get_extractor(features, source.feature_kind)
 
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
     names = (
-        "label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features", "annotations",
+        "label",
+        "text",
+        "id",
+        "group",
+        "time",
+        "trusted",
+        "test",
+        "labels",
+        "embeddings",
+        "features",
+        "annotations",
         "consensus",
-    )  # fmt: skip
+    )
     options = {name: config[name] for name in names if config.get(name) is not None}
     multi = config.get("multi_label") or {}
     if multi.get("kind") in (COLUMNS, "words"):
@@ -272,9 +364,14 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
     if config["data"] is None:
         options["pred_probs"] = config["pred_probs"]
     return read_rows(
-        config["data"], **options, ignore=config["ignore"] or (), annotators=config["annotators"] or (),
-        header=config.get("header", True), seed=config["seed"], cache=cache,
-    )  # fmt: skip
+        config["data"],
+        **options,
+        ignore=config["ignore"] or (),
+        annotators=config["annotators"] or (),
+        header=config.get("header", True),
+        seed=config["seed"],
+        cache=cache,
+    )
 
 
 def _comparable(data: AuditData) -> AuditData:
@@ -288,11 +385,14 @@ def _comparable(data: AuditData) -> AuditData:
     notes = [*several_labels, *describe_labels(torch.from_numpy(data.given), data.classes, name)]
     if (several := int((counts > 1).sum())) < 2:
         raise ValueError(
-            f"Expected at least two classes of two rows or more in `{name}`, got {several} among {len(data.classes)} "
-            f"classes of {len(data)} rows. {several_labels[0] if several_labels else IDENTIFIER}"
+            f"Expected at least two classes of two rows or more in `{name}`, got {several} among"
+            f" {len(data.classes)} classes of {len(data)} rows."
+            f" {several_labels[0] if several_labels else IDENTIFIER}"
         )
     data = replace(data, notes=tuple(dict.fromkeys([*data.notes, *notes])))
-    return data.subset(counts[data.given] > 1, "the only row of its class: there is nothing to compare it with")
+    return data.subset(
+        counts[data.given] > 1, "the only row of its class: there is nothing to compare it with"
+    )
 
 
 def _path(value: Any) -> str | None:
@@ -305,20 +405,29 @@ def _column_name(name: Any) -> Any:
 
 
 def load_table(value: Any, id: str | None) -> Any:
-    """Return predictions or embeddings in a table file, or in a table of another library, as a DataFrame."""
+    """Return predictions or embeddings in a table file, or in a table of another library, as a
+    DataFrame.
+    """
     if isinstance(value, (str, os.PathLike)) and table_kind(value) is not None:
         return read_file(Path(value), [id])
     return as_frame(value) if is_foreign_table(value) else value
 
 
 def _matched(data: AuditData, table: Any, path: str | None, index: Any, name: str) -> Any:
-    """Return predictions or embeddings in the order of the data: by the column of ids where a table has it."""
+    """Return predictions or embeddings in the order of the data: by the column of ids where a table
+    has it.
+    """
     if not hasattr(table, "iloc") or not hasattr(table, "columns"):
         return table
     first, id = table.columns[0] if len(table.columns) else None, data.source.config["id"]
-    if path is not None and len(table) == data.source_rows - 1 and all(map(_is_number, table.columns)):
+    if (
+        path is not None
+        and len(table) == data.source_rows - 1
+        and all(map(_is_number, table.columns))
+    ):
         return read_file(Path(path), header=False)  # as numpy.savetxt writes it
-    if str(first).startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):  # the index of pandas
+    # the index of pandas
+    if str(first).startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):
         table = table.drop(columns=first)
     if id is None or id not in table.columns:
         check_order(table, index, name)
@@ -326,9 +435,13 @@ def _matched(data: AuditData, table: Any, path: str | None, index: Any, name: st
     table = table.assign(**{id: table[id].astype(str)}).set_index(id)
     ids = data.source.row_names(range(data.source_rows))
     if not table.index.is_unique or len({*ids}) < len(ids):
-        raise ValueError(f"Expected each id once in {id!r} of the data and of `{name}`, got some of them twice.")
+        raise ValueError(
+            f"Expected each id once in {id!r} of the data and of `{name}`, got some of them twice."
+        )
     if absent := [row_id for row_id in ids if row_id not in table.index]:
-        raise ValueError(f"Expected the ids of the data in {id!r} of `{name}`, {preview(absent)} are not there.")
+        raise ValueError(
+            f"Expected the ids of the data in {id!r} of `{name}`, {preview(absent)} are not there."
+        )
     return table.loc[ids].reset_index(drop=True)
 
 
@@ -341,15 +454,18 @@ def _is_number(word: Any) -> bool:
 
 
 def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditData:
-    """Return ``data`` with the predictions; ``in_order`` says that the user named the classes in this order."""
+    """Return ``data`` with the predictions; ``in_order`` says that the user named the classes in
+    this order.
+    """
     array = load_array(pred_probs, "pred_probs")
     p = align(data, array, "pred_probs")
     classes = data.classes if data.sets is None else data.sets.names
     K, shown = len(classes), preview(list(classes))
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
-            f"Expected `pred_probs` of shape ({data.source_rows}, {K}), a column for each class in the order {shown}, "
-            f"got {array.shape}, {array.dtype}. Name all classes with `classes`."
+            f"Expected `pred_probs` of shape ({data.source_rows}, {K}), a column for each class in"
+            f" the order {shown}, got {array.shape}, {array.dtype}. Name all classes with"
+            " `classes`."
         )
     if (names := column_names(pred_probs)) is not None:
         column_of = list(find_words(map(str, names), classes).values())
@@ -357,24 +473,26 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
             p, in_order = p[:, [column_of.index(k) for k in range(K)]], True
         elif not all(isinstance(name, (int, float, np.number)) for name in names):
             raise ValueError(
-                f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got {preview(names)}. "
-                "Rename them, name all classes with `classes`, or, if they are in order, pass an array or a .npy file."
+                f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got"
+                f" {preview(names)}. Rename them, name all classes with `classes`, or, if they are"
+                " in order, pass an array or a .npy file."
             )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)
     if data.sets is not None:
         if (p[finite] < 0).any() or (p[finite] > 1).any():
             raise ValueError(
-                "Expected the probability of each label in `pred_probs`, from 0 to 1, got "
-                f"{float(p[finite].min()):.4g} to {float(p[finite].max()):.4g}. Take the sigmoid of logits first."
+                "Expected the probability of each label in `pred_probs`, from 0 to 1, got"
+                f" {float(p[finite].min()):.4g} to {float(p[finite].max()):.4g}. Take the sigmoid"
+                " of logits first."
             )
         return replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
     sums = p[finite].sum(1)
     if (p[finite] < 0).any() or (np.abs(sums - 1) > 0.01).any():
         raise ValueError(
-            "Expected probabilities in `pred_probs`, none negative, rows that sum to one, got "
-            f"{float(p[finite].min()):.4g} as the smallest and sums from {sums.min():.4g} to {sums.max():.4g}. "
-            "Take the softmax of logits first."
+            "Expected probabilities in `pred_probs`, none negative, rows that sum to one, got"
+            f" {float(p[finite].min()):.4g} as the smallest and sums from {sums.min():.4g} to"
+            f" {sums.max():.4g}. Take the softmax of logits first."
         )
     p[finite] /= sums[:, None]
     if not in_order:
@@ -384,16 +502,24 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     return replace(data, pred_probs=p, notes=notes).subset(finite, "NaN or infinite predictions")
 
 
-def _check_column_order(classes: tuple[str, ...], given: NDArray[np.int64], p: NDArray[np.float32]) -> None:
-    """Refuse columns that match more labels in the order of words (0, 1, 10, 2, …), as torchvision sorts folders."""
+def _check_column_order(
+    classes: tuple[str, ...], given: NDArray[np.int64], p: NDArray[np.float32]
+) -> None:
+    """Refuse columns that match more labels in the order of words (0, 1, 10, 2, …), as torchvision
+    sorts folders.
+    """
     by_word = sorted(range(len(classes)), key=lambda k: classes[k])
     column = p.argmax(1)
-    hits, hits_by_word = int((column == given).sum()), int((np.array(by_word)[column] == given).sum())
+    hits, hits_by_word = (
+        int((column == given).sum()),
+        int((np.array(by_word)[column] == given).sum()),
+    )
     if hits_by_word > hits:
         raise ValueError(
-            f"Expected the columns of `pred_probs` in the order {preview(list(classes))}, in which they match {hits} "
-            f"of {len(given)} labels, got columns that match {hits_by_word} in the order "
-            f"{preview([classes[k] for k in by_word])}. Name all classes in the order of the columns with `classes`."
+            f"Expected the columns of `pred_probs` in the order {preview(list(classes))}, in which"
+            f" they match {hits} of {len(given)} labels, got columns that match {hits_by_word} in"
+            f" the order {preview([classes[k] for k in by_word])}. Name all classes in the order of"
+            " the columns with `classes`."
         )
 
 
@@ -404,11 +530,13 @@ def _trusted_rows(data: AuditData, trusted: NDArray[Any]) -> NDArray[np.bool_]:
         flags |= trusted
     elif trusted.ndim == 1 and trusted.dtype.kind in "iu" and len(trusted) and 0 <= trusted.min():
         if trusted.max() >= len(flags):
-            raise ValueError(f"Expected row numbers below {len(flags)} in `trusted`, got {int(trusted.max())}.")
+            raise ValueError(
+                f"Expected row numbers below {len(flags)} in `trusted`, got {int(trusted.max())}."
+            )
         flags[trusted] = True
     else:
         raise ValueError(
-            f"Expected `trusted` to hold {len(flags)} booleans or row numbers, got {trusted.dtype} of shape "
-            f"{trusted.shape}."
+            f"Expected `trusted` to hold {len(flags)} booleans or row numbers, got {trusted.dtype}"
+            f" of shape {trusted.shape}."
         )
     return np.asarray(flags[data.row])

@@ -1,4 +1,6 @@
-"""The cells of labels: what they stand for, and how new labels are spelled as the data spells its own."""
+"""The cells of labels: what they stand for, and how new labels are spelled as the data spells its
+own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ CellsOf = Callable[[str], Sequence[Any]]  # the cells of a column, as a table st
 
 
 def set_words(config: Mapping[str, Any], cells_of: CellsOf) -> list[str | None] | None:
-    """Return the word of each row of a table with several labels per row, in columns or in lists; None for others."""
+    """Return the word of each row of a table with several labels per row, in columns or in lists;
+    None for others.
+    """
     multi = config.get("multi_label") or {}
     if columns := multi.get("columns"):
         return list(column_words({name: cells_of(name) for name in columns}))
@@ -36,7 +40,8 @@ def label_cells(
     cells_of: CellsOf,
     class_names: Sequence[str] | None = None,
 ) -> dict[str, dict[int, Any]]:
-    """Return the cells to change in a table for new ``labels``, by column and row, in the table's own spelling.
+    """Return the cells to change in a table for new ``labels``, by column and row, in the table's
+    own spelling.
 
     ``class_names`` are the names in a data set whose lists have numbers of classes.
     """
@@ -46,8 +51,12 @@ def label_cells(
     name = label_name(audit.config)
     if class_names is not None:
         place = f"the class names of {name!r}"
-        sets = split_among(labels, multi["separator"], class_names, place, "Add them with `cast_column`")
-        return {name: {row: [class_names.index(label) for label in each] for row, each in sets.items()}}
+        sets = split_among(
+            labels, multi["separator"], class_names, place, "Add them with `cast_column`"
+        )
+        return {
+            name: {row: [class_names.index(label) for label in each] for row, each in sets.items()}
+        }
     if _has_lists(audit.config):
         return {name: list_cells(cells_of(name), labels, multi["separator"])}
     spelling = spell_labels(audit, cells_of(name), labels.values())
@@ -61,7 +70,9 @@ def _has_lists(config: Mapping[str, Any]) -> bool:
 
 
 def given_columns(config: Mapping[str, Any]) -> list[Any]:
-    """Return the columns of the given labels in a table: several that say yes or no, one, or none."""
+    """Return the columns of the given labels in a table: several that say yes or no, one, or
+    none.
+    """
     columns = (config.get("multi_label") or {}).get("columns")
     return list(columns or [name for name in [config["label"]] if name is not None])
 
@@ -71,7 +82,8 @@ def check_columns(config: Mapping[str, Any], header: Sequence[Any]) -> None:
     for column in (*given_columns(config), config["id"]):
         if column is not None and column not in header:
             raise ValueError(
-                f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
+                f"Expected the audited table with its column {column!r}, got"
+                f" {', '.join(map(str, header))}."
             )
 
 
@@ -81,17 +93,21 @@ def label_name(config: Mapping[str, Any]) -> Any:
 
 
 def spell_labels(audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:
-    """Return how the source spells each of the labels ``names``; ``cells`` are those that it has."""
+    """Return how the source spells each of the labels ``names``; ``cells`` are those that it
+    has.
+    """
     if not audit.config.get("multi_label"):
         return spell_classes(audit, cells, names)
     return {name: name for name in names} | spell_cells(audit, cells)
 
 
 def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return how the source spells each class, most often if in several ways: 1.0, say, for the class 1.
+    """Return how the source spells each class, most often if in several ways: 1.0, say, for the
+    class 1.
 
-    A class without an audited row is spelled as its name, or as its position in the classes that the user named, if
-    numbers are positions there and not names. ``names`` may have new classes, which are spelled as their names.
+    A class without an audited row is spelled as its name, or as its position in the classes that
+    the user named, if numbers are positions there and not names. ``names`` may have new classes,
+    which are spelled as their names.
     """
     spelling = audit.spellings(cells)
     written = list(spelling.values())
@@ -113,17 +129,24 @@ def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ())
         if name.isdecimal() and not is_position:
             return int(name)
         raise ValueError(
-            f"Expected a whole number as the name of a new class, as the labels in the data are numbers, got {name!r}. "
-            "Undo the decisions for it, or save the labels as words and audit them."
+            "Expected a whole number as the name of a new class, as the labels in the data are"
+            f" numbers, got {name!r}. Undo the decisions for it, or save the labels as words and"
+            " audit them."
         )
 
-    return {name: spell(name) for name in (*audit.classes, *names) if name not in spelling} | spelling
+    return {
+        name: spell(name) for name in (*audit.classes, *names) if name not in spelling
+    } | spelling
 
 
 def merge_labels(
-    audit: Audit, changes: Mapping[int, str], becomes: Mapping[str, str], words: Sequence[str] | None
+    audit: Audit,
+    changes: Mapping[int, str],
+    becomes: Mapping[str, str],
+    words: Sequence[str] | None,
 ) -> dict[int, str]:
-    """Return all rows whose label changes if classes are merged, too; ``words`` are the labels of the whole source.
+    """Return all rows whose label changes if classes are merged, too; ``words`` are the labels of
+    the whole source.
 
     A row that was not audited, such as the only one of its class, is known by its word.
     """
@@ -131,5 +154,9 @@ def merge_labels(
         return dict(changes)
     given = audit.given
     labels = dict(enumerate(words or ())) | given | dict(changes)
-    merged = {row: becomes.get(label, label) for row, label in labels.items() if row in changes or label in becomes}
+    merged = {
+        row: becomes.get(label, label)
+        for row, label in labels.items()
+        if row in changes or label in becomes
+    }
     return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}

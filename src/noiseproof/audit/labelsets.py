@@ -1,4 +1,6 @@
-"""Which labels of rows with several of them are wrong: each label is a question, judged as one label of two classes."""
+"""Which labels of rows with several of them are wrong: each label is a question, judged as one
+label of two classes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +30,10 @@ DOUBTFUL = 0.1  # P(wrong) up to which no label is called where all may be right
 class LabelSetIssues(LabelIssues):
     """The quality of N rows with several of K labels, and of each label of a row.
 
-    ``quality`` is that of the worst label of a row, and ``suggested_answers`` the labels without those that are issues
-    and with those that are missing. ``class_rates`` (K,) are shares of wrong labels among the given ones,
-    ``transition`` (K, 2, 2) the probabilities of no and yes by the true answer, ``cut`` (K, 2) those of no and yes.
+    ``quality`` is that of the worst label of a row, and ``suggested_answers`` the labels without
+    those that are issues and with those that are missing. ``class_rates`` (K,) are shares of wrong
+    labels among the given ones, ``transition`` (K, 2, 2) the probabilities of no and yes by the
+    true answer, ``cut`` (K, 2) those of no and yes.
     """
 
     names: tuple[str, ...] = ()  # (K,)
@@ -42,9 +45,17 @@ class LabelSetIssues(LabelIssues):
     is_judged: NDArray[np.bool_] = None  # type: ignore[assignment]  # (K,): whether enough rows have the label
 
     def __repr__(self) -> str:
-        pairs = f"{int(self.label_is_issue.sum())} labels to add or remove in {int(self.is_issue.sum())} rows"
-        share = f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
-        return f"LabelSetIssues({len(self.quality)} rows of {len(self.names)} labels, {pairs}, {share})"
+        pairs = (
+            f"{int(self.label_is_issue.sum())} labels to add or remove in"
+            f" {int(self.is_issue.sum())} rows"
+        )
+        share = (
+            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
+        )
+        return (
+            f"LabelSetIssues({len(self.quality)} rows of {len(self.names)} labels, {pairs},"
+            f" {share})"
+        )
 
     @property
     def lost_rates(self) -> NDArray[np.float64]:
@@ -55,7 +66,8 @@ class LabelSetIssues(LabelIssues):
         """The labels to add to a row, and those to remove from it."""
         issues, given = self.label_is_issue[row], self.answers[row]
         return tuple(  # type: ignore[return-value]
-            [self.names[k] for k in np.flatnonzero(issues & (given == is_given))] for is_given in (False, True)
+            [self.names[k] for k in np.flatnonzero(issues & (given == is_given))]
+            for is_given in (False, True)
         )
 
 
@@ -76,8 +88,9 @@ def find_label_set_issues(
 ) -> LabelSetIssues:
     """``find_label_issues`` for rows with several labels, by the probability (N, K) of each label.
 
-    Each label is a question with its own rates of missing and added labels, of which the other questions say what is
-    likely (``judge/answers.py``). The cut is made for all labels of all rows together; a budget counts labels.
+    Each label is a question with its own rates of missing and added labels, of which the other
+    questions say what is likely (``judge/answers.py``). The cut is made for all labels of all rows
+    together; a budget counts labels.
 
     >>> p = [[0.9, 0.8], [0.1, 0.9], [0.8, 0.1], [0.2, 0.9]]
     >>> found = find_label_set_issues([[1, 0], [0, 1], [1, 0], [0, 1]], p)
@@ -85,19 +98,29 @@ def find_label_set_issues(
     (1, [True, True])
     """
     if annotators is not None:
-        raise ValueError("Expected one label a row beside `annotators`, got several. Leave one of them out.")
+        raise ValueError(
+            "Expected one label a row beside `annotators`, got several. Leave one of them out."
+        )
     answers, names = as_indicators(labels, classes)
     probs = _checked(pred_probs if evidence is None else evidence.pred_probs, answers)
     agreement = None if evidence is None else evidence.neighbour_agreement
     if features is not None and evidence is None and len(probs) > 2:
-        near = nearest(features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed)
+        near = nearest(
+            features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed
+        )
         votes = neighbour_votes(answers.astype(np.float32), near, answers.shape[1], apart=groups)[0]
         agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
         columns = zip(torch.from_numpy(answers).T, probs.T, votes.T, strict=True)
         probs = np.stack(
-            [with_votes(y, *(torch.from_numpy(both(each)) for each in pair))[:, 1] for y, *pair in columns], 1
+            [
+                with_votes(y, *(torch.from_numpy(both(each)) for each in pair))[:, 1]
+                for y, *pair in columns
+            ],
+            1,
         )
-    guess = guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
+    guess = (
+        guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
+    )
     rows = CountedRows.of(trusted, counted, len(answers))
     judged = _judge(answers.astype(bool), probs, guess, rows)
     return _joined(answers.astype(bool), names, probs, agreement, judged, rows, goal)
@@ -116,11 +139,16 @@ class _Judged:
 
 
 def _judge(
-    answers: NDArray[np.bool_], probs: NDArray[np.float32], guess: NDArray[np.int64], rows: CountedRows
+    answers: NDArray[np.bool_],
+    probs: NDArray[np.float32],
+    guess: NDArray[np.int64],
+    rows: CountedRows,
 ) -> _Judged:
     at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
     if not len(at):
-        raise ValueError("Expected a label that two rows or more have, and two or more do not, got none.")
+        raise ValueError(
+            "Expected a label that two rows or more have, and two or more do not, got none."
+        )
     K, counted = answers.shape[1], np.flatnonzero(rows.counted.numpy())
     answers, probs = answers[:, at], probs[:, at]
     noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
@@ -131,25 +159,32 @@ def _judge(
     predictability = [each.predictability(2) for each in guesses]
     may_call = np.zeros(K, dtype=bool)
     may_call[at] = rows.calibrate or [
-        one.is_predictable or _is_ranked(answers[:, j], probs[:, j])  # of rare ones the ranking is enough
+        # of rare ones the ranking is enough
+        one.is_predictable or _is_ranked(answers[:, j], probs[:, j])
         for j, one in enumerate(predictability)
     ]
     return _Judged(at, noise, wrong, predictability, may_call, _rate(wrong, rows, K) <= NEGLIGIBLE)
 
 
 def _rate(wrong: NDArray[np.float64], rows: CountedRows, num_labels: int) -> float:
-    """The share of wrong labels among all K of the counted rows, from P(wrong) of some of them; trusted ones have 0."""
+    """The share of wrong labels among all K of the counted rows, from P(wrong) of some of them;
+    trusted ones have 0.
+    """
     return float(wrong[rows.uncertain.numpy()].sum() / (rows.counted.sum() * num_labels))
 
 
-def _class_rates(wrong: NDArray[np.float64], answers: NDArray[np.bool_], rows: CountedRows) -> NDArray[np.float64]:
+def _class_rates(
+    wrong: NDArray[np.float64], answers: NDArray[np.bool_], rows: CountedRows
+) -> NDArray[np.float64]:
     """The share of wrong ones among the given labels of the counted rows, (K,)."""
     given = answers & rows.counted.numpy()[:, None]
     return np.asarray((wrong * given).sum(0) / np.maximum(given.sum(0), 1))
 
 
 def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
-    """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its error."""
+    """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its
+    error.
+    """
     from scipy.stats import rankdata  # its import takes half a second
 
     yes, n = int(answers.sum()), len(answers)
@@ -167,7 +202,9 @@ def _joined(
     counted: CountedRows,
     goal: str,
 ) -> LabelSetIssues:
-    """The judgement on all rows from that on each label; labels that are not judged count as right."""
+    """The judgement on all rows from that on each label; labels that are not judged count as
+    right.
+    """
     (N, K), at = answers.shape, judged.at
     rows, is_judged, uncertain = np.arange(N), np.isin(np.arange(K), at), counted.uncertain.numpy()
 
@@ -219,8 +256,12 @@ def _joined(
     )
 
 
-def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelSetIssues]:
-    """The judgement on the rows of an audit, and the evidence with the suggested sets among its classes."""
+def judge_sets(
+    evidence: AuditEvidence, goal: str, seed: int
+) -> tuple[AuditEvidence, LabelSetIssues]:
+    """The judgement on the rows of an audit, and the evidence with the suggested sets among its
+    classes.
+    """
     data, trained = evidence.data, evidence.training
     assert data.sets is not None
     sets, x = data.sets, data.x
@@ -228,10 +269,17 @@ def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvid
         issues = _judge_decided(data, trained, evidence.undecided, goal)
     else:
         issues = find_label_set_issues(
-            data.answers, data.pred_probs, classes=sets.names, evidence=trained,
-            features=x if trained is None else None, trusted=data.trusted, groups=evidence.groups,
-            counted=data.row >= 0, goal=goal, seed=seed,
-        )  # fmt: skip
+            data.answers,
+            data.pred_probs,
+            classes=sets.names,
+            evidence=trained,
+            features=x if trained is None else None,
+            trusted=data.trusted,
+            groups=evidence.groups,
+            counted=data.row >= 0,
+            goal=goal,
+            seed=seed,
+        )
     words, number = list(data.classes), {word: k for k, word in enumerate(data.classes)}
 
     def coded(answers: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -250,36 +298,50 @@ def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvid
     return replace(evidence, data=data), issues
 
 
-def _judge_decided(data: AuditData, training: Evidence, undecided: Evidence, goal: str) -> LabelSetIssues:
-    """The labels judged by a ``training`` with decisions: noise and what may be called are without them.
+def _judge_decided(
+    data: AuditData, training: Evidence, undecided: Evidence, goal: str
+) -> LabelSetIssues:
+    """The labels judged by a ``training`` with decisions: noise and what may be called are without
+    them.
 
-    As of one label (``decided.py``), the quality of a row does not depend on the decision on it, and rates count
-    decided rows as decided.
+    As of one label (``decided.py``), the quality of a row does not depend on the decision on it,
+    and rates count decided rows as decided.
     """
     assert data.sets is not None and data.decided is not None and undecided.guess is not None
     answers, rows = data.answers, CountedRows.of(data.trusted, data.row >= 0, len(data))
     judged = _judge(answers, undecided.pred_probs, undecided.guess, rows)
     probs, at = training.pred_probs, judged.at
-    wrong = np.where(rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at]))
+    wrong = np.where(
+        rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at])
+    )
     agreement = training.neighbour_agreement
-    issues = _joined(answers, data.sets.names, probs, agreement, replace(judged, wrong=wrong), rows, goal)
+    issues = _joined(
+        answers, data.sets.names, probs, agreement, replace(judged, wrong=wrong), rows, goal
+    )
     known, is_decided = 1 - issues.label_quality.astype(np.float64), data.decided >= 0
     known[is_decided] = data.sets.members[data.decided[is_decided]] != answers[is_decided]
     rate, (low, high) = float(known[rows.counted.numpy()].mean()), issues.noise_interval
     return replace(
-        issues, noise_rate=rate, noise_interval=(min(low, rate), max(high, rate)),
+        issues,
+        noise_rate=rate,
+        noise_interval=(min(low, rate), max(high, rate)),
         class_rates=_class_rates(known, answers, rows),
-    )  # fmt: skip
+    )
 
 
 def _checked(pred_probs: Any, answers: NDArray[np.int64]) -> NDArray[np.float32]:
     if pred_probs is None:
-        raise ValueError("Expected `pred_probs` (N, K), the probability of each label, or `evidence`, got neither.")
+        raise ValueError(
+            "Expected `pred_probs` (N, K), the probability of each label, or `evidence`, got"
+            " neither."
+        )
     probs = np.asarray(pred_probs, dtype=np.float32)
     is_valid = probs.shape == answers.shape and bool(np.isfinite(probs).all())
     if not is_valid or (probs < 0).any() or (probs > 1).any():
         raise ValueError(
-            f"Expected `pred_probs` of shape {answers.shape} from 0 to 1, the probability of each label of each row, "
-            f"got shape {probs.shape}{f' from {probs.min():.4g} to {probs.max():.4g}' if probs.size else ''}."
+            f"Expected `pred_probs` of shape {answers.shape} from 0 to 1, the probability of each"
+            " label of each row, "
+            "got shape"
+            f" {probs.shape}{f' from {probs.min():.4g} to {probs.max():.4g}' if probs.size else ''}."
         )
     return probs

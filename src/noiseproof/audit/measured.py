@@ -1,4 +1,6 @@
-"""What decisions measured, written into the folder of an audit: recalibrated issues, a summary, reliability."""
+"""What decisions measured, written into the folder of an audit: recalibrated issues, a summary,
+reliability.
+"""
 
 from __future__ import annotations
 
@@ -51,27 +53,37 @@ class Measured:
 def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") -> Measured:
     """Recalibrate an audit by the measured ones of ``answers``, and write that into its folder.
 
-    issues.csv (and issues.parquet) get new ``label_quality``, ``suggestion_quality`` and ``is_label_issue``, and are
-    sorted anew; ``model_quality`` stays, from which all of them are computed, so that a second call changes nothing.
-    summary.json gets ``measured``, ``goal`` and ``reliability``; reliability.png shows the last.
+    issues.csv (and issues.parquet) get new ``label_quality``, ``suggestion_quality`` and
+    ``is_label_issue``, and are sorted anew; ``model_quality`` stays, from which all of them are
+    computed, so that a second call changes nothing. summary.json gets ``measured``, ``goal`` and
+    ``reliability``; reliability.png shows the last.
     """
     measured = _decided(answers)
     if not measured or Design.read(audit) is None:
         raise NotMeasured(
-            f"Expected measured decisions on {audit.folder}, got none. Run `noiseproof review {audit.folder} --measure "
-            f"{FIRST}` first: rows chosen by hand or from the top of the list do not represent the others."
+            f"Expected measured decisions on {audit.folder}, got none. Run `noiseproof review"
+            f" {audit.folder} --measure {FIRST}` first: rows chosen by hand or from the top of the"
+            " list do not represent the others."
         )
     check_decisions(measured.values(), audit)
-    _write_issues(audit.folder, _recalibrated(audit, recalibrate(audit, answers, goal), len(measured)))
+    _write_issues(
+        audit.folder, _recalibrated(audit, recalibrate(audit, answers, goal), len(measured))
+    )
     audit = read_audit(audit.folder)
     measurement = measure(audit, answers)  # its precision is that of the new cut
     assert measurement is not None
     table = reliability(audit, answers)
-    summary = audit.summary | _counts(audit) | {
-        "labels_look_fine": measurement.rate.high <= NEGLIGIBLE,
-        "verdict": _verdict(audit, measurement), "measured": measurement.as_dict(), "goal": goal,
-        "reliability": table.to_dict("records"),
-    }  # fmt: skip
+    summary = (
+        audit.summary
+        | _counts(audit)
+        | {
+            "labels_look_fine": measurement.rate.high <= NEGLIGIBLE,
+            "verdict": _verdict(audit, measurement),
+            "measured": measurement.as_dict(),
+            "goal": goal,
+            "reliability": table.to_dict("records"),
+        }
+    )
     write_json(audit.folder / FILES[1], summary)
     diagram = _draw(table, audit.folder / DIAGRAM)
     return Measured(replace(audit, summary=summary), measurement, goal, table, diagram)
@@ -93,28 +105,40 @@ def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.Da
         suggestion_quality=np.round(calibrated.suggestion, 6),
     )
     is_agreed = (issues["predicted_label"] == issues["given_label"]).to_numpy()
-    quality, suggestion = (audit.issues[name].to_numpy() for name in ("model_quality", "model_suggestion_quality"))
-    by_models = general_sentences(quality, suggestion, is_agreed)  # of labels that the models did not call wrong
+    quality, suggestion = (
+        audit.issues[name].to_numpy() for name in ("model_quality", "model_suggestion_quality")
+    )
+    # of labels that the models did not call wrong
+    by_models = general_sentences(quality, suggestion, is_agreed)
     rewritten = issues["why"].str.startswith(MEASURED_WHY)
     issues.loc[rewritten, "why"] = by_models[rewritten]
     general = issues["is_label_issue"] & issues["why"].isin(GENERAL)
     shares = (100 * (1 - issues.loc[general, "label_quality"])).round().astype(int)
     issues.loc[general, "why"] = [
-        f"{MEASURED_WHY} {share} % are wrong by {counted(decisions, 'measured decision')}." for share in shares
+        f"{MEASURED_WHY} {share} % are wrong by {counted(decisions, 'measured decision')}."
+        for share in shares
     ]
-    keys = (issues["row"], issues["model_quality"], issues["label_quality"], ~issues["is_label_issue"])
+    keys = (
+        issues["row"],
+        issues["model_quality"],
+        issues["label_quality"],
+        ~issues["is_label_issue"],
+    )
     return issues.iloc[np.lexsort(keys)]
 
 
 def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
-    """Replace columns of issues.csv and issues.parquet and sort their rows; every other cell stays as it is."""
+    """Replace columns of issues.csv and issues.parquet and sort their rows; every other cell stays
+    as it is.
+    """
     import pandas as pd
 
     changed = changed.set_index("row")[list(CHANGED)]
     path = folder / FILES[0]
     with open(path, "rb") as file:
         end = "\r\n" if file.readline().endswith(b"\r\n") else "\n"
-    cells = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)  # as text, so that no digit changes
+    # as text, so that no digit changes
+    cells = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)
     cells = cells.set_index(cells["row"].astype("int64")).loc[changed.index]
     for name in CHANGED:
         cells[name] = [str(value) for value in changed[name].tolist()]
@@ -122,18 +146,27 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
         write_csv(cells, part(path.name), end)
         if (folder / PARQUET).exists():
             table = pd.read_parquet(folder / PARQUET)
-            table = table.set_index("row", drop=False).loc[changed.index].assign(**{n: changed[n] for n in CHANGED})
+            table = (
+                table.set_index("row", drop=False)
+                .loc[changed.index]
+                .assign(**{n: changed[n] for n in CHANGED})
+            )
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
 
 
 def _counts(audit: Audit) -> dict[str, Any]:
     issues = audit.issues[audit.issues["is_label_issue"]]
     others = audit.issues[~audit.issues["is_label_issue"]]
-    by_class, cuts = Counter(issues["given_label"]), others.groupby("given_label")["label_quality"].min()
+    by_class, cuts = (
+        Counter(issues["given_label"]),
+        others.groupby("given_label")["label_quality"].min(),
+    )
     pairs = Counter(zip(issues["given_label"], issues["suggested_label"], strict=True))
     number = {name: k for k, name in enumerate(audit.classes)}
     transition = audit.summary.get("transition")
-    worst = sorted(pairs.items(), key=lambda item: (-item[1], *(number[name] for name in item[0])))[:MAX_PAIRS]
+    worst = sorted(pairs.items(), key=lambda item: (-item[1], *(number[name] for name in item[0])))[
+        :MAX_PAIRS
+    ]
     return {
         "issues": len(issues),
         "classes": [
@@ -142,19 +175,24 @@ def _counts(audit: Audit) -> dict[str, Any]:
         ],
         "worst_pairs": [
             {
-                "given": given, "suggested": suggested, "issues": count,
-                "probability": None if transition is None else transition[number[suggested]][number[given]],
+                "given": given,
+                "suggested": suggested,
+                "issues": count,
+                "probability": (
+                    None if transition is None else transition[number[suggested]][number[given]]
+                ),
             }
             for (given, suggested), count in worst
         ],
-    }  # fmt: skip
+    }
 
 
 def _verdict(audit: Audit, measurement: Measurement) -> str:
     rate, issues = measurement.rate, int(audit.issues["is_label_issue"].sum())
     return (
-        f"{rate.value:.1%} of the labels are wrong by {measurement.decisions} measured decisions (95 % confidence "
-        f"interval {rate.low:.1%} to {rate.high:.1%}): {issues} of {len(audit.issues)} are issues."
+        f"{rate.value:.1%} of the labels are wrong by {measurement.decisions} measured decisions"
+        f" (95 % confidence interval {rate.low:.1%} to {rate.high:.1%}): {issues} of"
+        f" {len(audit.issues)} are issues."
     )
 
 
@@ -162,10 +200,12 @@ def _verdict(audit: Audit, measurement: Measurement) -> str:
 
 
 def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
-    """Predicted P(wrong) beside the measured share of wrong labels with its 95 % interval, in bins of equal size.
+    """Predicted P(wrong) beside the measured share of wrong labels with its 95 % interval, in bins
+    of equal size.
 
-    Twice: by the models alone, and recalibrated, cross-fitted in five folds. Each row counts as the rows of its stratum
-    over the decisions there; the interval is exact for the effective number of decisions (Korn & Graubard 1998).
+    Twice: by the models alone, and recalibrated, cross-fitted in five folds. Each row counts as the
+    rows of its stratum over the decisions there; the interval is exact for the effective number of
+    decisions (Korn & Graubard 1998).
     """
     import pandas as pd
 
@@ -198,7 +238,9 @@ def _cross_fitted(
 
 
 def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many rows each measured one stands for, (n,): the rows of its stratum over the measured ones there."""
+    """How many rows each measured one stands for, (n,): the rows of its stratum over the measured
+    ones there.
+    """
     design = Design.read(audit)
     assert design is not None
     strata = design.strata[rows]
@@ -217,15 +259,22 @@ def _bins(
         inside = bin_of == number
         share = weighted_share(wrong[inside], weight[inside])
         mean = np.average(predicted[inside], weights=weight[inside])
-        bins.append({
-            "predicted": round(float(mean), 6), "measured": round(share.value, 6),
-            "low": round(share.low, 6), "high": round(share.high, 6), "decisions": int(inside.sum()),
-        })  # fmt: skip
+        bins.append(
+            {
+                "predicted": round(float(mean), 6),
+                "measured": round(share.value, 6),
+                "low": round(share.low, 6),
+                "high": round(share.high, 6),
+                "decisions": int(inside.sum()),
+            }
+        )
     return bins
 
 
 def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Estimate:
-    """The weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn & Graubard 1998)."""
+    """The weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn & Graubard
+    1998).
+    """
     weight = weight / weight.sum()
     draws = 1 / float(weight @ weight)
     return exact_share(min(float(weight @ hits), 1.0) * draws, draws)
@@ -242,7 +291,9 @@ def _draw(table: pd.DataFrame, path: Path) -> Path:
         title="Reliability of P(wrong)",
         reading="Above the diagonal more labels are wrong than predicted, below it fewer.",
         paper="",
-        data=pd.concat([table, pd.DataFrame({"diagonal": np.linspace(0, 1, 21)})], ignore_index=True),
+        data=pd.concat(
+            [table, pd.DataFrame({"diagonal": np.linspace(0, 1, 21)})], ignore_index=True
+        ),
         layers=(
             Layer("line", "diagonal", "diagonal", label="as many wrong as predicted"),
             Layer("points", "predicted", "measured", color="probabilities", low="low", high="high"),

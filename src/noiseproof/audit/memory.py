@@ -19,7 +19,8 @@ from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
 INPUTS = ("x", "X", "features", "embeddings", "data")
 LABELS = ("y", "labels", "label", "given", "targets")
 TEXT, LABEL = "text", "label"  # columns of a table that is made from texts and labels
-LARGEST, MOST_BYTES = 224, 2**31  # pixels of a side, and bytes of all pictures that are read into memory
+# pixels of a side, and bytes of all pictures that are read into memory
+LARGEST, MOST_BYTES = 224, 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +32,15 @@ class InMemory:
     label: Any = None
     text: Any = None
     classes: Sequence[str] | None = None
-    labels_key: str | None = None  # the column of a data set, or the key of a dict, that has the labels
+    # the column of a data set, or the key of a dict, that has the labels
+    labels_key: str | None = None
     features: str | None = None  # by which pictures and texts are to be seen
 
 
 def adapt(given: InMemory, *, has_annotators: bool) -> InMemory:
-    """Return data of any kind as a DataFrame, an array, a sparse matrix or a Tensor, with its labels and classes."""
+    """Return data of any kind as a DataFrame, an array, a sparse matrix or a Tensor, with its
+    labels and classes.
+    """
     data = given.data
     if library_of(data) == "datasets":
         return _from_hugging_face(given, has_annotators)
@@ -68,29 +72,44 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
         return replace(given, data=frame, text=text)
     labels = as_array(given.labels)
     if labels.ndim != 1 or len(labels) != len(frame):
-        raise ValueError(f"Expected `labels` of shape ({len(frame)},), one for each row, got {labels.shape}.")
+        raise ValueError(
+            f"Expected `labels` of shape ({len(frame)},), one for each row, got {labels.shape}."
+        )
     if hasattr(given.labels, "iloc") and hasattr(given.data, "iloc"):
         check_order(given.labels, given.data, "labels")
     name = getattr(given.labels, "name", None) or LABEL
     if name in frame.columns:
-        raise ValueError(f"Expected `labels` beside columns with other names, got {name!r} in both. Use `label`.")
-    column = labels if hasattr(given.labels, "iloc") or isinstance(given.labels, Tensor) else given.labels
-    return replace(given, data=frame.assign(**{str(name): column}), labels=None, label=str(name), text=text)
+        raise ValueError(
+            f"Expected `labels` beside columns with other names, got {name!r} in both. Use `label`."
+        )
+    column = (
+        labels
+        if hasattr(given.labels, "iloc") or isinstance(given.labels, Tensor)
+        else given.labels
+    )
+    return replace(
+        given, data=frame.assign(**{str(name): column}), labels=None, label=str(name), text=text
+    )
 
 
 def check_order(table: Any, rows: Any, name: str) -> None:
-    """Refuse a table whose index has the same values as that of ``rows`` (0, 1, … without one) in another order."""
+    """Refuse a table whose index has the same values as that of ``rows`` (0, 1, … without one) in
+    another order.
+    """
     index = table.index.tolist()
     expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(index)))
     if index != expected and len(index) == len(expected) and {*index} == {*expected}:
         raise ValueError(
-            f"Expected the rows of `{name}` in the order of the data, its index has them in another. Sort them with "
-            f"`{name}.loc[…]` by the index of the data, or, if they are in order, pass `{name}.to_numpy()`."
+            f"Expected the rows of `{name}` in the order of the data, its index has them in"
+            f" another. Sort them with `{name}.loc[…]` by the index of the data, or, if they are in"
+            f" order, pass `{name}.to_numpy()`."
         )
 
 
 def _from_torch(given: InMemory) -> InMemory:
-    """Return all items (x, y) of a torch ``Dataset``: pictures of PIL as thumbnails, texts as a table."""
+    """Return all items (x, y) of a torch ``Dataset``: pictures of PIL as thumbnails, texts as a
+    table.
+    """
     if given.labels is not None:
         raise ValueError("Expected no `labels` beside a torch Dataset of (x, y).")
     names = getattr(given.data, "classes", None)
@@ -102,7 +121,9 @@ def _from_torch(given: InMemory) -> InMemory:
 
 
 def _picture_side(given: InMemory, column: int | str = 0) -> int:
-    """Return the pixels of a side that the pictures of PIL in a dataset are scaled to: as a model sees them."""
+    """Return the pixels of a side that the pictures of PIL in a dataset are scaled to: as a model
+    sees them.
+    """
     name = given.features or (PRETRAINED if EfficientNetFeatures.is_available() else "patches")
     if name.partition(":")[0] in ("patches", "pixels") or not hasattr(given.data, "__len__"):
         return THUMBNAIL
@@ -114,16 +135,22 @@ def _picture_side(given: InMemory, column: int | str = 0) -> int:
 
 
 def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
-    """Return a Hugging Face ``Dataset`` with the names of its classes: images as thumbnails, else a table."""
+    """Return a Hugging Face ``Dataset`` with the names of its classes: images as thumbnails, else a
+    table.
+    """
     if not is_foreign_table(given.data) or (has_annotators and given.label is None):
         return InMemory(as_frame(given.data), given.labels, None, given.text, given.classes)
     roles = hf_roles(given.data, given.label, None, given.text, None)
     classes = given.classes or roles.classes or list_class_names(given.data.features[roles.label])
     if roles.image is not None:
         side = _picture_side(given, roles.image)
-        pictures = DatasetInputs(given.data, roles.image, torch.arange(len(given.data)), side, "squash")
+        pictures = DatasetInputs(
+            given.data, roles.image, torch.arange(len(given.data)), side, "squash"
+        )
         x = stack_inputs(pictures[i] for i in range(len(pictures)))
-        labels = as_frame(given.data.select_columns([roles.label]))[roles.label].to_numpy(dtype=object)
+        labels = as_frame(given.data.select_columns([roles.label]))[roles.label].to_numpy(
+            dtype=object
+        )
         return InMemory(x, labels, classes=classes, labels_key=roles.label)
     is_text_alone = {*given.data.column_names} == {roles.label, roles.text}
     text = given.text or (roles.text if is_text_alone else None)
@@ -132,14 +159,19 @@ def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
 
 def _from_dict(given: InMemory) -> InMemory:
     """Return the inputs and labels in a dict of arrays, by the names that a .npz file may have."""
-    key, labels_key = (next((name for name in names if name in given.data), None) for names in (INPUTS, LABELS))
+    key, labels_key = (
+        next((name for name in names if name in given.data), None) for names in (INPUTS, LABELS)
+    )
     if key is None or (labels_key is None and given.labels is None):
         raise ValueError(
-            f"Expected inputs called {' or '.join(INPUTS)} and labels called {' or '.join(LABELS)} in the dict, or "
-            f"columns of a table and the name of its `label`, got {preview(list(given.data))}."
+            f"Expected inputs called {' or '.join(INPUTS)} and labels called {' or '.join(LABELS)}"
+            " in the dict, or columns of a table and the name of its `label`, got"
+            f" {preview(list(given.data))}."
         )
     labels = given.labels if given.labels is not None else given.data[labels_key]
-    inner = adapt(InMemory(given.data[key], labels, None, None, given.classes), has_annotators=False)
+    inner = adapt(
+        InMemory(given.data[key], labels, None, None, given.classes), has_annotators=False
+    )
     return InMemory(inner.data, inner.labels, inner.label, inner.text, inner.classes, labels_key)
 
 

@@ -20,12 +20,16 @@ SERIES = 2.2  # difference of numbers one line apart over that of adjacent ones:
 
 
 def encode_picture(image: Any, side: int) -> tuple[bytes, str]:
-    """Return a PIL image as a new file of at most ``side`` pixels, without metadata, and its media type."""
+    """Return a PIL image as a new file of at most ``side`` pixels, without metadata, and its media
+    type.
+    """
     image = to_rgb(image)  # the reviewer sees what the audit saw
     image.thumbnail((side, side))
     file = io.BytesIO()
     is_small = max(image.size) <= 64
-    image.save(file, "PNG" if is_small else "JPEG", **({"optimize": True} if is_small else {"quality": 85}))
+    image.save(
+        file, "PNG" if is_small else "JPEG", **({"optimize": True} if is_small else {"quality": 85})
+    )
     return file.getvalue(), "image/png" if is_small else "image/jpeg"
 
 
@@ -39,16 +43,20 @@ class Layout:
 
     def pixels(self, numbers: NDArray[Any]) -> NDArray[np.uint8]:
         """Return (H, W) or (H, W, 3) bytes of D numbers; gaps are black."""
-        grid = _channels_last(np.nan_to_num(np.asarray(numbers, np.float64), nan=self.low).reshape(1, *self.shape))[0]
+        grid = _channels_last(
+            np.nan_to_num(np.asarray(numbers, np.float64), nan=self.low).reshape(1, *self.shape)
+        )[0]
         scaled = (grid - self.low) * (255 / max(self.high - self.low, 1e-12))
         return np.ascontiguousarray(scaled.round().clip(0, 255).astype(np.uint8).squeeze())
 
 
 def find_layout(sample: NDArray[Any], *, named: bool = False) -> Layout | None:
-    """Return the layout of rows (n, D) that are square pictures, grey or in colour; None if they are none.
+    """Return the layout of rows (n, D) that are square pictures, grey or in colour; None if they
+    are none.
 
-    D numbers are a picture if adjacent ones differ less than any two, along both sides alike: numbers in any order do
-    not, and those of a series only along one side. With ``named``, the columns are called pixels and need no test.
+    D numbers are a picture if adjacent ones differ less than any two, along both sides alike:
+    numbers in any order do not, and those of a series only along one side. With ``named``, the
+    columns are called pixels and need no test.
     """
     shapes = _shapes(sample.shape[1])
     numbers = np.asarray(sample, np.float64)
@@ -71,7 +79,9 @@ class PixelColumns:
     layout: Layout
 
     def picture(self, cells: Sequence[str], side: int) -> tuple[bytes, str] | None:
-        """Return the picture of a row and its media type; None if one of its pixels is not a number."""
+        """Return the picture of a row and its media type; None if one of its pixels is not a
+        number.
+        """
         from PIL import Image
 
         try:
@@ -86,7 +96,9 @@ def _pixels(cells: Sequence[str], positions: Sequence[int]) -> list[float]:
 
 
 def find_pixels(names: Sequence[str], rows: Any) -> PixelColumns | None:
-    """Return the columns that are the pixels of a picture by their names and by some of the rows; None for none."""
+    """Return the columns that are the pixels of a picture by their names and by some of the rows;
+    None for none.
+    """
     positions = pixel_columns(names)
     if not positions or not len(rows):
         return None
@@ -100,9 +112,11 @@ def find_pixels(names: Sequence[str], rows: Any) -> PixelColumns | None:
 
 
 def pixel_columns(names: Sequence[str]) -> list[int]:
-    """Return the positions of the columns that may be the pixels of a picture, in their order; none if there is none.
+    """Return the positions of the columns that may be the pixels of a picture, in their order; none
+    if there is none.
 
-    They are numbered without a gap, from 0 or 1 (pixel0, pixel1, …), or by line and column (1x1, 1x2, … or p_0_0, …).
+    They are numbered without a gap, from 0 or 1 (pixel0, pixel1, …), or by line and column (1x1,
+    1x2, … or p_0_0, …).
 
     >>> pixel_columns(["label", *(f"p{i}" for i in range(64))])[:3]
     [1, 2, 3]
@@ -131,12 +145,18 @@ def _has_no_gap(order: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _shapes(count: int) -> list[tuple[int, ...]]:
-    """Return the shapes of square pictures with this number of values: grey, or in three colours."""
+    """Return the shapes of square pictures with this number of values: grey, or in three
+    colours.
+    """
     side = isqrt(count)
     colour = isqrt(count // 3)
     if side * side == count and side >= SMALLEST:
         return [(side, side)]
-    return [(3, colour, colour), (colour, colour, 3)] if 3 * colour * colour == count and colour >= SMALLEST else []
+    return (
+        [(3, colour, colour), (colour, colour, 3)]
+        if 3 * colour * colour == count and colour >= SMALLEST
+        else []
+    )
 
 
 def _channels_last(pictures: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,10 +167,17 @@ def _channels_last(pictures: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _roughness(pictures: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean difference of adjacent pixels, down and across, over that of any two pixels."""
+    """Return the mean difference of adjacent pixels, down and across, over that of any two
+    pixels.
+    """
     grid = _channels_last(pictures)
     flat = grid.reshape(len(grid), -1, grid.shape[3])
     random = np.random.default_rng(0)
-    usual = np.mean([np.abs(flat - flat[:, random.permutation(flat.shape[1])]).mean() for _ in range(8)])
+    usual = np.mean(
+        [np.abs(flat - flat[:, random.permutation(flat.shape[1])]).mean() for _ in range(8)]
+    )
     usual = max(float(usual), 1e-300)
-    return float(np.abs(np.diff(grid, axis=1)).mean()) / usual, float(np.abs(np.diff(grid, axis=2)).mean()) / usual
+    return (
+        float(np.abs(np.diff(grid, axis=1)).mean()) / usual,
+        float(np.abs(np.diff(grid, axis=2)).mean()) / usual,
+    )

@@ -1,4 +1,6 @@
-"""Which labels change, how many that is expected to mend and to spoil, when it is refused; where reviewers differ."""
+"""Which labels change, how many that is expected to mend and to spoil, when it is refused; where
+reviewers differ.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Decision, Standing, check_decisions, resolve_merges
+from noiseproof.audit.decisions import (
+    FILE,
+    BadDecisions,
+    Decision,
+    Standing,
+    check_decisions,
+    resolve_merges,
+)
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
@@ -23,7 +32,9 @@ FIRST = 50  # rows to measure where none was
 
 
 class Refused(ValueError):
-    """Labels that nobody decided on are not changed: the gain is not clearly positive, or not known."""
+    """Labels that nobody decided on are not changed: the gain is not clearly positive, or not
+    known.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +44,16 @@ class Plan:
     changes: dict[int, str]  # new labels by row, of decisions and of suggestions
     accepted: dict[int, str]  # suggestions for rows that nobody decided on
     gain: Gain | None  # of ``accepted``; None if there are none
-    basis: Basis  # of the gain: measured decisions, trusted rows or annotators, or the assumption of the audit
+    # of the gain: measured decisions, trusted rows or annotators, or the assumption of the audit
+    basis: Basis
     measured: int = 0  # decisions of the designed sample
     reviewers: Agreement | None = None  # where rows were asked twice
-    slips: tuple[int, ...] = ()  # rows whose decided change is left out: it is likelier a slip of the reviewer
+    # rows whose decided change is left out: it is likelier a slip of the reviewer
+    slips: tuple[int, ...] = ()
     excluded: tuple[int, ...] = ()  # rows that should not be in the dataset
     unclear: tuple[int, ...] = ()  # rows whose label nobody can tell
-    becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged, and the ones they become
+    # classes that are merged, and the ones they become
+    becomes: Mapping[str, str] = field(default_factory=dict)
     new_classes: tuple[str, ...] = ()  # labels of ``changes`` that the audit does not have
     kept: tuple[int, ...] = ()  # rows whose given label somebody confirmed
 
@@ -55,43 +69,72 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any] | None:
         """The gain as plain values."""
-        return None if self.gain is None else {"basis": self.basis, "labels": len(self.accepted)} | asdict(self.gain)
+        return (
+            None
+            if self.gain is None
+            else {"basis": self.basis, "labels": len(self.accepted)} | asdict(self.gain)
+        )
 
     def expected(self) -> str:
         """What the changes are expected to do, in one phrase."""
         decided = len(self.changes) - len(self.accepted)
-        error = "" if self.reviewers is None else f" (single answers are wrong in {self.reviewers.error.as_share()})"
-        parts = [f"{counted(decided, 'label')} mended by decisions{error}"] if decided or self.gain is None else []
-        return "; ".join(parts if self.gain is None else [*parts, self._expected_of_accepted(self.gain)])
+        error = (
+            ""
+            if self.reviewers is None
+            else f" (single answers are wrong in {self.reviewers.error.as_share()})"
+        )
+        parts = (
+            [f"{counted(decided, 'label')} mended by decisions{error}"]
+            if decided or self.gain is None
+            else []
+        )
+        return "; ".join(
+            parts if self.gain is None else [*parts, self._expected_of_accepted(self.gain)]
+        )
 
     def _expected_of_accepted(self, gain: Gain) -> str:
         by = {
             "measured": f"by {counted(gain.decisions, 'measured decision')} among them",
-            "known labels": "if the probabilities of the audit are right, which trusted rows or annotators support",
+            "known labels": (
+                "if the probabilities of the audit are right, which trusted rows or annotators"
+                " support"
+            ),
             "assumed": "if the probabilities of the audit are right",
         }
         mended, spoiled = (part.as_count() for part in (gain.mended, gain.spoiled))
         rows = f"{counted(len(self.accepted), 'label')} that nobody decided on"
         return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
 
-    def check(self, folder: str | Path, accept_all: str = "accept_all=True", yes: str = "yes=True") -> None:
-        """Refuse a gain that is not clearly positive; ``accept_all`` and ``yes`` are the user's names of options."""
+    def check(
+        self, folder: str | Path, accept_all: str = "accept_all=True", yes: str = "yes=True"
+    ) -> None:
+        """Refuse a gain that is not clearly positive; ``accept_all`` and ``yes`` are the user's
+        names of options.
+        """
         if self.gain is None:
             return
         expected = self._expected_of_accepted(self.gain)
         more = self.measured + (FIRST if self.basis == "assumed" else max(self.gain.needed, 0))
         if self.basis == "assumed":
-            among = f"none of {self.measured} among the labels to change" if self.measured else "none"
+            among = (
+                f"none of {self.measured} among the labels to change" if self.measured else "none"
+            )
             raise Refused(
-                f"Expected measured decisions for {accept_all}, got {among}: {expected}, which nothing "
-                f"has measured yet. Measure it first, `noiseproof review {folder} --measure {more}`, "
-                f"or override this with {yes}."
+                f"Expected measured decisions for {accept_all}, got {among}: {expected}, which"
+                f" nothing has measured yet. Measure it first, `noiseproof review {folder}"
+                f" --measure {more}`, or override this with {yes}."
             )
         if self.gain.is_clear or (self.basis == "known labels" and self.gain.net.low > 0):
             return
-        remedy = f"Measure {counted(self.gain.needed, 'more row')} first, `noiseproof review {folder} --measure {more}`"
+        remedy = (
+            f"Measure {counted(self.gain.needed, 'more row')} first, `noiseproof review {folder}"
+            f" --measure {more}`"
+        )
         if self.gain.needed <= 0:
-            remedy = f"More decisions are not expected to change that: decide row by row, `noiseproof review {folder}`"
+            remedy = (
+                "More decisions are not expected to change that: decide row by row, `noiseproof"
+                f" review {folder}`"
+            )
         raise Refused(
             f"Expected {accept_all} to mend clearly more labels than it spoils, got a gain of "
             f"{self.gain.net.as_count()}: {expected}. {remedy}, or override this with {yes}."
@@ -107,11 +150,13 @@ def plan_corrections(
     accept_all: bool = False,
     yes: bool = False,
 ) -> Plan:
-    """Return the labels to change by ``decisions``, and with ``accept_all`` by suggestions, with their expected gain.
+    """Return the labels to change by ``decisions``, and with ``accept_all`` by suggestions, with
+    their expected gain.
 
-    Suggestions are taken for undecided rows where they are more likely right than the given label, as the measured ones
-    of ``answers`` recalibrate it; without any, only for issues. Decided changes that are likelier slips of the
-    reviewer, by rows asked twice, are left out unless ``yes``.
+    Suggestions are taken for undecided rows where they are more likely right than the given label,
+    as the measured ones of ``answers`` recalibrate it; without any, only for issues. Decided
+    changes that are likelier slips of the reviewer, by rows asked twice, are left out unless
+    ``yes``.
     """
     merges = merges or {}
     check_decisions([*decisions.values(), *merges.values()], audit)
@@ -122,11 +167,19 @@ def plan_corrections(
     better = calibrated.accepted & accept_all
     if not measured:
         better &= audit.issues["is_label_issue"].to_numpy()
-    better &= ~audit.issues["row"].isin([row for row, one in decisions.items() if not one.names_label]).to_numpy()
+    better &= (
+        ~audit.issues["row"]
+        .isin([row for row, one in decisions.items() if not one.names_label])
+        .to_numpy()
+    )
     undecided = better & ~audit.issues["row"].isin(list(decisions)).to_numpy()
     rows = audit.issues.loc[undecided, ["row", "suggested_label"]]
-    accepted = dict(sorted(zip(rows["row"].tolist(), rows["suggested_label"].tolist(), strict=True)))
-    changes = {row: label for row, label in sorted((accepted | decided).items()) if row not in slips}
+    accepted = dict(
+        sorted(zip(rows["row"].tolist(), rows["suggested_label"].tolist(), strict=True))
+    )
+    changes = {
+        row: label for row, label in sorted((accepted | decided).items()) if row not in slips
+    }
     basis: Basis = "known labels" if any((audit.summary.get("known") or {}).values()) else "assumed"
     expected = None
     if accepted:
@@ -138,14 +191,25 @@ def plan_corrections(
         for choice in ("exclude", "unclear")
     )
     return Plan(
-        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges),
+        changes,
+        accepted,
+        expected,
+        basis,
+        measured,
+        reviewers,
+        slips,
+        excluded,
+        unclear,
+        resolve_merges(merges),
         _new_labels(audit, changes),
         _kept(decisions, decided),
-    )  # fmt: skip
+    )
 
 
 def _new_labels(audit: Audit, changes: Mapping[int, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(label for word in changes.values() for label in labels_in(word, audit.config))
+    named = dict.fromkeys(
+        label for word in changes.values() for label in labels_in(word, audit.config)
+    )
     return tuple(label for label in named if label not in label_names_of(audit))
 
 
@@ -158,13 +222,17 @@ def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:
     for row, decision in decisions.items():
         if decision.decision in ("accept", "other") and decision.label != decision.given_label:
             if not decision.label:
-                raise BadDecisions(f"Expected a label with the decision {decision.decision} on row {row}, got none.")
+                raise BadDecisions(
+                    f"Expected a label with the decision {decision.decision} on row {row}, got"
+                    " none."
+                )
             decided[row] = decision.label
     return decided
 
 
 def expected_gain(calibrated: Calibrated, changed: Any) -> Gain:
-    """The gain of taking the suggestions of the rows ``changed`` (N,), if the probabilities are right.
+    """The gain of taking the suggestions of the rows ``changed`` (N,), if the probabilities are
+    right.
 
     Rows are independent then, so that the variances of single rows add up.
     """
@@ -177,7 +245,9 @@ def expected_gain(calibrated: Calibrated, changed: Any) -> Gain:
     return Gain(
         mended=total(right, right * (1 - right), 0.0),
         spoiled=total(given, given * (1 - given), 0.0),
-        net=total(right - given, np.maximum(right + given - (right - given) ** 2, 0.0), -float(len(right))),
+        net=total(
+            right - given, np.maximum(right + given - (right - given) ** 2, 0.0), -float(len(right))
+        ),
         decisions=0,
         needed=FIRST,
     )
@@ -193,13 +263,14 @@ def corrections(
 ) -> dict[int, str]:
     """Return the rows whose label changes, and their new labels.
 
-    ``accept_all`` takes the suggestion for undecided rows, too, where it is more likely right than the given label. It
-    is refused unless this clearly mends more labels than it spoils, by measured decisions or, without any, by an audit
-    with trusted rows or annotators. Decided changes that are likelier slips of the reviewer are left out. ``yes``
-    overrides both.
+    ``accept_all`` takes the suggestion for undecided rows, too, where it is more likely right than
+    the given label. It is refused unless this clearly mends more labels than it spoils, by measured
+    decisions or, without any, by an audit with trusted rows or annotators. Decided changes that are
+    likelier slips of the reviewer are left out. ``yes`` overrides both.
 
     Args:
-        answers: all answers of the review (``read_answers``), with second opinions; by default ``decisions``.
+        answers: all answers of the review (``read_answers``), with second opinions; by default
+            ``decisions``.
     """
     answers = list(decisions.values()) if answers is None else answers
     plan = plan_corrections(audit, decisions, answers, accept_all=accept_all, yes=yes)
@@ -211,13 +282,18 @@ def corrections(
 def read_decided(
     folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
 ) -> tuple[dict[int, Decision], list[Decision]]:
-    """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes without the file."""
+    """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes
+    without the file.
+    """
     reviewed = read_reviewed(folder, decisions, accept_all=accept_all)
     return reviewed.decisions, reviewed.answers()
 
 
-def read_reviewed(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> Standing:
-    """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the file.
+def read_reviewed(
+    folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
+) -> Standing:
+    """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the
+    file.
 
     ``decisions`` may also be what another tool exports (`noiseproof.audit.exchange`).
     """
@@ -226,15 +302,18 @@ def read_reviewed(folder: str | Path, decisions: str | Path | None, *, accept_al
         return read_decided_in(folder, decisions)
     if not accept_all or decisions is not None:
         raise FileNotFoundError(
-            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
+            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use"
+            " --accept-all."
         )
     return Standing()
 
 
 def differ(lines: Iterable[Decision]) -> bool:
-    """Whether people disagree on a row, by the ``lines`` on it that stand, in the order of the file.
+    """Whether people disagree on a row, by the ``lines`` on it that stand, in the order of the
+    file.
 
-    Whoever decides on a row while others disagree settles it, until somebody disagrees with that. A skip is no opinion.
+    Whoever decides on a row while others disagree settles it, until somebody disagrees with that. A
+    skip is no opinion.
 
     >>> ann = Decision(7, "b", "cat", "keep", "cat", "ann")
     >>> bob = Decision(7, "b", "cat", "accept", "dog", "bob")
@@ -262,13 +341,17 @@ def conflicts(standing: Standing) -> list[int]:
 
 
 def read_conflicts(folder: str | Path, decisions: str | Path | None = None) -> list[int]:
-    """The rows on which people disagree by a file of decisions, by default that of the audit in ``folder``."""
+    """The rows on which people disagree by a file of decisions, by default that of the audit in
+    ``folder``.
+    """
     path = Path(decisions or Path(folder) / FILE)
     return conflicts(read_decided_in(folder, decisions)) if path.exists() else []
 
 
 def independent_pair(lines: Iterable[Decision]) -> tuple[Decision, Decision] | None:
-    """The two answers on a row that a second person was asked about: what was decided before, and their own."""
+    """The two answers on a row that a second person was asked about: what was decided before, and
+    their own.
+    """
     lines = [line for line in lines if line.decision != "note"]
     for i, second in enumerate(lines):
         before = [line for line in lines[:i] if line.reviewer != second.reviewer]

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from noiseproof.audit.csvfile import Changes, TextRecords
 from noiseproof.audit.files import as_ids, as_words
 from noiseproof.audit.rows import Digests, digest_frame
-from noiseproof.core.tablefiles import detect_format, open_bytes, read_json_lines, read_sheet, table_kind
+from noiseproof.core.tablefiles import (
+    detect_format,
+    open_bytes,
+    read_json_lines,
+    read_sheet,
+    table_kind,
+)
 from noiseproof.data.frames import read_arrow, read_file, sheet_frame
 
 if TYPE_CHECKING:
@@ -31,14 +37,16 @@ class FrameRecords:
 
     def __getitem__(self, i: int) -> list[str]:
         missing = self.frame.iloc[[i]].isna().to_numpy()[0].tolist()
-        cells = [self.frame.iat[i, k] for k in range(len(missing))]  # a row as a whole has one type, which rounds
+        # a row as a whole has one type, which rounds
+        cells = [self.frame.iat[i, k] for k in range(len(missing))]
         return ["" if gap else str(cell) for cell, gap in zip(cells, missing, strict=True)]
 
     def rows(self) -> Iterator[Sequence[str]]:
         """Yield the cells of every row."""
         columns = (self.frame.iloc[:, k] for k in range(self.frame.shape[1]))
         words = [
-            ["" if gap else str(cell) for cell, gap in zip(column, column.isna(), strict=True)] for column in columns
+            ["" if gap else str(cell) for cell, gap in zip(column, column.isna(), strict=True)]
+            for column in columns
         ]
         return zip(*words, strict=True)
 
@@ -60,7 +68,9 @@ class FrameRecords:
 
     def write(self, changes: Changes, out: BinaryIO) -> None:
         """Write the table with ``changes``."""
-        raise ValueError("Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it.")
+        raise ValueError(
+            "Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it."
+        )
 
 
 Records: TypeAlias = TextRecords | FrameRecords
@@ -107,7 +117,10 @@ class JsonRecords(FileRecords):
     """The objects of a .jsonl file, one a line; lines without a change keep their bytes."""
 
     def values(self, name: str) -> Sequence[Any]:
-        return [json.loads(line).get(name) for line in read_json_lines(self.path, detect_format(self.path))]
+        return [
+            json.loads(line).get(name)
+            for line in read_json_lines(self.path, detect_format(self.path))
+        ]
 
     def write(self, changes: Changes, out: BinaryIO) -> None:
         found = detect_format(self.path)
@@ -136,7 +149,9 @@ def _edited_line(line: str, row: int, changes: Changes, is_ascii: bool) -> str:
 
 
 class ExcelRecords(FileRecords):
-    """The rows of the first sheet of an .xlsx file; openpyxl writes the workbook with other cells."""
+    """The rows of the first sheet of an .xlsx file; openpyxl writes the workbook with other
+    cells.
+    """
 
     def __init__(self, path: Path, *, header: bool = True) -> None:
         frame, self.numbers = sheet_frame(path, header)  # of the rows in the sheet, from 1
@@ -146,13 +161,16 @@ class ExcelRecords(FileRecords):
 
     def values(self, name: str) -> Sequence[Any]:
         cells = self.frame[name].tolist()  # where a gap made 1 a real number, Excel has a whole one
-        return [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
+        return [
+            int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells
+        ]
 
     def write(self, changes: Changes, out: BinaryIO) -> None:
         if gone := [*changes.left_out, *changes.dropped]:
             raise ValueError(
-                f"Expected to keep all rows and columns of {self.path}, to which other cells may refer, got "
-                f"{len(gone)} to leave out. Save the sheet as a .csv file and audit that."
+                f"Expected to keep all rows and columns of {self.path}, to which other cells may"
+                f" refer, got {len(gone)} to leave out. Save the sheet as a .csv file and audit"
+                " that."
             )
         book = import_module("openpyxl").load_workbook(self.path, rich_text=True)
         sheet = book.worksheets[0]
@@ -161,8 +179,8 @@ class ExcelRecords(FileRecords):
                 cell = sheet.cell(self.numbers[row], self.header.index(name) + 1)
                 if cell.data_type == "f":
                     raise ValueError(
-                        f"Expected values in the labels of {self.path}, got a formula in {cell.coordinate}. Paste "
-                        "them as values."
+                        f"Expected values in the labels of {self.path}, got a formula in"
+                        f" {cell.coordinate}. Paste them as values."
                     )
                 _set_cell(cell, value)
         names = [next(read_sheet(self.path))[0]] if self.has_header else []
@@ -202,7 +220,9 @@ def replaced(values: Iterable[Any], new: Mapping[int, Any]) -> list[Any]:
 
 
 def _with_cells(table: Any, name: str, cells: Mapping[int, Any]) -> Any:
-    """Return an Arrow table with other ``cells`` in column ``name``, by row; new categories come last."""
+    """Return an Arrow table with other ``cells`` in column ``name``, by row; new categories come
+    last.
+    """
     import pyarrow as pa
 
     at = table.schema.get_field_index(name)
@@ -212,7 +232,9 @@ def _with_cells(table: Any, name: str, cells: Mapping[int, Any]) -> Any:
         return table.set_column(at, field, pa.array(values, type=field.type))
     known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
     categories = [*known, *sorted({*values} - {None, *known})]
-    codes = pa.array([None if v is None else categories.index(v) for v in values], type=field.type.index_type)
+    codes = pa.array(
+        [None if v is None else categories.index(v) for v in values], type=field.type.index_type
+    )
     names = pa.array(categories, type=field.type.value_type)
     column = pa.DictionaryArray.from_arrays(codes, names, ordered=field.type.ordered)
     return table.set_column(at, field, column)

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("noiseproof")
 AGAIN = 100  # rows to label again that are listed
 TAKEN = (
-    "The predictions are taken as they are: wrong labels look right if their model saw a column that was made from the "
-    "label."
+    "The predictions are taken as they are: wrong labels look right if their model saw a column"
+    " that was made from the label."
 )
 MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
 
@@ -71,25 +71,30 @@ def audit(
     command: str | None = None,
     **reading: Any,
 ) -> LabelReport:
-    """Find the wrong labels of a dataset that ``read_rows`` read, or reads now with the options ``reading``.
+    """Find the wrong labels of a dataset that ``read_rows`` read, or reads now with the options
+    ``reading``.
 
-    ``audit("data.csv", label="y")``, ``audit(frame, label="y")``, ``audit(X, labels=y)``, ``audit(texts, labels=y)``.
+    ``audit("data.csv", label="y")``, ``audit(frame, label="y")``, ``audit(X, labels=y)``,
+    ``audit(texts, labels=y)``.
 
-    ``thorough`` judges each row by models trained on other folds; ``fast`` by the predictions of one training on all
-    rows. Where the data comes with another model's predictions, nothing is trained.
+    ``thorough`` judges each row by models trained on other folds; ``fast`` by the predictions of
+    one training on all rows. Where the data comes with another model's predictions, nothing is
+    trained.
 
     Args:
         method: that trains the network.
-        model: ``trees``, ``network``, ``both``, ``lightgbm``, ``xgboost``, ``catboost``, or the spec of a backbone; by
-            default both for tables and arrays of few columns, else the network. Each is joined with the others, and
-            with the votes of neighbours, by how well it predicts labels that it did not see.
-        estimator: a scikit-learn classifier with ``predict_proba``, or its name as ``module:name``, used in place of
-            the default models. A pipeline gets the columns of a table, any other estimator the features as numbers.
+        model: ``trees``, ``network``, ``both``, ``lightgbm``, ``xgboost``, ``catboost``, or the
+            spec of a backbone; by default both for tables and arrays of few columns, else the
+            network. Each is joined with the others, and with the votes of neighbours, by how well
+            it predicts labels that it did not see.
+        estimator: a scikit-learn classifier with ``predict_proba``, or its name as ``module:name``,
+            used in place of the default models. A pipeline gets the columns of a table, any other
+            estimator the features as numbers.
         epochs: of the network.
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
         goal: what the cut is made for, as in ``find_label_issues``.
-        issues: names of issue types to look for beside wrong labels, near-duplicates and outliers, or ``all``; by
-            default those that take little time.
+        issues: names of issue types to look for beside wrong labels, near-duplicates and outliers,
+            or ``all``; by default those that take little time.
     """
     _check_options(reading)
     if mode not in ("thorough", "fast"):
@@ -101,33 +106,56 @@ def audit(
     if not isinstance(data, AuditData):
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
-        raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
+        raise TypeError(
+            f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it"
+            " there."
+        )
     asked = {"method": method, "epochs": epochs}
-    method, model = method or (METHOD if data.sets is None else METHOD_OF_SETS), "auto" if model is None else model
+    method, model = (
+        method or (METHOD if data.sets is None else METHOD_OF_SETS),
+        "auto" if model is None else model,
+    )
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
     work = NUMBER_WORK * (0 if data.x is None else data.x.size)
     with threads_for(work), clock("digests of rows"):
-        row_digests = data.source.row_digests  # of the data as it was read, before hours of training
+        # of the data as it was read, before hours of training
+        row_digests = data.source.row_digests
     with threads_for(work):
         evidence = gather(
-            data, mode=mode, folds=folds, seed=seed, clock=clock, device=device, **training,
+            data,
+            mode=mode,
+            folds=folds,
+            seed=seed,
+            clock=clock,
+            device=device,
+            **training,
             estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
-        )  # fmt: skip
+        )
     evidence = _with_unused(evidence, asked)
     with threads_for(work), clock("judging labels"):
         evidence, labels = _judge(evidence, goal, seed)
     data, trained = evidence.data, evidence.training
     config = {
-        "format": FORMAT, **data.source.config, "classes": list(data.classes),
-        "mode": mode if trained else "predictions", **training,
-        "estimator": estimator if estimator is None or isinstance(estimator, str) else repr(estimator),
+        "format": FORMAT,
+        **data.source.config,
+        "classes": list(data.classes),
+        "mode": mode if trained else "predictions",
+        **training,
+        "estimator": (
+            estimator if estimator is None or isinstance(estimator, str) else repr(estimator)
+        ),
         "models": _shares(trained.weights) if trained else [],
-        "folds": folds if trained and mode == "thorough" else None, "goal": goal, "issues": issues, "seed": seed,
-        "source_rows": data.source_rows, "rows_sha256": digest_all(row_digests), "versions": _versions(),
+        "folds": folds if trained and mode == "thorough" else None,
+        "goal": goal,
+        "issues": issues,
+        "seed": seed,
+        "source_rows": data.source_rows,
+        "rows_sha256": digest_all(row_digests),
+        "versions": _versions(),
         "command": command,
-    }  # fmt: skip
+    }
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
     with threads_for(work), clock("other issues"):
@@ -143,34 +171,53 @@ def _check_options(reading: Mapping[str, Any]) -> None:
 
 
 def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelIssues]:
-    """The quality of each label, with the decisions on others, and the evidence with the classes that are suggested."""
+    """The quality of each label, with the decisions on others, and the evidence with the classes
+    that are suggested.
+    """
     data, trained, undecided = evidence.data, evidence.training, evidence.undecided
     if data.sets is not None:
         return judge_sets(evidence, goal, seed)
     labels = find_label_issues(
-        data.given, data.pred_probs, evidence=undecided or trained, features=data.x, trusted=data.trusted,
-        annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, goal=goal, seed=seed,
-    )  # fmt: skip
+        data.given,
+        data.pred_probs,
+        evidence=undecided or trained,
+        features=data.x,
+        trusted=data.trusted,
+        annotators=data.annotators,
+        groups=evidence.groups,
+        counted=data.row >= 0,
+        goal=goal,
+        seed=seed,
+    )
     if trained is not None and undecided is not None:
         labels = judge_decided(labels, data, trained, undecided, goal)
     return evidence, labels
 
 
 def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:
-    """The evidence with a note on options of networks that the user ``asked`` for where none was trained."""
+    """The evidence with a note on options of networks that the user ``asked`` for where none was
+    trained.
+    """
     names = " and ".join(f"`{name}`" for name, value in asked.items() if value is not None)
     if not names or evidence.training is None or "linear" in evidence.training.weights:
         return evidence
-    return evidence.with_note(f"No network was trained, so {names} had no effect. The model both trains one.")
+    return evidence.with_note(
+        f"No network was trained, so {names} had no effect. The model both trains one."
+    )
 
 
 def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The models whose predictions were joined, the most important first: a refit to corrected labels is no other."""
+    """The models whose predictions were joined, the most important first: a refit to corrected
+    labels is no other.
+    """
     shares: dict[str, float] = {}
     for model, weight in weights.items():
         name = model.removesuffix(CORRECTED)
         shares[name] = shares.get(name, 0.0) + weight
-    return [{"name": name, "weight": round(shares[name], 4)} for name in sorted(shares, key=lambda n: -shares[n])]
+    return [
+        {"name": name, "weight": round(shares[name], 4)}
+        for name in sorted(shares, key=lambda n: -shares[n])
+    ]
 
 
 def _versions() -> dict[str, str]:
@@ -192,8 +239,10 @@ class LabelReport:
     issues: tuple[Issue, ...]  # one of each type
     neighbour_recall: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)  # of each stage; `save` adds that of writing
-    out_of_sample: NDArray[np.float32] | None = None  # (N, K) of models that did not see the row; of a thorough audit
+    # of each stage; `save` adds that of writing
+    seconds: dict[str, float] = field(default_factory=dict)
+    # (N, K) of models that did not see the row; of a thorough audit
+    out_of_sample: NDArray[np.float32] | None = None
     row_digests: Digests | None = None  # of all rows of the source
 
     @property
@@ -224,10 +273,14 @@ class LabelReport:
         return pd.DataFrame({name: columns[name] for name in dict.fromkeys((*COLUMNS, *columns))})
 
     def why(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """One sentence for each of ``rows``, (R,): with its numbers for an issue, in general for the others."""
+        """One sentence for each of ``rows``, (R,): with its numbers for an issue, in general for
+        the others.
+        """
         data, labels = self.data, self.label_issues
         is_predicted = labels.predicted[rows] == data.given[rows]
-        sentences = general_sentences(labels.quality[rows], labels.suggestion_quality[rows], is_predicted)
+        sentences = general_sentences(
+            labels.quality[rows], labels.suggestion_quality[rows], is_predicted
+        )
         if data.trusted is not None:
             sentences[data.trusted[rows]] = TRUSTED
         at = np.flatnonzero(labels.is_issue[rows])
@@ -250,7 +303,8 @@ class LabelReport:
             summary |= issue.summary(data)
             notes += issue.notes()
         skipped = [
-            {"reason": s.reason, "count": len(s.rows), "rows": s.rows[:MAX_LISTED].tolist()} for s in data.skipped
+            {"reason": s.reason, "count": len(s.rows), "rows": s.rows[:MAX_LISTED].tolist()}
+            for s in data.skipped
         ]
         known = {
             "trusted": 0 if data.trusted is None else int(data.trusted.sum()),
@@ -258,13 +312,18 @@ class LabelReport:
         }
         summary |= {
             "known": known,
-            "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
+            "models": self.config.get("models", []),
+            "skipped": skipped,
+            "notes": notes,
+            "neighbour_recall": recall,
             "seconds": dict(self.seconds),
-        }  # fmt: skip
+        }
         if data.pred_probs is not None and summary["labels_look_fine"]:
             notes.append(TAKEN)
         if leaking := leaking_columns(summary):
-            summary["verdict"] = distrust(summary["verdict"], leaking, data, self.config.get("ignore") or ())
+            summary["verdict"] = distrust(
+                summary["verdict"], leaking, data, self.config.get("ignore") or ()
+            )
             summary["labels_look_fine"] = False
         return summary
 
@@ -278,11 +337,14 @@ class LabelReport:
 
     @property
     def annotators(self) -> pd.DataFrame:
-        """The rows of annotators.csv: labels, quality with its 95 % interval, the most frequent confusion, advice."""
+        """The rows of annotators.csv: labels, quality with its 95 % interval, the most frequent
+        confusion, advice.
+        """
         return self.annotator_quality.table(self.data.classes)
 
     def label_again(self, n: int = AGAIN, *, most: int | None = None) -> pd.DataFrame:
-        """The rows of label_again.csv: the ``n`` rows whose next label is worth most, and who should give it.
+        """The rows of label_again.csv: the ``n`` rows whose next label is worth most, and who
+        should give it.
 
         With ``most``, nobody gets more rows than that.
         """
@@ -290,14 +352,22 @@ class LabelReport:
 
         voted, fitted = self._voted()
         data, labels = self.data, self.label_issues
-        found = label_again(voted, fitted, self.annotator_quality, n, most=most, among=data.row >= 0)
+        found = label_again(
+            voted, fitted, self.annotator_quality, n, most=most, among=data.row >= 0
+        )
         rows, consensus = found["row"], labels.consensus(data.given)
         quality = np.maximum(labels.quality, labels.suggestion_quality)
-        return pd.DataFrame({
-            "row": data.row[rows], "id": data.names[rows], "annotator": np.array(voted.votes.names)[found["annotator"]],
-            "gain": found["gain"].round(4), "consensus": np.array(data.classes, dtype=object)[consensus[rows]],
-            "quality": quality[rows].astype(np.float64).round(4), "labels": np.diff(voted.votes.first)[rows],
-        })  # fmt: skip
+        return pd.DataFrame(
+            {
+                "row": data.row[rows],
+                "id": data.names[rows],
+                "annotator": np.array(voted.votes.names)[found["annotator"]],
+                "gain": found["gain"].round(4),
+                "consensus": np.array(data.classes, dtype=object)[consensus[rows]],
+                "quality": quality[rows].astype(np.float64).round(4),
+                "labels": np.diff(voted.votes.first)[rows],
+            }
+        )
 
     def votes(self) -> pd.DataFrame:
         """The rows of votes.csv: row, id, annotator and label of each vote on an audited row."""
@@ -305,22 +375,34 @@ class LabelReport:
 
         votes, row = self._voted()[0].votes, self.data.row
         is_audited = row[votes.row] >= 0
-        names, classes = np.array(votes.names, dtype=object), np.array(self.data.classes, dtype=object)
-        columns = row[votes.row], self.data.names[votes.row], names[votes.annotator], classes[votes.label]
+        names, classes = (
+            np.array(votes.names, dtype=object),
+            np.array(self.data.classes, dtype=object),
+        )
+        columns = (
+            row[votes.row],
+            self.data.names[votes.row],
+            names[votes.annotator],
+            classes[votes.label],
+        )
         header = "row", "id", "annotator", "label"
         return pd.DataFrame(dict(zip(header, (c[is_audited] for c in columns), strict=True)))
 
     def _voted(self) -> tuple[VotedRows, Annotators]:
         labels = self.label_issues
         if labels.voted is None or labels.judge is None or labels.judge.annotators is None:
-            raise ValueError("Expected an audit of several annotators, got none. Name `annotators` or `annotations`.")
+            raise ValueError(
+                "Expected an audit of several annotators, got none. Name `annotators` or"
+                " `annotations`."
+            )
         return labels.voted, labels.judge.annotators
 
     def figure(self, name: str) -> Any:
         """Return a matplotlib figure, which a notebook shows.
 
         Args:
-            name: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or ``classes``.
+            name: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or
+                ``classes``.
         """
         import matplotlib.pyplot  # noqa: F401  # notebooks show figures once it is imported
 
@@ -334,7 +416,9 @@ class LabelReport:
         return canvas
 
     def review(self, folder: PathLike = "audit", **options: Any) -> Any:
-        """Open the review page of this audit, in a notebook inline; see `noiseproof.review.session.open_review`."""
+        """Open the review page of this audit, in a notebook inline; see
+        `noiseproof.review.session.open_review`.
+        """
         return provided("review").open_review(self, folder, **options)
 
     # Files
@@ -349,9 +433,10 @@ class LabelReport:
     ) -> list[Path]:
         """Write the files of the audit (docs/audit_files.md).
 
-        A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
-        on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports. With
-        ``csv_safe``, cells of issues.csv that a spreadsheet would take for formulas get an apostrophe.
+        A folder that is not empty is refused; ``force`` replaces these files and keeps all others,
+        but for decisions on an earlier audit there: they stay with their rows, or move to another
+        file, which ``tell`` reports. With ``csv_safe``, cells of issues.csv that a spreadsheet
+        would take for formulas get an apostrophe.
         """
         from noiseproof.audit.again import renew_decisions
 
@@ -359,7 +444,9 @@ class LabelReport:
         lock = Lock(target / LOCK)
         try:
             if not lock.held:
-                raise FileExistsError(f"Expected a folder of this audit alone, another one writes to {target}.")
+                raise FileExistsError(
+                    f"Expected a folder of this audit alone, another one writes to {target}."
+                )
             check_folder(folder, force=force)  # another one may just have finished
             renewal = renew_decisions(target, self) if force else None
             written = write_audit(target, self, csv_safe=csv_safe)
@@ -370,11 +457,14 @@ class LabelReport:
             lock.release()
         return written
 
-    def export(self, tool: str, path: PathLike, *, all_rows: bool | None = None, force: bool = False) -> Path:
-        """Write what another tool imports: label-studio, argilla, cvat, fiftyone, coco or imagefolder.
+    def export(
+        self, tool: str, path: PathLike, *, all_rows: bool | None = None, force: bool = False
+    ) -> Path:
+        """Write what another tool imports: label-studio, argilla, cvat, fiftyone, coco or
+        imagefolder.
 
-        The first three get issues alone by default, the others all rows. An existing file, or a folder that holds
-        files, is refused, unless ``force``.
+        The first three get issues alone by default, the others all rows. An existing file, or a
+        folder that holds files, is refused, unless ``force``.
         """
         from noiseproof.audit.exchange import TOOLS
         from noiseproof.audit.exchange.base import exported_rows

@@ -38,9 +38,11 @@ EPOCHS = 50  # where the audit trained nothing
 
 @dataclass(frozen=True)
 class Comparison:
-    """Accuracy of one method on the same held-out rows, after training on the given and on the corrected labels.
+    """Accuracy of one method on the same held-out rows, after training on the given and on the
+    corrected labels.
 
-    For several labels per row, the accuracy is the share of rows without an error, as ``score`` of scikit-learn has it.
+    For several labels per row, the accuracy is the share of rows without an error, as ``score`` of
+    scikit-learn has it.
     """
 
     method: str
@@ -53,12 +55,15 @@ class Comparison:
     before_by_given: float  # accuracy by the held-out labels as they were given
     after_by_given: float
     warning: str | None  # why the held-out labels may be wrong, too
-    f1: tuple[float, float] | None = None  # of several labels per row: micro F1 before and after, by corrected labels
+    # of several labels per row: micro F1 before and after, by corrected labels
+    f1: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Retraining:
-    """One method or estimator, and the rows that it is fitted to twice: with given and with corrected labels."""
+    """One method or estimator, and the rows that it is fitted to twice: with given and with
+    corrected labels.
+    """
 
     method: str  # or the name of the estimator
     settings: Settings
@@ -75,7 +80,9 @@ class Retraining:
     merged: NDArray[np.int64] | None = None  # (K,) the class that each one becomes
 
     def run(self, progress: EpochProgress | None = None) -> Comparison:
-        """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
+        """Train on the given and on the corrected labels; ``progress`` counts the epochs of both
+        trainings.
+        """
         held = self.held
         trained = ~held & ~self.excluded
         before = self._predict(self.given, ~held, 0, progress)
@@ -85,7 +92,9 @@ class Retraining:
         right_before = _same(before, corrected)
         right_after = _same(after, corrected)
         gain = right_after.astype(float) - right_before
-        spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
+        spread = (
+            1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
+        )
         return Comparison(
             method=self.method,
             train_rows=int(trained.sum()),
@@ -97,21 +106,34 @@ class Retraining:
             before_by_given=float(_same(before, given).mean()),
             after_by_given=float(_same(after, given).mean()),
             warning=self.warning,
-            f1=None if given.ndim == 1 else (_micro_f1(before, corrected), _micro_f1(after, corrected)),
+            f1=(
+                None
+                if given.ndim == 1
+                else (_micro_f1(before, corrected), _micro_f1(after, corrected))
+            ),
         )
 
     def _predict(
-        self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
+        self,
+        labels: NDArray[np.int64],
+        trained: NDArray[np.bool_],
+        past: int,
+        progress: EpochProgress | None,
     ) -> NDArray[np.int64]:
-        """Return the classes (H,), or labels (H, K), of the test rows after training on ``trained`` rows."""
+        """Return the classes (H,), or labels (H, K), of the test rows after training on ``trained``
+        rows.
+        """
         if self.estimator is None:
             predicted = self._train(labels, trained, past, progress)
         else:
             predicted = self._fit_estimator(labels, trained)
         return predicted if self.merged is None else self.merged[predicted]
 
-    def _fit_estimator(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows.
+    def _fit_estimator(
+        self, labels: NDArray[np.int64], trained: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return the classes (H,) that the estimator predicts for the test rows, fitted to
+        ``trained`` rows.
 
         With several labels per row, it is fitted to each of them, (H, K).
         """
@@ -120,12 +142,20 @@ class Retraining:
         rows = np.flatnonzero(trained)
         held = np.flatnonzero(self.held)
         model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
-        return np.asarray(model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1))
+        return np.asarray(
+            model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1)
+        )
 
     def _train(
-        self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
+        self,
+        labels: NDArray[np.int64],
+        trained: NDArray[np.bool_],
+        past: int,
+        progress: EpochProgress | None,
     ) -> NDArray[np.int64]:
-        """Return the classes (H,), or labels (H, K), of the test rows; ``past`` epochs were reported before."""
+        """Return the classes (H,), or labels (H, K), of the test rows; ``past`` epochs were
+        reported before.
+        """
 
         def move(epoch: int, step: int, steps: int, row: Any) -> None:
             if progress is not None:
@@ -135,7 +165,9 @@ class Retraining:
         assert task.test is not None
         run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
         log_p = predict_log_probs(run, task.test.x)
-        return np.asarray((log_p.argmax(1) if labels.ndim == 1 else (log_p > math.log(0.5)).long()).cpu().numpy())
+        return np.asarray(
+            (log_p.argmax(1) if labels.ndim == 1 else (log_p > math.log(0.5)).long()).cpu().numpy()
+        )
 
     def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
@@ -166,18 +198,25 @@ def plan_retraining(
     estimator: Any = None,
     seed: int = 0,
 ) -> Retraining:
-    """Read the rows and try one step, so that what cannot be trained is refused before anything is written.
+    """Read the rows and try one step, so that what cannot be trained is refused before anything is
+    written.
 
-    Trusted rows are held out if the audit had any; else a fifth of the rows, the latest ones if the audit had times;
-    near-duplicates and groups are not split. Method, model and epochs default to those of the audit. ``estimator``, a
-    scikit-learn classifier or its name as ``module:name``, is fitted in place of the method: a pipeline to the columns
-    of a table, others to the features. Excluded rows are trained on before, not after, and never tested on. Classes
-    that ``becomes`` merges count as one.
+    Trusted rows are held out if the audit had any; else a fifth of the rows, the latest ones if the
+    audit had times; near-duplicates and groups are not split. Method, model and epochs default to
+    those of the audit. ``estimator``, a scikit-learn classifier or its name as ``module:name``, is
+    fitted in place of the method: a pipeline to the columns of a table, others to the features.
+    Excluded rows are trained on before, not after, and never tested on. Classes that ``becomes``
+    merges count as one.
     """
     if estimator is not None:
         if method is not None or epochs is not None:
-            raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
-        estimator = check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
+            raise ValueError(
+                "Expected a method with its epochs, or an estimator, got both. Leave one of them"
+                " out."
+            )
+        estimator = check_classifier(
+            load_object(estimator) if isinstance(estimator, str) else estimator
+        )
     source = SOURCES[audit.config["kind"]](audit.config)
     source.check_inputs(audit.folder)
     place = source.find_rows(audit, {**decided, **changes})
@@ -190,12 +229,13 @@ def plan_retraining(
     excluded = np.isin(data.row, [row for row, one in decided.items() if one.decision == "exclude"])
     held = hold_out(audit, data, given, seed)
     together = _together(audit, data)
-    keep = held | ~np.isin(together, together[held])  # copies and groups of trusted rows may be anywhere
+    # copies and groups of trusted rows may be anywhere
+    keep = held | ~np.isin(together, together[held])
     held, keep = held & ~excluded, keep & ~(held & excluded)
     if held.sum() == keep.sum():
         raise ValueError(
-            f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of these and rows of "
-            "their groups. Leave out --retrain."
+            f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of"
+            " these and rows of their groups. Leave out --retrain."
         )
     data = data.subset(keep)
     given = given[keep]
@@ -204,8 +244,14 @@ def plan_retraining(
     excluded = excluded[keep]
     assert data.x is not None
     planned = Retraining(
-        method=type(estimator).__name__ if estimator is not None else method or audit.config["method"] or "ce",
-        settings=Settings(backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS),
+        method=(
+            type(estimator).__name__
+            if estimator is not None
+            else method or audit.config["method"] or "ce"
+        ),
+        settings=Settings(
+            backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS
+        ),
         seed=seed,
         classes=classes,
         x=data.x,
@@ -228,18 +274,24 @@ def plan_retraining(
 def _both_labels(
     audit: Audit, data: AuditData, changes: Mapping[int, str], becomes: Mapping[str, str]
 ) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
-    """Return the classes with new ones, the given and the corrected labels of the rows of ``data``, and merged classes.
+    """Return the classes with new ones, the given and the corrected labels of the rows of ``data``,
+    and merged classes.
 
     Labels are numbers (N,), or 0 and 1 (N, K) of several labels per row.
     """
     name = audit.given
     rows = data.row.tolist()
-    before = [name[r] if r >= 0 else data.classes[g] for r, g in zip(rows, data.given.tolist(), strict=True)]
+    before = [
+        name[r] if r >= 0 else data.classes[g]
+        for r, g in zip(rows, data.given.tolist(), strict=True)
+    ]
     after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
     if multi := audit.config.get("multi_label"):
         words = [*before, *(becomes.get(word, word) for word in after)]
         named = (label for word in words for label in labels_in(word, audit.config))
-        sets = LabelSets.of(words, multi["separator"], list(dict.fromkeys([*multi["labels"], *named])))
+        sets = LabelSets.of(
+            words, multi["separator"], list(dict.fromkeys([*multi["labels"], *named]))
+        )
         given, corrected = np.split(sets.members.astype(np.int64), 2)
         return sets.names, given, corrected, None
     classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
@@ -251,14 +303,25 @@ def _both_labels(
     return classes, given, merged[corrected], merged
 
 
-def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+def hold_out(
+    audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int
+) -> NDArray[np.bool_]:
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
-    # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not choose the test rows.
+    # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not
+    # choose the test rows.
     fold_seed = derive_seed(seed, zlib.crc32(b"held out"))
-    options: dict[str, Any] = {"groups": _together(audit, data), "time": data.time, "seed": fold_seed}
+    options: dict[str, Any] = {
+        "groups": _together(audit, data),
+        "time": data.time,
+        "seed": fold_seed,
+    }
     is_single = given.ndim == 1
-    folds = make_folds(given, folds=5, **options) if is_single else question_folds(given == 1, folds=5, **options)
+    folds = (
+        make_folds(given, folds=5, **options)
+        if is_single
+        else question_folds(given == 1, folds=5, **options)
+    )
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
 
 
@@ -268,7 +331,10 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     For rows that were not audited, such as rows of a trusted table, only exact copies are known.
     """
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
-    copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
+    copies = np.array(
+        [int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()],
+        dtype=np.int64,
+    )
     assert data.x is not None
     same = find_duplicates(data.x, data.comparable, unlike=data.unlike()).group
     together = merge_groups(data.groups, copies, same)
@@ -291,10 +357,13 @@ def _doubt(
     undecided = [row for row in flagged if row not in decided or not decided[row].names_label]
     accepted = sum(row in changes for row in undecided)
     rate = (audit.summary.get("noise_rate") or {}).get("estimate")
-    by_audit = f", of which {accepted} now have the label suggested by the audit, which favours its model"
+    by_audit = (
+        f", of which {accepted} now have the label suggested by the audit, which favours its model"
+    )
     in_all = "" if rate is None else f"; the audit estimates {100 * rate:.1f} % wrong labels in all"
     return (
-        f"The {len(rows)} held-out labels come from the same source and may be wrong, too: {len(undecided)} of them "
-        f"are issues without a decision{by_audit if accepted else ''}{in_all}. Trust the difference only on labels "
-        "known to be right (`noiseproof audit --trusted`)."
+        f"The {len(rows)} held-out labels come from the same source and may be wrong, too:"
+        f" {len(undecided)} of them are issues without a"
+        f" decision{by_audit if accepted else ''}{in_all}. Trust the difference only on labels"
+        " known to be right (`noiseproof audit --trusted`)."
     )

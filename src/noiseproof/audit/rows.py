@@ -1,4 +1,6 @@
-"""Rows by their content: a digest of 16 bytes for each, and where the rows of an audit are in the data now."""
+"""Rows by their content: a digest of 16 bytes for each, and where the rows of an audit are in the
+data now.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def digest_words(words: Sequence[str]) -> Digests:
 
 
 def digest_frame(frame: pd.DataFrame) -> Digests:
-    """Return the digests of the rows of a table: sums over its columns, so that their order does not matter."""
+    """Return the digests of the rows of a table: sums over its columns, so that their order does
+    not matter.
+    """
     total = np.zeros((len(frame), 2), np.uint64)
     for name in frame.columns:
         total += _digest_column(frame[name], str(name))
@@ -43,19 +47,33 @@ def digest_frame(frame: pd.DataFrame) -> Digests:
 
 
 def _digest_column(column: pd.Series[Any], name: str) -> Digests:
-    values = column.to_numpy() if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf" else None
+    values = (
+        column.to_numpy()
+        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
+        else None
+    )
     if values is None:
-        cells = (sorted(map(str, cell)) if isinstance(cell, (set, frozenset)) else cell for cell in column)
-        words = [f"{name}\0" if gap else f"{name}\0={word}" for word, gap in zip(cells, column.isna(), strict=True)]
+        cells = (
+            sorted(map(str, cell)) if isinstance(cell, (set, frozenset)) else cell
+            for cell in column
+        )
+        words = [
+            f"{name}\0" if gap else f"{name}\0={word}"
+            for word, gap in zip(cells, column.isna(), strict=True)
+        ]
         return digest_words(words)
     numbers = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     if numbers.dtype.kind == "f":
         numbers[np.isnan(numbers)] = np.nan  # in one of its many bit patterns
-    return mixed(numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")]))
+    return mixed(
+        numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")])
+    )
 
 
 def mixed(bits: Digests) -> Digests:
-    """Return numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et al. 2014)."""
+    """Return numbers of which every bit depends on all 64 of the given ones (splitmix64, Steele et
+    al. 2014).
+    """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
@@ -66,7 +84,9 @@ def digest_array(array: Any) -> Digests:
         rows = array.tocsr()
         rows.sort_indices()
         parts = pairwise(rows.indptr.tolist())
-        return digest_rows(rows.indices[a:b].astype("<i8").tobytes() + rows.data[a:b].tobytes() for a, b in parts)
+        return digest_rows(
+            rows.indices[a:b].astype("<i8").tobytes() + rows.data[a:b].tobytes() for a, b in parts
+        )
     values = np.asarray(array)
     if values.dtype.kind == "O":
         return digest_words([repr(row) for row in values])
@@ -78,7 +98,8 @@ def digest_all(digests: Digests) -> str:
 
 
 def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return where each row ``before`` is ``now``, (N,), −1 where it is not; and which rows have moving copies, (N,).
+    """Return where each row ``before`` is ``now``, (N,), −1 where it is not; and which rows have
+    moving copies, (N,).
 
     Copies of a row keep their order. Rows with another number of copies than before are not found.
     """
@@ -91,7 +112,9 @@ def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArr
     place = np.full(len(old), -1, np.int64)
     kept_old, kept_new = (np.flatnonzero(is_found[part]) for part in (old, new))
     # Sorted by content and then by number, the rows of both are in the same order.
-    place[kept_old[np.argsort(old[kept_old], kind="stable")]] = kept_new[np.argsort(new[kept_new], kind="stable")]
+    place[kept_old[np.argsort(old[kept_old], kind="stable")]] = kept_new[
+        np.argsort(new[kept_new], kind="stable")
+    ]
     has_moved = np.zeros(size, bool)
     has_moved[old[place != np.arange(len(old))]] = True
     return place, (has_moved & (copies > 1))[old]
@@ -104,16 +127,27 @@ def read_row_digests(audit: Audit) -> Digests:
     try:
         digests: Digests = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
-    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != audit.config.get("rows_sha256"):
-        raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
+        raise ValueError(
+            f"Expected the digests of the audited rows in {path}, got {error}. {again}"
+        ) from error
+    if (
+        digests.dtype != np.uint64
+        or digests.ndim != 2
+        or digest_all(digests) != audit.config.get("rows_sha256")
+    ):
+        raise ValueError(
+            f"Expected the digests of the audited rows in {path}, got other or damaged ones."
+            f" {again}"
+        )
     return digests
 
 
 def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
-    """Return where the audited rows are in data whose rows have the digests ``now``, (source_rows,).
+    """Return where the audited rows are in data whose rows have the digests ``now``,
+    (source_rows,).
 
-    Rows that changed, came or went are refused, and so are copies of a row that moved and have different ``outcomes``.
+    Rows that changed, came or went are refused, and so are copies of a row that moved and have
+    different ``outcomes``.
     """
     before = read_row_digests(audit)
     place, has_copies = follow_rows(before, now)
@@ -123,30 +157,37 @@ def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDA
     if len(lost) or len(now) != len(before):
         such = f", such as row {lost[0]}" if len(lost) else ""
         raise ValueError(
-            f"Expected the {len(before)} rows that were audited in {where}, they or their order have changed since: "
-            f"{len(lost)} are gone or have other cells{such}, and there are {len(now)}. {again}"
+            f"Expected the {len(before)} rows that were audited in {where}, they or their order"
+            f" have changed since: {len(lost)} are gone or have other cells{such}, and there are"
+            f" {len(now)}. {again}"
         )
     outcome: dict[bytes, tuple[int, object]] = {}
     for row in np.flatnonzero(has_copies).tolist():
         first, other = outcome.setdefault(before[row].tobytes(), (row, outcomes.get(row)))
         if other != outcomes.get(row):
             raise ValueError(
-                f"Expected the rows of {where} in their order, or one decision for rows {first} and {row}: they are "
-                f"copies that have moved, and which is which cannot be told. Decide on both alike. {again}"
+                f"Expected the rows of {where} in their order, or one decision for rows {first} and"
+                f" {row}: they are copies that have moved, and which is which cannot be told."
+                f" Decide on both alike. {again}"
             )
     return place
 
 
 def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
-    """Refuse an issues.csv whose labels or ids differ from the data in the same rows; None: the data has none."""
+    """Refuse an issues.csv whose labels or ids differ from the data in the same rows; None: the
+    data has none.
+    """
     class_of: dict[str, str] = {}
     for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
         word = given if labels is None else labels[row]
-        is_same = class_of.setdefault(word, given) == given and (ids is None or same_id(ids[row], id))
+        is_same = class_of.setdefault(word, given) == given and (
+            ids is None or same_id(ids[row], id)
+        )
         if not is_same:
             found = word if ids is None else f"{word!r} with the id {ids[row]!r}"
             raise ValueError(
-                f"Expected the rows of {audit.config['data'] or 'the data'} in {audit.folder / 'issues.csv'}, got "
-                f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "
-                f"another audit. Audit the data again: {renewing_command(audit.config)}"
+                f"Expected the rows of {audit.config['data'] or 'the data'} in"
+                f" {audit.folder / 'issues.csv'}, got {given!r} with the id {id!r} for row {row},"
+                f" which is {found} there. It was changed, or belongs to another audit. Audit the"
+                f" data again: {renewing_command(audit.config)}"
             )

@@ -1,8 +1,8 @@
 """Rows with several labels: the set of a row's labels as one word, ``a|b``, and back.
 
-Files, decisions and pages of an audit know one label a row, a word. That of a row with several labels spells all of
-them, as its cell does; ``(none)`` stands for no label. Columns of zeros and ones, matrices and lists become such words
-when they are read, and are written as what they were.
+Files, decisions and pages of an audit know one label a row, a word. That of a row with several
+labels spells all of them, as its cell does; ``(none)`` stands for no label. Columns of zeros and
+ones, matrices and lists become such words when they are read, and are written as what they were.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def join_set(labels: Iterable[str], separator: str) -> str:
 
 
 def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
-    """The labels that a word of an audit with this config.json stands for: itself, or those that it spells."""
+    """The labels that a word of an audit with this config.json stands for: itself, or those that it
+    spells.
+    """
     multi = config.get("multi_label")
     return split_set(word, multi["separator"]) if multi else [word]
 
@@ -68,25 +70,39 @@ class LabelSets:
     members: NDArray[np.bool_]  # (C, K)
 
     @classmethod
-    def of(cls, words: Sequence[str], separator: str, names: Sequence[str] | None = None) -> LabelSets:
+    def of(
+        cls, words: Sequence[str], separator: str, names: Sequence[str] | None = None
+    ) -> LabelSets:
         """The labels in ``words``, sorted (numbers as numbers), or those of ``names``."""
         parts = [split_set(word, separator) for word in words]
         known = {part for each in parts for part in each}
         if names is None:
             are_numbers = all(map(NUMBER.fullmatch, known))
-            names = sorted(known, key=lambda name: (float(name), name) if are_numbers else (0.0, name))
+            names = sorted(
+                known, key=lambda name: (float(name), name) if are_numbers else (0.0, name)
+            )
         if unknown := sorted(known - {*names}):
-            raise ValueError(f"Expected labels among {preview(list(names))}, got {preview(unknown)}.")
+            raise ValueError(
+                f"Expected labels among {preview(list(names))}, got {preview(unknown)}."
+            )
         number = {name: k for k, name in enumerate(names)}
         members = np.zeros((len(words), len(names)), dtype=bool)
         for row, each in enumerate(parts):
             members[row, [number[part] for part in each]] = True
         joiners = [f" {separator} ", f"{separator} ", separator]
-        count = Counter(next(joiner for joiner in joiners if joiner in word) for word in words if separator in word)
-        return cls(tuple(names), separator, count.most_common(1)[0][0] if count else separator, members)
+        count = Counter(
+            next(joiner for joiner in joiners if joiner in word)
+            for word in words
+            if separator in word
+        )
+        return cls(
+            tuple(names), separator, count.most_common(1)[0][0] if count else separator, members
+        )
 
     def spell(self, answers: NDArray[np.bool_], like: str) -> str:
-        """The word of the labels with the answer yes (K,): those of the word ``like`` first, in its order."""
+        """The word of the labels with the answer yes (K,): those of the word ``like`` first, in its
+        order.
+        """
         wanted = [self.names[k] for k in np.flatnonzero(answers)]
         kept = [name for name in split_set(like, self.separator) if name in wanted]
         if len(kept) == len(wanted) == len(split_set(like, self.separator)):
@@ -96,26 +112,46 @@ class LabelSets:
     def answers(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Which of the K labels other words spell, (n, K); labels beyond these do not count."""
         each = {word: np.isin(self.names, split_set(word, self.separator)) for word in {*words}}
-        return np.stack([each[word] for word in words]) if len(words) else np.zeros((0, len(self.names)), dtype=bool)
+        return (
+            np.stack([each[word] for word in words])
+            if len(words)
+            else np.zeros((0, len(self.names)), dtype=bool)
+        )
 
     def codes(self) -> NDArray[np.int64]:
         """A number for each word, (C,), equal for words that spell the same set."""
-        return np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1]).ravel().astype(np.int64)
+        return (
+            np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1])
+            .ravel()
+            .astype(np.int64)
+        )
 
 
 # What users have
 
 
 def is_matrix(labels: Any) -> bool:
-    """Whether ``labels`` are a matrix (N, K) of zeros and ones, K ≥ 2, and not one-hot: that is one label a row."""
+    """Whether ``labels`` are a matrix (N, K) of zeros and ones, K ≥ 2, and not one-hot: that is one
+    label a row.
+    """
     return _has_zeros_and_ones(labels) and bool((_array(labels).sum(1) != 1).any())
 
 
 def are_lists(labels: Any) -> bool:
-    """Whether ``labels`` are lists of labels, one list a row; lists of zeros and ones, all as long, are a matrix."""
-    if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) != 1:
+    """Whether ``labels`` are lists of labels, one list a row; lists of zeros and ones, all as long,
+    are a matrix.
+    """
+    if (
+        isinstance(labels, (str, bytes))
+        or not hasattr(labels, "__len__")
+        or getattr(labels, "ndim", 1) != 1
+    ):
         return False
-    cells = [cell for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels)) if cell is not None]
+    cells = [
+        cell
+        for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels))
+        if cell is not None
+    ]
     are_sets = bool(cells) and all(isinstance(cell, LISTS) for cell in cells)
     return are_sets and not _has_zeros_and_ones(labels)
 
@@ -138,21 +174,29 @@ def _array(labels: Any) -> NDArray[Any]:
 
 
 def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None for lists."""
+    """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None
+    for lists.
+    """
     if are_lists(labels):
         return None if classes is None else tuple(str(name).strip() for name in classes)
     count = _array(labels).shape[1]
-    names = tuple(str(n).strip() for n in (getattr(labels, "columns", range(count)) if classes is None else classes))
+    names = tuple(
+        str(n).strip()
+        for n in (getattr(labels, "columns", range(count)) if classes is None else classes)
+    )
     if len(names) != count or len({*names}) < count:
         raise ValueError(
-            f"Expected a name for each of the {count} columns of `labels`, each once, got {len(names)}: "
-            f"{preview(names)}. Name the columns by `classes`; spaces around names do not count."
+            f"Expected a name for each of the {count} columns of `labels`, each once, got"
+            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names"
+            " do not count."
         )
     return names
 
 
 def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
-    """The labels of each row of a matrix with the columns ``names``, or of lists; None for a row without a list."""
+    """The labels of each row of a matrix with the columns ``names``, or of lists; None for a row
+    without a list.
+    """
     if are_lists(labels):
         return lists_as_sets(labels.tolist() if hasattr(labels, "tolist") else labels)
     assert names is not None
@@ -164,8 +208,12 @@ def join_sets(sets: Iterable[Sequence[str] | None], separator: str) -> list[str 
     return [None if each is None else join_set(each, separator) for each in sets]
 
 
-def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
-    """The labels of a matrix or of lists as words, (N,), and how they spell sets, as in config.json."""
+def sets_as_words(
+    labels: Any, classes: Sequence[str] | None
+) -> tuple[NDArray[Any], dict[str, Any]]:
+    """The labels of a matrix or of lists as words, (N,), and how they spell sets, as in
+    config.json.
+    """
     names = label_names(labels, classes)
     sets = as_sets(labels, names)
     separator = separator_for(names or {name for each in sets for name in each or ()})
@@ -174,13 +222,18 @@ def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[A
     return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
 
 
-def as_indicators(labels: Any, names: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def as_indicators(
+    labels: Any, names: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
     if not are_lists(labels):
         return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
     words, multi = sets_as_words(labels, names)
     if None in (found_words := words.tolist()):
-        raise ValueError(f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows out.")
+        raise ValueError(
+            f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows"
+            " out."
+        )
     found = LabelSets.of(found_words, multi["separator"], multi["labels"])
     return found.members.astype(np.int64), found.names
 
@@ -193,12 +246,14 @@ def separator_for(names: Collection[str]) -> str:
         if not any(separator in name for name in names):
             return separator
     raise ValueError(
-        f"Expected labels without one of {' '.join(SEPARATORS[:3])}, got {preview(sorted(names))}. Rename them."
+        f"Expected labels without one of {' '.join(SEPARATORS[:3])}, got {preview(sorted(names))}."
+        " Rename them."
     )
 
 
 def looks_like_sets(counts: Mapping[str, int]) -> list[str]:
-    """A hint, if words seem to spell sets: one label in five has a separator, and few parts make many words.
+    """A hint, if words seem to spell sets: one label in five has a separator, and few parts make
+    many words.
 
     >>> looks_like_sets({"a|b": 5, "b": 9, "b|c": 4, "a|c": 7, "a|b|c": 3})[0][:54]
     "19 of 28 labels seem to be several ones, such as 'a|c'"
@@ -208,27 +263,39 @@ def looks_like_sets(counts: Mapping[str, int]) -> list[str]:
         joined = {word: n for word, n in counts.items() if len(split_set(word, separator)) > 1}
         uses = Counter(part for word in counts for part in split_set(word, separator))
         are_reused = sum(count > 1 for count in uses.values()) > len(uses) / 2
-        if len(joined) > 2 and 5 * sum(joined.values()) >= rows and len(uses) <= len(counts) and are_reused:
+        if (
+            len(joined) > 2
+            and 5 * sum(joined.values()) >= rows
+            and len(uses) <= len(counts)
+            and are_reused
+        ):
             example = max(joined, key=lambda word: joined[word])
             return [
-                f"{sum(joined.values())} of {rows} labels seem to be several ones, such as {example!r}: to judge each "
-                f"of {len(uses)} labels by itself, audit with `--multi-label={separator!r}`, in Python "
-                f"`multi_label={separator!r}`."
+                f"{sum(joined.values())} of {rows} labels seem to be several ones, such as"
+                f" {example!r}: to judge each of {len(uses)} labels by itself, audit with"
+                f" `--multi-label={separator!r}`, in Python `multi_label={separator!r}`."
             ]
     return []
 
 
 def yes_no(cells: Iterable[Any], name: str, role: str = "label column") -> NDArray[np.bool_]:
-    """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are refused."""
+    """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are
+    refused.
+    """
     words = [str(cell).strip().lower() for cell in cells]
     if odd := sorted({*words} - {*YES, *NO}):
-        raise ValueError(f"Expected 1 or 0, yes or no, true or false in the {role} {name!r}, got {preview(odd)}.")
+        raise ValueError(
+            f"Expected 1 or 0, yes or no, true or false in the {role} {name!r}, got {preview(odd)}."
+        )
     return np.array([word in YES for word in words], dtype=bool)
 
 
 def empty_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     """A note on the empty cells of columns that say yes or no, if there are any."""
-    counts = {name: sum(str(cell).strip().lower() in EMPTY for cell in cells) for name, cells in columns.items()}
+    counts = {
+        name: sum(str(cell).strip().lower() in EMPTY for cell in cells)
+        for name, cells in columns.items()
+    }
     shown = [f"{count} in {name!r}" for name, count in counts.items() if count]
     return ["Empty cells of label columns count as no: " + ", ".join(shown) + "."] if shown else []
 
@@ -245,31 +312,38 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def has_lists(cells: Sequence[Any], name: str) -> bool:
-    """Whether the cells of a label column are lists, or absent; words beside lists, and zeros and ones, are refused."""
+    """Whether the cells of a label column are lists, or absent; words beside lists, and zeros and
+    ones, are refused.
+    """
     if not any(isinstance(cell, LISTS) for cell in cells):
         return False
     rest = [cell for cell in cells if not isinstance(cell, LISTS) and not _is_absent(cell)]
     if rest:
         raise ValueError(
-            f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)} beside lists."
+            f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)}"
+            " beside lists."
         )
     full = [list(cell) for cell in cells if isinstance(cell, LISTS)]
     answers = all(value in (0, 1) and not isinstance(value, str) for cell in full for value in cell)
     if answers and any(len({*cell}) < len(cell) for cell in full):
         raise ValueError(
-            f"Expected the names of labels in the lists of {name!r}, got zeros and ones such as {preview(full[:1])}. "
-            "Pass them as `labels`, a matrix, or make a column of each."
+            f"Expected the names of labels in the lists of {name!r}, got zeros and ones such as"
+            f" {preview(full[:1])}. Pass them as `labels`, a matrix, or make a column of each."
         )
     return True
 
 
-def spelled_lists(names: Collection[str], multi: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """How words spell the labels in the lists of ``where``: by the separator of the user, or any that no label has."""
+def spelled_lists(
+    names: Collection[str], multi: Mapping[str, Any] | None, where: str
+) -> dict[str, Any]:
+    """How words spell the labels in the lists of ``where``: by the separator of the user, or any
+    that no label has.
+    """
     multi = multi or {"separator": separator_for(names), "labels": None}
     if odd := sorted(name for name in names if multi["separator"] in name):
         raise ValueError(
-            f"Expected labels without the separator {multi['separator']!r} in the lists of {where}, got "
-            f"{preview(odd)}. Leave out `multi_label`: lists need none."
+            f"Expected labels without the separator {multi['separator']!r} in the lists of {where},"
+            f" got {preview(odd)}. Leave out `multi_label`: lists need none."
         )
     return dict(multi)
 
@@ -279,20 +353,22 @@ def _is_absent(cell: Any) -> bool:
 
 
 def list_values(cells: Iterable[Any]) -> dict[str, Any]:
-    """What the lists have for each label, by its name; others than words and numbers are refused."""
+    """What the lists have for each label, by its name; others than words and numbers are
+    refused.
+    """
     values: dict[str, Any] = {}
     for cell in cells:
         for value in cell if isinstance(cell, LISTS) else ():
             if not isinstance(value, MEMBERS) or value != value:
                 raise ValueError(
-                    f"Expected words or numbers in lists of labels, such as ['calm', 'sad'], got {value!r} in one. "
-                    "Write each label as one word, and leave missing ones out."
+                    "Expected words or numbers in lists of labels, such as ['calm', 'sad'], got"
+                    f" {value!r} in one. Write each label as one word, and leave missing ones out."
                 )
             known = values.setdefault(str(value).strip(), value)
             if known != value or isinstance(known, str) != isinstance(value, str):
                 raise ValueError(
-                    f"Expected each label written in one way in lists, got {known!r} and {value!r}, which are one "
-                    "label. Write them alike."
+                    f"Expected each label written in one way in lists, got {known!r} and {value!r},"
+                    " which are one label. Write them alike."
                 )
     return values
 
@@ -301,32 +377,44 @@ def lists_as_sets(cells: Sequence[Any]) -> list[list[str] | None]:
     """The labels in each list, None where there is no list."""
     list_values(cells)
     return [
-        list(dict.fromkeys(str(value).strip() for value in cell)) if isinstance(cell, LISTS) else None for cell in cells
+        (
+            list(dict.fromkeys(str(value).strip() for value in cell))
+            if isinstance(cell, LISTS)
+            else None
+        )
+        for cell in cells
     ]
 
 
 def value_of(name: str, values: Mapping[str, Any]) -> Any:
-    """What lists with these ``values`` have for a label; a new one is a number where all of them are."""
+    """What lists with these ``values`` have for a label; a new one is a number where all of them
+    are.
+    """
     if name in values or not values or any(isinstance(value, str) for value in values.values()):
         return values.get(name, name)
     numbers = [value for value in values.values() if not isinstance(value, (bool, np.bool_))]
     are_whole = all(isinstance(value, (int, np.integer)) for value in numbers)
     if not numbers or not NUMBER.fullmatch(name) or (are_whole and "." in name):
         raise ValueError(
-            f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in the data are, got "
-            f"{name!r}. Undo the decisions for it, or write all labels as words and audit them."
+            f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in"
+            f" the data are, got {name!r}. Undo the decisions for it, or write all labels as words"
+            " and audit them."
         )
     return int(name) if are_whole else float(name)
 
 
 def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -> dict[int, Any]:
-    """Lists with the labels that ``words`` spell, by row: values and lists have the types that ``cells`` have."""
+    """Lists with the labels that ``words`` spell, by row: values and lists have the types that
+    ``cells`` have.
+    """
     values = list_values(cells)
 
     def filled(cell: Any, names: Sequence[str]) -> Any:
         wanted = [value_of(name, values) for name in names]
         if isinstance(cell, np.ndarray):
-            return np.array(wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype)
+            return np.array(
+                wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype
+            )
         return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
 
     return {row: filled(cells[row], split_set(word, separator)) for row, word in words.items()}
@@ -336,7 +424,9 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
 
 
 def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
-    """How the source spells each word that it has; others are spelled as they are, and no label as an empty cell."""
+    """How the source spells each word that it has; others are spelled as they are, and no label as
+    an empty cell.
+    """
     return {NONE: ""} | audit.spellings(cells)
 
 
@@ -353,19 +443,28 @@ def split_among(
     return sets
 
 
-def _among_columns(words: Mapping[int, str], separator: str, names: Collection[str]) -> dict[int, list[str]]:
-    return split_among(words, separator, names, f"the columns {preview(list(names))}", "Add a column")
+def _among_columns(
+    words: Mapping[int, str], separator: str, names: Collection[str]
+) -> dict[int, list[str]]:
+    return split_among(
+        words, separator, names, f"the columns {preview(list(names))}", "Add a column"
+    )
 
 
-def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]) -> dict[str, dict[int, Any]]:
-    """The cells to change in each of the ``columns`` that say yes or no, by row, in their own spelling."""
+def column_cells(
+    changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]
+) -> dict[str, dict[int, Any]]:
+    """The cells to change in each of the ``columns`` that say yes or no, by row, in their own
+    spelling.
+    """
     wanted = _among_columns(changes, separator_for(columns.keys()), columns)
     said = {name: yes_no(cells, name) for name, cells in columns.items()}
     spelled: dict[str, dict[bool, Any]] = {}
     usual: dict[bool, Any] = {True: 1, False: 0}
     for name, cells in columns.items():
         counts = Counter(zip(said[name].tolist(), cells, strict=True)).most_common()
-        spelled[name] = {answer: cell for (answer, cell), _ in reversed(counts)}  # the most frequent one comes last
+        # the most frequent one comes last
+        spelled[name] = {answer: cell for (answer, cell), _ in reversed(counts)}
         usual |= spelled[name]
     return {
         name: {
@@ -377,7 +476,9 @@ def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]
     }
 
 
-def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None) -> Any:
+def with_sets(
+    labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None
+) -> Any:
     """A copy of a matrix or of lists with other labels in some rows."""
     if are_lists(labels):
         return _with_lists(labels, changes, separator)
@@ -388,7 +489,10 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     if hasattr(labels, "iloc"):
         return _with_frame_rows(labels, parts, names)
     if isinstance(labels, (list, tuple)):
-        rows = [[int(name in parts[i]) for name in names] if i in parts else row for i, row in enumerate(labels)]
+        rows = [
+            [int(name in parts[i]) for name in names] if i in parts else row
+            for i, row in enumerate(labels)
+        ]
         return type(labels)(rows)
     copy = labels.clone() if hasattr(labels, "clone") else labels.copy()
     for row, wanted in parts.items():
@@ -397,7 +501,9 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
 
 
 def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:
-    """Lists with other labels in some rows: values, cells and their container have the types that they had."""
+    """Lists with other labels in some rows: values, cells and their container have the types that
+    they had.
+    """
     cells = labels.tolist() if hasattr(labels, "tolist") else list(labels)
     new = list_cells(cells, changes, separator)
     cells = [new.get(row, cell) for row, cell in enumerate(cells)]
@@ -405,7 +511,11 @@ def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:
         return type(labels)(cells)
     copy = np.empty(len(cells), dtype=object)
     copy[:] = cells
-    return type(labels)(copy, index=labels.index, name=labels.name) if hasattr(labels, "index") else copy
+    return (
+        type(labels)(copy, index=labels.index, name=labels.name)
+        if hasattr(labels, "index")
+        else copy
+    )
 
 
 def _with_frame_rows(frame: Any, parts: Mapping[int, Collection[str]], names: Sequence[str]) -> Any:

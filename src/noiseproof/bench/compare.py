@@ -31,8 +31,9 @@ from noiseproof.train.settings import make_fabric
 if TYPE_CHECKING:
     import pandas as pd
 
-# One of each kind, none of which needs to know the noise: plain, smoothed labels, a bounded loss, a sum of two, noise
-# on labels with averaged weights, a memory of early predictions, a likelihood with its own head.
+# One of each kind, none of which needs to know the noise: plain, smoothed labels, a bounded loss, a
+# sum of two, noise on labels with averaged weights, a memory of early predictions, a likelihood
+# with its own head.
 DEFAULT_METHODS = ("ce", "ls", "gce", "nce+agce", "sln-mo", "elr", "ln")
 
 
@@ -49,10 +50,12 @@ def compare_methods(
     accelerator: str = "auto",
     **engine: Any,
 ) -> Ranking:
-    """Train every method with every seed, and rank them by the accuracy on the test rows after the last epoch.
+    """Train every method with every seed, and rank them by the accuracy on the test rows after the
+    last epoch.
 
-    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that differences are
-    paired. Runs with a result in ``results_dir`` are not repeated; ``engine`` are further options of ``run_all``.
+    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that
+    differences are paired. Runs with a result in ``results_dir`` are not repeated; ``engine`` are
+    further options of ``run_all``.
 
     Raises:
         BadExperiment: before anything trains, if a method or the noise is unknown.
@@ -64,13 +67,14 @@ def compare_methods(
     data = get_dataset(dataset, data_dir)
     if data.test is None:
         raise ValueError(
-            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with `split_table`."
+            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with"
+            " `split_table`."
         )
     copies, beyond_chance = find_copies(data)
     if beyond_chance:
         raise ValueError(
-            f"Expected `test` rows that no method is trained on: {copies}. Remove them from one of the two, or leave "
-            "`test` out, and a fifth of the rows is held out."
+            f"Expected `test` rows that no method is trained on: {copies}. Remove them from one of"
+            " the two, or leave `test` out, and a fifth of the rows is held out."
         )
     first = Experiment(dataset, noise, settings=settings or Settings(), validation=validation)
     runs: dict[str, list[Experiment]] = {}
@@ -79,19 +83,31 @@ def compare_methods(
         if of_method[0].key not in {others[0].key for others in runs.values()}:
             runs[method] = of_method
     results = run_all(
-        [of_method[seed] for seed in range(seeds) for of_method in runs.values()],  # methods of one seed share a task
-        Path(results_dir), data_dir=data_dir, accelerator=accelerator, **engine,
-    )  # fmt: skip
-    by_method = {method: [results[run.key] for run in of_method] for method, of_method in runs.items()}
+        # methods of one seed share a task
+        [of_method[seed] for seed in range(seeds) for of_method in runs.values()],
+        Path(results_dir),
+        data_dir=data_dir,
+        accelerator=accelerator,
+        **engine,
+    )
+    by_method = {
+        method: [results[run.key] for run in of_method] for method, of_method in runs.items()
+    }
     accuracies = {
-        method: [math.nan if result["last"] is None else result["last"]["test_accuracy"] for result in of_method]
+        method: [
+            math.nan if result["last"] is None else result["last"]["test_accuracy"]
+            for result in of_method
+        ]
         for method, of_method in by_method.items()
     }
     places = []
     for place in rank(accuracies, len(data.test)):
         memory = _memory(runs[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
-    errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
+    errors = {
+        method: next((r["error"] for r in each if r["error"]), "")
+        for method, each in by_method.items()
+    }
     notes = _notes(places, len(data.test), errors)
     if copies:
         notes.insert(0, f"{copies}.")
@@ -103,11 +119,15 @@ def _mean_seconds(results: Sequence[Json]) -> float | None:
     return fmean(seconds) if seconds else None
 
 
-def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:
+def _memory(
+    run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str
+) -> int | None:
     """Bytes of a run's tensors, from a few steps: the peak of a process is that of all its runs."""
     try:
         fabric = make_fabric(run.precision, accelerator=accelerator, devices=1)
-        return estimate(run.make_task(data_dir, data=data), run.method, run.settings, fabric=fabric).total_memory
+        return estimate(
+            run.make_task(data_dir, data=data), run.method, run.settings, fabric=fabric
+        ).total_memory
     except Interrupted:
         raise
     except Exception:  # the runs took hours: a failed estimate must not cost their ranking
@@ -115,14 +135,16 @@ def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerat
 
 
 def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> list[str]:
-    """The uncertainty from the choice of test rows, which the intervals leave out; and why runs failed."""
+    """The uncertainty from the choice of test rows, which the intervals leave out; and why runs
+    failed.
+    """
     notes = []
     if (best := places[0].mean) is not None:
         low, high = wilson(best, rows)
         notes.append(
-            f"± and p measure chance in training: {counted(places[0].seeds, 'seed')}, the same {rows} test rows. On "
-            f"other rows of their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} "
-            "(Wilson's 95 % interval)."
+            f"± and p measure chance in training: {counted(places[0].seeds, 'seed')}, the same"
+            f" {rows} test rows. On other rows of their kind the {best:.3f} of {places[0].method}"
+            f" may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
         )
     return notes + [
         f"{counted(place.failed, 'run')} of {place.method} failed: {errors[place.method]}"
@@ -132,20 +154,28 @@ def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> lis
 
 
 def split_table(
-    table: Table, label: str, folder: PathLike, *, test: Table | None = None, share: float = 0.2, seed: int = 0,
+    table: Table,
+    label: str,
+    folder: PathLike,
+    *,
+    test: Table | None = None,
+    share: float = 0.2,
+    seed: int = 0,
     **options: Any,
-) -> tuple[str, list[str]]:  # fmt: skip
+) -> tuple[str, list[str]]:
     """Make a dataset with a test part from a table; return its spec and notes.
 
-    Without ``test``, a ``share`` of the rows of each class is held out. Both parts are written to ``folder``, named by
-    their content: experiments on other rows are other experiments. A column that is left out of the whole table is in
-    neither. ``options`` are those of the dataset ``table``, or with ``text`` of the dataset ``text``.
+    Without ``test``, a ``share`` of the rows of each class is held out. Both parts are written to
+    ``folder``, named by their content: experiments on other rows are other experiments. A column
+    that is left out of the whole table is in neither. ``options`` are those of the dataset
+    ``table``, or with ``text`` of the dataset ``text``.
     """
     import pandas as pd
 
     kind = "text" if "text" in options else "table"
     text = options.get("text")
-    whole = get_dataset(kind, table=table, label=label, **options)  # errors name rows of the original table
+    # errors name rows of the original table
+    whole = get_dataset(kind, table=table, label=label, **options)
     columns = whole.encoder if isinstance(whole.encoder, Columns) else None
     left_out: list[str] = []
     held_out: list[str] = []
@@ -155,38 +185,57 @@ def split_table(
         mixed = train.iloc[shuffled(len(train), derive_generator(seed)).numpy()]
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")
-        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # every class keeps a row
-        for name in columns.categories if columns else ():  # with numerals alone it would be read as numbers
-            words = pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
+        # every class keeps a row
+        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)
+        # with numerals alone it would be read as numbers
+        for name in columns.categories if columns else ():
+            words = (
+                pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
+            )
             if words.any() and not words[~chosen].any():
                 chosen &= mixed.index != words.idxmax()
         train = mixed[~chosen].sort_index()
         held = mixed[chosen].sort_index()
         if held.empty:
-            raise ValueError(f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}.")
+            raise ValueError(
+                f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}."
+            )
         if columns is not None:  # in a part, row numbers have gaps and words may be few enough
             used = {label, *columns.numeric, *columns.categories}
             out = [c for c in mixed if c not in used]
             train = train.drop(columns=out)
             held = held.drop(columns=out)
-            left_out = [note for note in whole.notes if note.startswith(tuple(f"Column {c!r} " for c in out))]
+            left_out = [
+                note
+                for note in whole.notes
+                if note.startswith(tuple(f"Column {c!r} " for c in out))
+            ]
         held_out.append(
-            f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong, too: accuracy is "
-            "the share of given labels that are predicted. A test table with checked labels tells more."
+            f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong,"
+            " too: accuracy is the share of given labels that are predicted. A test table with"
+            " checked labels tells more."
         )
     else:
         held = read_table(test, label, text)
     ending = "parquet" if str(table).endswith((".parquet", ".pq")) else "csv"
     parts = {"table": _bytes(train, ending), "test": _bytes(held, ending)}
-    place = Path(folder).resolve() / "data" / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
-    paths = {name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()}
+    place = (
+        Path(folder).resolve()
+        / "data"
+        / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
+    )
+    paths = {
+        name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()
+    }
     spec = format_call(kind, {**paths, "label": label, **options})
     read = whole if columns is None else get_dataset(spec)  # with the medians of the training part
     return spec, [*left_out, *read.notes, *held_out]
 
 
 def _bytes(frame: pd.DataFrame, ending: str) -> bytes:
-    return frame.to_parquet(index=False) if ending == "parquet" else frame.to_csv(index=False).encode()
+    return (
+        frame.to_parquet(index=False) if ending == "parquet" else frame.to_csv(index=False).encode()
+    )
 
 
 def _write(path: Path, content: bytes) -> Path:

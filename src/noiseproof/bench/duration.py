@@ -26,9 +26,9 @@ def expected_seconds(
 ) -> dict[Experiment, float | None]:
     """Seconds that each run will take by itself on this machine; None if its first steps diverge.
 
-    Runs that differ only in seeds and noise take the same time: the mean of those in ``results`` that were made on this
-    machine with as many threads, otherwise an estimate from a few real steps, announced to ``progress`` with the number
-    of its kind and of all kinds.
+    Runs that differ only in seeds and noise take the same time: the mean of those in ``results``
+    that were made on this machine with as many threads, otherwise an estimate from a few real
+    steps, announced to ``progress`` with the number of its kind and of all kinds.
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
@@ -40,9 +40,15 @@ def expected_seconds(
     machine = {"host": socket.gethostname(), "threads": threads, "gpu": gpu(accelerator)}
     for key, result in results.items():
         run = Experiment.from_dict(result["experiment"])
-        if result["status"] == "done" and machine.items() <= result["provenance"].items() and run.key == key:
+        if (
+            result["status"] == "done"
+            and machine.items() <= result["provenance"].items()
+            and run.key == key
+        ):
             measured.setdefault(_kind(run), []).append(result["seconds"])  # with the files of now
-    by_kind: dict[Experiment, float | None] = {kind: fmean(seconds) for kind, seconds in measured.items()}
+    by_kind: dict[Experiment, float | None] = {
+        kind: fmean(seconds) for kind, seconds in measured.items()
+    }
     expected: dict[Experiment, float | None] = {}
     data: tuple[str, Dataset] | None = None
     runs = sorted(once(experiments), key=lambda experiment: experiment.dataset)  # each loaded once
@@ -63,7 +69,9 @@ def _kind(experiment: Experiment) -> Experiment:
     return replace(experiment.plain.bare, seed=0, noise_seed=0, noise="none", foreign=None)
 
 
-def _estimated(experiment: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> float | None:
+def _estimated(
+    experiment: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str
+) -> float | None:
     task = experiment.make_task(data_dir, data=data)
     try:
         fabric = make_fabric(experiment.precision, accelerator=accelerator, devices=1)

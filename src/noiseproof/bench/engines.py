@@ -1,8 +1,9 @@
 """Engines that run experiments: in this process, in several on this machine, or on a Ray cluster.
 
-All work alike: a process takes the lock of an experiment without a result, trains it, from its last checkpoint if there
-is one, writes the result and releases the lock. So any number of workers and drivers share a sweep without talking to
-each other, and a new driver continues where a killed one stopped.
+All work alike: a process takes the lock of an experiment without a result, trains it, from its last
+checkpoint if there is one, writes the result and releases the lock. So any number of workers and
+drivers share a sweep without talking to each other, and a new driver continues where a killed one
+stopped.
 """
 
 import importlib
@@ -63,7 +64,8 @@ TROUBLE = 4  # a worker's exit code: it could not train all runs, for reasons ou
 MAX_DEATHS = 3  # workers that may die in one experiment
 
 log = logging.getLogger("noiseproof")
-RunProgress = Callable[[Experiment, Json, int, int], None]  # finished run, its result, number finished, total
+# finished run, its result, number finished, total
+RunProgress = Callable[[Experiment, Json, int, int], None]
 Fit = Callable[..., Sequence[Outcome]]
 
 
@@ -107,19 +109,21 @@ def run_all(
     checked: bool = False,
     fit: Fit = fit_many,
 ) -> dict[str, Json]:
-    """Run the experiments without a result in ``results_dir``; return the results of all by key, failed ones too.
+    """Run the experiments without a result in ``results_dir``; return the results of all by key,
+    failed ones too.
 
     Args:
-        engine: ``local`` (in this process, side by side on a GPU), ``processes`` (``workers`` of them on this machine)
-            or ``ray``.
+        engine: ``local`` (in this process, side by side on a GPU), ``processes`` (``workers`` of
+            them on this machine) or ``ray``.
         workers: number of processes, by default cores / ``threads``; the processors of a local Ray.
-        threads: of each run. Another number may change the last digits of a result; the engine does not.
+        threads: of each run. Another number may change the last digits of a result; the engine does
+            not.
         accelerator: auto, cpu or cuda.
-        at_once: runs side by side in each process; by default one, and with the engine ``local`` on a GPU as many as
-            its memory holds, 32 at most.
+        at_once: runs side by side in each process; by default one, and with the engine ``local`` on
+            a GPU as many as its memory holds, 32 at most.
         retry_failed: start failed runs again.
-        address: of a Ray cluster, ``auto`` for the one of this machine; None starts a temporary one. Its machines need
-            the same folders and the same noiseproof.
+        address: of a Ray cluster, ``auto`` for the one of this machine; None starts a temporary
+            one. Its machines need the same folders and the same noiseproof.
         gpus: share of a GPU for each run under Ray, by default one if this machine has any.
         progress: called after every run.
         checked: the experiments were checked before, as by ``load_experiments``.
@@ -146,16 +150,26 @@ def run_all(
     folder_digest.cache_clear()
     folder = check_place(results_dir, folder=True).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in once(experiments))}
+    every = {
+        pinned.key: pinned for pinned in (experiment.pinned() for experiment in once(experiments))
+    }
     todo, failed = _pending(every, folder, retry_failed)
     if not checked:
         check(todo, data_dir)
     for key in failed:
         _remove_failed(key, folder)
     plan = SweepPlan(
-        str(folder), engine, threads, accelerator, at_once, str(data_root(data_dir).absolute()), os.getcwd(),
-        " ".join(sys.argv), {} if engine == "local" else _modules(todo), [place or os.getcwd() for place in sys.path],
-    )  # fmt: skip
+        str(folder),
+        engine,
+        threads,
+        accelerator,
+        at_once,
+        str(data_root(data_dir).absolute()),
+        os.getcwd(),
+        " ".join(sys.argv),
+        {} if engine == "local" else _modules(todo),
+        [place or os.getcwd() for place in sys.path],
+    )
     done = len(every) - len(todo)
 
     def announce(experiment: Experiment, result: Json) -> None:
@@ -185,15 +199,29 @@ def _stops_counted(every: Collection[Experiment], folder: Path) -> Iterator[None
         count = Counter(status(every, folder).values())
         more = {"failed": count["failed"], "begun": count["interrupted"]}
         rest = "".join(f", {number} {state}" for state, number in more.items() if number)
-        raise Interrupted(f"Stopped: {count['done']} of {counted(len(every), 'run')} done{rest}.") from stopped
+        raise Interrupted(
+            f"Stopped: {count['done']} of {counted(len(every), 'run')} done{rest}."
+        ) from stopped
 
 
-def _pending(every: Mapping[str, Experiment], folder: Path, retry: bool) -> tuple[list[Experiment], set[str]]:
-    """The experiments to run, those of one task together so that it is made once; and which have failed before."""
-    states = {key: result["status"] for key in every if (result := read_result(folder, key)) is not None}
+def _pending(
+    every: Mapping[str, Experiment], folder: Path, retry: bool
+) -> tuple[list[Experiment], set[str]]:
+    """The experiments to run, those of one task together so that it is made once; and which have
+    failed before.
+    """
+    states = {
+        key: result["status"] for key in every if (result := read_result(folder, key)) is not None
+    }
     failed = {key for key, state in states.items() if retry and state == "failed"}
-    todo = [experiment for key, experiment in every.items() if key in failed or not is_complete(folder, experiment)]
-    order = {task: number for number, task in reversed(list(enumerate(e.without_method for e in todo)))}
+    todo = [
+        experiment
+        for key, experiment in every.items()
+        if key in failed or not is_complete(folder, experiment)
+    ]
+    order = {
+        task: number for number, task in reversed(list(enumerate(e.without_method for e in todo)))
+    }
     return sorted(todo, key=lambda experiment: order[experiment.without_method]), failed
 
 
@@ -216,8 +244,8 @@ def check_engine(
     for option, (value, engines) in users.items():
         if value is not None and engine not in engines:
             raise ValueError(
-                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which ignores it. "
-                f"Choose another engine, or leave `{option}` out."
+                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which"
+                f" ignores it. Choose another engine, or leave `{option}` out."
             )
     for option, count in {"workers": workers, "at_once": at_once}.items():
         if count is not None:
@@ -230,12 +258,18 @@ def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
     """The modules that workers import for plug-ins: all of them, since they may need each other."""
     names = {name for experiment in experiments for name in plugin_names(repr(experiment))}
     modules = plugin_modules() if names else set()
-    files = {module: file for module in sorted(modules) if module != "__main__" and (file := module_file(module))}
-    if mine := sorted(name for name in names if not files.keys() >= {*plugins.MODULES[name].values()}):
+    files = {
+        module: file
+        for module in sorted(modules)
+        if module != "__main__" and (file := module_file(module))
+    }
+    if mine := sorted(
+        name for name in names if not files.keys() >= {*plugins.MODULES[name].values()}
+    ):
         raise ValueError(
-            "Expected names that workers can import, got names of the script itself "
-            f"({', '.join(map(repr, mine))}). Register them in a module of its own and import that, or use the local "
-            "engine."
+            "Expected names that workers can import, got names of the script itself"
+            f" ({', '.join(map(repr, mine))}). Register them in a module of its own and import"
+            " that, or use the local engine."
         )
     return files
 
@@ -255,7 +289,8 @@ def _set_up_worker(plan: Json) -> SweepPlan:
 
 def _remove_failed(key: str, folder: Path) -> None:
     lock = lock_run(folder, key)
-    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":  # another driver may have repeated it
+    # another driver may have repeated it
+    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":
         shutil.rmtree(folder / "runs" / key, ignore_errors=True)
         result_path(folder, key).unlink(missing_ok=True)
     lock.release()
@@ -267,9 +302,15 @@ Announce = Callable[[Experiment, Json], None]
 
 
 def _run_here(
-    todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, fit: Fit = fit_many, wait: bool = True
+    todo: Sequence[Experiment],
+    plan: SweepPlan,
+    announce: Announce,
+    fit: Fit = fit_many,
+    wait: bool = True,
 ) -> None:
-    """Train what no other process trains; then wait for the others, and take over from those that die."""
+    """Train what no other process trains; then wait for the others, and take over from those that
+    die.
+    """
     folder = plan.folder
     load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
@@ -290,13 +331,18 @@ def _run_here(
         del waiting[experiment.key]
         announce(experiment, result)
 
-    if fleet:  # runs of one method have one head: next to each other, those of one shape can be stacked
+    # runs of one method have one head: next to each other, those of one shape can be stacked
+    if fleet:
         methods = list(dict.fromkeys(experiment.method for experiment in todo))
         waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
     with fixed_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
-                open_runs = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
+                open_runs = (
+                    e
+                    for key, e in waiting.items()
+                    if e.precision == precision and key not in troubles
+                )
                 fit_here = partial(fit, fabric=fabrics(precision), at_once=at_once)
                 for claims in _batches(_claim(open_runs, folder), FLEET if fleet else 1):
                     _train(claims, folder, make, made_by, finish, troubles, fit_here, plan.data_dir)
@@ -314,14 +360,20 @@ def _run_here(
 def _warn_waiting(keys: Collection[str], folder: Path) -> None:
     holders = (holder(folder, key) for key in keys)
     places = {describe_holder(one) for one in holders if one}
-    log.warning("waiting for %s of others: %s", counted(len(keys), "run"), ", ".join(sorted(places)) or "just finished")
+    log.warning(
+        "waiting for %s of others: %s",
+        counted(len(keys), "run"),
+        ", ".join(sorted(places)) or "just finished",
+    )
 
 
 Claim = tuple[Experiment, Lock]
 
 
 def _batches(claims: Iterator[Claim], size: int) -> Iterator[Iterable[Claim]]:
-    """Up to ``size`` claims at a time, each taken only when it is used, so that other drivers find some."""
+    """Up to ``size`` claims at a time, each taken only when it is used, so that other drivers find
+    some.
+    """
     while (first := next(claims, None)) is not None:
         yield chain([first], islice(claims, size - 1))
 
@@ -350,7 +402,8 @@ def _train(
 ) -> None:
     """Train experiments side by side; write and announce each result as soon as it is complete.
 
-    Errors that are not the run's own give no result: those of the disk are raised, others are added to ``troubles``.
+    Errors that are not the run's own give no result: those of the disk are raised, others are added
+    to ``troubles``.
     """
     started: list[tuple[Experiment, Lock, Task]] = []
     disk_errors: list[OSError] = []
@@ -386,8 +439,15 @@ def _train(
             )
         elif not isinstance(outcome, Interrupted):
             try:
-                measured = measure(experiment, outcome, task, folder, data_dir) if isinstance(outcome, Result) else {}
-            except (ValueError, OSError) as error:  # its checkpoint stays: the same command measures it again
+                measured = (
+                    measure(experiment, outcome, task, folder, data_dir)
+                    if isinstance(outcome, Result)
+                    else {}
+                )
+            except (
+                ValueError,
+                OSError,
+            ) as error:  # its checkpoint stays: the same command measures it again
                 troubles[experiment.key] = error
             else:
                 result = make_result(experiment, outcome, task.train.rate, made_by, measured)
@@ -412,8 +472,9 @@ def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: A
 
 # In several processes
 
-# The order is read first: a long one would fill the pipe and block the driver until torch is imported. Modules come
-# from the driver's path, but the standard library from Python: the folder may hold a csv.py.
+# The order is read first: a long one would fill the pipe and block the driver until torch is
+# imported. Modules come from the driver's path, but the standard library from Python: the folder
+# may hold a csv.py.
 START = """
 import json, os, sys
 order, own = json.loads(sys.stdin.readline()), os.path.dirname(os.__file__)
@@ -424,9 +485,12 @@ work(order)
 """
 
 
-def _run_in_processes(todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, workers: int) -> None:
+def _run_in_processes(
+    todo: Sequence[Experiment], plan: SweepPlan, announce: Announce, workers: int
+) -> None:
     """Keep ``workers`` processes alive until every run has a result."""
-    runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
+    # with the key of now: files may change
+    runs = [(experiment.as_dict(), experiment.key) for experiment in todo]
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = plan.provenance()
     every = frozenset(waiting)
@@ -441,20 +505,26 @@ def _run_in_processes(todo: Sequence[Experiment], plan: SweepPlan, announce: Ann
                     key = worker.last_claim(every)
                     if code in (None, 0, TROUBLE):
                         continue
-                    deaths[key] += not key or worker.plan.at_once in (None, 1)  # of several, any may have killed it
+                    # of several, any may have killed it
+                    deaths[key] += not key or worker.plan.at_once in (None, 1)
                     if not key and deaths[key] == MAX_DEATHS:
-                        raise ChildProcessError(f"Expected workers that start, got {MAX_DEATHS} with exit code {code}.")
+                        raise ChildProcessError(
+                            f"Expected workers that start, got {MAX_DEATHS} with exit code {code}."
+                        )
                     if deaths[key] >= MAX_DEATHS:
-                        reason = f"its workers died {deaths[key]} times, the last with exit code {code}"
+                        reason = (
+                            f"its workers died {deaths[key]} times, the last with exit code {code}"
+                        )
                         _give_up(waiting.get(key), plan.folder, reason, made_by)
                     worker.stop()
-                    team[place] = _Worker(replace(plan, at_once=1), runs, place)  # shows which run it was
+                    # shows which run it was
+                    team[place] = _Worker(replace(plan, at_once=1), runs, place)
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
                     raise ChildProcessError(
-                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended. Their "
-                        "output above tells why."
+                        f"Expected results of all runs, got none of {len(waiting)} from workers"
+                        " that ended. Their output above tells why."
                     )
                 time.sleep(POLL / 4)
         finally:
@@ -474,7 +544,9 @@ class _Worker:
         threads = str(plan.threads)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
-            devices = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
+            devices = (
+                os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+            ).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", START],  # -P: without the current folder on the path
@@ -514,7 +586,9 @@ class _Worker:
 
 
 def work(order: Json) -> None:
-    """Train the runs of ``order`` in a worker's process, which writes the key of each on its standard output."""
+    """Train the runs of ``order`` in a worker's process, which writes the key of each on its
+    standard output.
+    """
     claims = os.dup(1)
     os.dup2(2, 1)  # what plug-ins print is not for the driver
     threading.Thread(target=_stop_with_driver, daemon=True).start()
@@ -529,7 +603,9 @@ def work(order: Json) -> None:
 
     try:
         plan = _set_up_worker(order["plan"])
-        _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit)
+        _run_here(
+            [Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit
+        )
     except Interrupted:
         sys.exit(130)
     except (BadCheckpoint, BadExperiment, MemoryError, OSError) as error:
@@ -538,7 +614,9 @@ def work(order: Json) -> None:
 
 
 def _stop_with_driver() -> None:
-    """Wait until the driver's end of the pipe closes, because it stopped or died; then end this process."""
+    """Wait until the driver's end of the pipe closes, because it stopped or died; then end this
+    process.
+    """
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)  # the loop saves a checkpoint
 
@@ -567,10 +645,15 @@ def _run_on_ray(
     with ray_session(address, num_cpus=workers * plan.threads) as ray:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
         _check_room(ray.cluster_resources(), plan.threads, share, address)
-        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(_work_on_ray)
+        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(
+            _work_on_ray
+        )
         made_by = plan.provenance()
         waiting = {experiment.key: experiment for experiment in todo}
-        running = {task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment for experiment in todo}
+        running = {
+            task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment
+            for experiment in todo
+        }
         troubles: list[Exception] = []
         with stop_on_signals() as stop:
             while running and not stop.requested:
@@ -579,12 +662,16 @@ def _run_on_ray(
                     experiment = running.pop(ref)
                     try:
                         taken = _take(ray, ref, experiment, plan.folder, made_by)
-                    except ray.exceptions.RayTaskError as error:  # an error in the task, not the death of its worker
+                    except (
+                        ray.exceptions.RayTaskError
+                    ) as error:  # an error in the task, not the death of its worker
                         troubles.append(error)
                         continue
                     if not taken:
                         time.sleep(POLL)  # another driver trains it
-                        running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = experiment
+                        running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = (
+                            experiment
+                        )
                 _announce_finished(waiting, plan.folder, announce)
             if running:
                 for ref in running:
@@ -595,13 +682,16 @@ def _run_on_ray(
             raise troubles[0]
 
 
-def _check_room(resources: Mapping[str, float], threads: int, gpus: float, address: str | None) -> None:
+def _check_room(
+    resources: Mapping[str, float], threads: int, gpus: float, address: str | None
+) -> None:
     """Refuse what Ray could never place; on a cluster, which may grow, warn."""
     if threads <= resources.get("CPU", 0) and gpus <= resources.get("GPU", 0):
         return
     message = (
-        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has {resources.get('CPU', 0):g} and "
-        f"{resources.get('GPU', 0):g}. Ask for less: --threads, --gpus."
+        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has"
+        f" {resources.get('CPU', 0):g} and {resources.get('GPU', 0):g}. Ask for less: --threads,"
+        " --gpus."
     )
     if address is None:
         raise ValueError(message)
@@ -617,7 +707,9 @@ def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
 
 
 def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Json) -> bool:
-    """Whether the task has returned a result, which is written here if its machine has another folder."""
+    """Whether the task has returned a result, which is written here if its machine has another
+    folder.
+    """
     try:
         result = ray.get(ref)
     except ray.exceptions.RayTaskError:

@@ -1,4 +1,6 @@
-"""An experiment is data: dataset × noise × method × settings × seed, with a key over all that changes its result."""
+"""An experiment is data: dataset × noise × method × settings × seed, with a key over all that
+changes its result.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,12 @@ from noiseproof.train.methods import check_method, plain_method
 from noiseproof.train.protocols import protocol, protocols
 from noiseproof.train.settings import PRECISIONS
 
-PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
-RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
-MEASURES = {"sample-weights": "alpha, snr", "annotators": "annotator_nll"}  # see ``bench.results.measure``
+# parameters of datasets and noise: a user's files
+PATHS = ("path", "table", "test", "validation", "trusted", "T")
+# raise it when the same experiment gives another result: earlier results then have other keys
+RESULT_VERSION = 1
+# see ``bench.results.measure``
+MEASURES = {"sample-weights": "alpha, snr", "annotators": "annotator_nll"}
 OUTSIDE_KEY = ("samples", "weights", "measures")
 
 
@@ -70,9 +75,11 @@ class Experiment:
         augment: False only normalises training inputs.
         samples: record margin, weight and prediction of every sample in every epoch, for figures.
         weights: keep the last checkpoint, for figures that need the model.
-        measures: what to measure besides the metrics of epochs, of ``MEASURES``, separated by spaces.
+        measures: what to measure besides the metrics of epochs, of ``MEASURES``, separated by
+            spaces.
 
-    The last three do not change the run, and so not its key; a result that lacks what they ask for is made again.
+    The last three do not change the run, and so not its key; a result that lacks what they ask for
+    is made again.
 
     >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)
     >>> first.key == replace(first, noise_seed=1).key, first.key == replace(first, seed=2).key
@@ -98,13 +105,17 @@ class Experiment:
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", str(self.precision))
         if self.precision not in PRECISIONS:
-            raise ValueError(f"Expected a precision of {', '.join(PRECISIONS)}, got {self.precision!r}.")
+            raise ValueError(
+                f"Expected a precision of {', '.join(PRECISIONS)}, got {self.precision!r}."
+            )
         object.__setattr__(self, "seed", check_seed("seed", self.seed))
         if self.noise_seed is not None:
             object.__setattr__(self, "noise_seed", check_seed("noise_seed", self.noise_seed))
         if self.rows is not None:
             object.__setattr__(self, "rows", check_count("rows", self.rows, 1))
-        object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)"))
+        object.__setattr__(
+            self, "validation", check_number("validation", self.validation, "[0, 1)")
+        )
         for name in ("augment", "samples", "weights"):
             check_flag(name, getattr(self, name))
         if unknown := [word for word in self.measures.split() if word not in MEASURES]:
@@ -113,13 +124,16 @@ class Experiment:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that differ where results may, whatever the spelling, engine or folder.
+        """16 hexadecimal digits that differ where results may, whatever the spelling, engine or
+        folder.
 
-        They depend on the present content of the files that it names, and on the code of plug-ins as imported.
+        They depend on the present content of the files that it names, and on the code of plug-ins
+        as imported.
         """
         load_plugins()  # a key must not depend on which names were used before
         pinned: str | None = self.__dict__.get("_key")
-        code = plugin_digests(repr(self)).values() if plugins.MODULES else ()  # called often in a sweep
+        # called often in a sweep
+        code = plugin_digests(repr(self)).values() if plugins.MODULES else ()
         return pinned or _digest(self, (*(digest for _, digest in _contents(self)), *code))
 
     def pinned(self) -> Experiment:
@@ -129,11 +143,14 @@ class Experiment:
         return copy
 
     def check_unchanged(self) -> None:
-        """Refuse a pinned experiment if its files, or its code in this process, differ from those of its key."""
+        """Refuse a pinned experiment if its files, or its code in this process, differ from those
+        of its key.
+        """
         if replace(self).key != self.key:
             raise BadExperiment(
-                f"Expected data and code as they were when this sweep began, got others for {self.dataset}, "
-                f"{self.noise}, {self.method}. The same command continues with the present ones.",
+                "Expected data and code as they were when this sweep began, got others for"
+                f" {self.dataset}, {self.noise}, {self.method}. The same command continues with the"
+                " present ones.",
                 self,
             )
 
@@ -223,8 +240,14 @@ def _plainly(plain: Callable[[str], str], spec: str) -> str:
 
 
 def _contents(experiment: Experiment) -> Iterator[tuple[Path, str]]:
-    """Path and digest of each file or folder that it names, except in the data folder, whose files are official."""
-    specs = ((DATASETS, experiment.dataset), (NOISES, experiment.noise), (DATASETS, experiment.foreign))
+    """Path and digest of each file or folder that it names, except in the data folder, whose files
+    are official.
+    """
+    specs = (
+        (DATASETS, experiment.dataset),
+        (NOISES, experiment.noise),
+        (DATASETS, experiment.foreign),
+    )
     for path in (path for registry, spec in specs for path in _paths(registry, spec or "none")):
         with suppress(OSError, ValueError):  # refused later, or not a path
             if not path.resolve().is_relative_to(data_root().resolve()):
@@ -234,21 +257,31 @@ def _contents(experiment: Experiment) -> Iterator[tuple[Path, str]]:
 def code_and_data(experiment: Experiment) -> list[str]:
     """Names of the files of plug-ins and data that are part of its key."""
     modules = plugin_digests(repr(experiment)) if plugins.MODULES else ()
-    return [Path(module_file(module)).name for module in modules] + [path.name for path, _ in _contents(experiment)]
+    return [Path(module_file(module)).name for module in modules] + [
+        path.name for path, _ in _contents(experiment)
+    ]
 
 
 def _paths(registry: Registry[Any], spec: str) -> list[Path]:
-    """Possible files: the parameters ``PATHS`` of built-in names, every word, given or default, of plug-ins."""
+    """Possible files: the parameters ``PATHS`` of built-in names, every word, given or default, of
+    plug-ins.
+    """
     try:
         name, params = _parsed(spec)
     except ValueError:  # refused later
         return []
-    given = [str(params[key]) for key in PATHS if not isinstance(params.get(key, []), list)]  # T may be a list
+    # T may be a list
+    given = [str(params[key]) for key in PATHS if not isinstance(params.get(key, []), list)]
     folder = str(params.get("folder", ""))
-    paths = [Path("" if os.path.exists(word) else folder, word) for word in given]  # as the noise `file` does
+    # as the noise `file` does
+    paths = [Path("" if os.path.exists(word) else folder, word) for word in given]
     if registry.kind in plugins.MODULES.get(name, {}):
         values = {**registry.parameters(name), **params}.values()
-        words = (word for value in values for word in (value if isinstance(value, (list, tuple)) else [value]))
+        words = (
+            word
+            for value in values
+            for word in (value if isinstance(value, (list, tuple)) else [value])
+        )
         paths += [Path(word) for word in words if isinstance(word, (str, Path)) and word != ""]
     return paths
 
@@ -263,7 +296,9 @@ def folder_digest(path: str) -> str:
     for folder, inner, names in os.walk(path, followlinks=True):
         inner[:] = [name for name in inner if not _is_circle(Path(folder, name))]
         files += [Path(folder, name) for name in names]
-    sizes = sorted((file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file())
+    sizes = sorted(
+        (file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file()
+    )
     return hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 
@@ -273,7 +308,11 @@ def _is_circle(folder: Path) -> bool:
 
 
 def _as_one(value: Any) -> Any:
-    return {key: _as_one(v) for key, v in value.items()} if isinstance(value, dict) else canonical_number(value)
+    return (
+        {key: _as_one(v) for key, v in value.items()}
+        if isinstance(value, dict)
+        else canonical_number(value)
+    )
 
 
 def _first(split: Split, n: int) -> Split:
@@ -293,14 +332,17 @@ def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor
     """The training images of another dataset, for open-set noise; None without a spec."""
     images = get_dataset(spec, data_dir).train.x if spec else None
     if images is not None and not isinstance(images, Tensor):
-        raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
+        raise ValueError(
+            f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100."
+        )
     return images
 
 
 def with_data(
     experiments: Sequence[Experiment], data_dir: PathLike | None = None
 ) -> tuple[list[Experiment], dict[str, str]]:
-    """Experiments without those on data that its owners send on request and that is not there, and how to get it.
+    """Experiments without those on data that its owners send on request and that is not there, and
+    how to get it.
 
     Raises:
         FileNotFoundError: if none is left.
@@ -319,7 +361,9 @@ def with_data(
 
 
 def datasets_here(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> list[str]:
-    """Names of the datasets whose experiments find all their files, also those of noise and of other images."""
+    """Names of the datasets whose experiments find all their files, also those of noise and of
+    other images.
+    """
     load = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir))
     found = dict[str, bool]()
     tasks = {replace(experiment.without_method, seed=0) for experiment in experiments}
@@ -338,7 +382,10 @@ def _name(experiment: Experiment) -> str:
 
 # Refusals
 
-GRIDS = {"method": '["ln:tau=0.5", "ln:tau=1"]', "noise": '["symmetric:rate=0.2", "symmetric:rate=0.4"]'}
+GRIDS = {
+    "method": '["ln:tau=0.5", "ln:tau=1"]',
+    "noise": '["symmetric:rate=0.2", "symmetric:rate=0.4"]',
+}
 
 
 @contextmanager
@@ -381,34 +428,44 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         with _blame(experiment, "noise"):
             if get_noise(experiment.noise, data_root(data_dir)).needs == "predictions":
                 raise ValueError(
-                    f"Expected noise that needs no model, got {experiment.noise!r}, which needs the predictions of one "
-                    "trained on clean labels. Make its labels once (noiseproof.train.instance.averaged_predictions), "
-                    "save them with numpy.save, and take the noise file:path=FILE.npy."
+                    f"Expected noise that needs no model, got {experiment.noise!r}, which needs the"
+                    " predictions of one trained on clean labels. Make its labels once"
+                    " (noiseproof.train.instance.averaged_predictions), save them with numpy.save,"
+                    " and take the noise file:path=FILE.npy."
                 )
         with _blame(experiment, "foreign"):
             foreign_images(experiment.foreign, data_dir)
         with _blame(experiment, "paper"):
-            if experiment.paper is not None and experiment.paper not in (known := sorted({p for p, _ in protocols()})):
+            if experiment.paper is not None and experiment.paper not in (
+                known := sorted({p for p, _ in protocols()})
+            ):
                 raise ValueError(
-                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it out for the "
-                    "usual preparation of inputs."
+                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it"
+                    " out for the usual preparation of inputs."
                 )
         with _blame(experiment, "rows"):
             _first(data.train, experiment.rows or 1)
         try:
             return experiment.make_task(data_dir, data=data)
         except (ValueError, TypeError, OSError, ImportError) as error:
-            raise BadExperiment(str(error), experiment, _culprit(experiment, data, data_dir)) from error
+            raise BadExperiment(
+                str(error), experiment, _culprit(experiment, data, data_dir)
+            ) from error
 
     @lru_cache(maxsize=1024)
     def build(model: str, head: str, shape: tuple[int, ...], outputs: int) -> None:
-        build_classifier(model, head, input_shape=shape, num_outputs=outputs, generator=torch.Generator())
+        build_classifier(
+            model, head, input_shape=shape, num_outputs=outputs, generator=torch.Generator()
+        )
 
     distinct: dict[Experiment, Experiment] = {}
     tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
-        distinct.setdefault(replace(experiment.bare, seed=0, noise_seed=0, measures=experiment.measures), experiment)
-    for same, experiment in sorted(distinct.items(), key=lambda item: repr(item[0].without_method)):  # by task
+        distinct.setdefault(
+            replace(experiment.bare, seed=0, noise_seed=0, measures=experiment.measures), experiment
+        )
+    # by task
+    for same, experiment in sorted(distinct.items(), key=lambda item: repr(item[0].without_method)):
         try:
             task = make(same.without_method)
         except BadExperiment as error:
@@ -423,18 +480,33 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
                 _check_annotated(experiment, data_dir)
         with _blame(experiment, "model"):
             model = settings.model_for(task)
-            build(model, method.head, task.input_shape, method.loss.num_outputs(task.train.num_classes))
-        trial = (str(method), model, task.input_shape, task.train.num_classes, task.validation is None)
+            build(
+                model,
+                method.head,
+                task.input_shape,
+                method.loss.num_outputs(task.train.num_classes),
+            )
+        trial = (
+            str(method),
+            model,
+            task.input_shape,
+            task.train.num_classes,
+            task.validation is None,
+        )
         if trial not in tried:
             with _blame(experiment, "method"):
                 _try(task, method, settings)
             tried.add(trial)
 
 
-def _also_missing(message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset]) -> str:
+def _also_missing(
+    message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset]
+) -> str:
     """What other data is missing, and how to get it: all can be fetched at once."""
     missing = {}
-    for spec in dict.fromkeys(spec for e in experiments for spec in (e.dataset, e.foreign, e.noise.partition(":")[0])):
+    for spec in dict.fromkeys(
+        spec for e in experiments for spec in (e.dataset, e.foreign, e.noise.partition(":")[0])
+    ):
         name = str(spec).partition(":")[0]
         try:
             load(str(spec))
@@ -449,13 +521,18 @@ def _also_missing(message: str, experiments: Iterable[Experiment], load: Callabl
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
     if experiment.dataset != "cifar10" or experiment.rows is not None:
-        got = f"rows = {experiment.rows}" if experiment.dataset == "cifar10" else repr(experiment.dataset)
+        got = (
+            f"rows = {experiment.rows}"
+            if experiment.dataset == "cifar10"
+            else repr(experiment.dataset)
+        )
         raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {got}.")
     find("cifar10n", data_dir, group=1)
 
 
 def _try(task: Task, method: Method, settings: Settings) -> None:
-    """Train one step on two rows, in which heads, strategies and losses refuse what they cannot use.
+    """Train one step on two rows, in which heads, strategies and losses refuse what they cannot
+    use.
 
     The rows come from a few of each class; if these are refused, from all.
     """
@@ -483,7 +560,10 @@ def _try(task: Task, method: Method, settings: Settings) -> None:
 def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
     """The field because of which the task of ``experiment`` cannot be made."""
     plain = replace(experiment, validation=0.0, paper=None)
-    for name, simpler in (("noise", plain), ("validation", replace(plain, validation=experiment.validation))):
+    for name, simpler in (
+        ("noise", plain),
+        ("validation", replace(plain, validation=experiment.validation)),
+    ):
         try:
             simpler.make_task(data_dir, data=data)
         except (ValueError, TypeError, OSError, ImportError):
@@ -503,12 +583,12 @@ def load_experiments(
 ) -> list[Experiment]:
     """Read experiments from a TOML file, or from its text; errors name file and line.
 
-    Experiments that cannot start are refused (``check``), for which the data must be there; without ``check_runs``
-    unknown names are.
+    Experiments that cannot start are refused (``check``), for which the data must be there; without
+    ``check_runs`` unknown names are.
 
-    Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is a grid, and several
-    lists are their product, the last varying fastest. ``protocol`` takes a paper's settings and preparation of inputs
-    for the dataset; other keys override them.
+    Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is
+    a grid, and several lists are their product, the last varying fastest. ``protocol`` takes a
+    paper's settings and preparation of inputs for the dataset; other keys override them.
 
     >>> text = '''
     ... [[experiment]]
@@ -540,12 +620,18 @@ def load_experiments(
     blocks = content.pop("experiment", None)
     if isinstance(blocks, dict):
         raise BadExperiment(
-            f"{name}:{_line_of('[experiment]', text)}: Expected [[experiment]], in two brackets, got one."
+            f"{name}:{_line_of('[experiment]', text)}: Expected [[experiment]], in two brackets,"
+            " got one."
         )
-    if content or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+    if (
+        content
+        or not isinstance(blocks, list)
+        or not all(isinstance(block, dict) for block in blocks)
+    ):
         other = next(iter(content), None)
         raise BadExperiment(
-            f"{name}:{_line_of(other, text)}: Expected [[experiment]] blocks and nothing else, got {other or 'none'}."
+            f"{name}:{_line_of(other, text)}: Expected [[experiment]] blocks and nothing else, got"
+            f" {other or 'none'}."
         )
     origins: dict[Experiment, int] = {}
     number = 0
@@ -594,8 +680,13 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
     if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # a plug-in may use it
-        message = f"Expected open-set noise beside `foreign`, which gives it images, got {', '.join(sorted(noises))}."
-        raise _BadValue(f'{message} Leave `foreign` out, or take noise = "open-set:rate=…".', "foreign", None)
+        message = (
+            "Expected open-set noise beside `foreign`, which gives it images, got"
+            f" {', '.join(sorted(noises))}."
+        )
+        raise _BadValue(
+            f'{message} Leave `foreign` out, or take noise = "open-set:rate=…".', "foreign", None
+        )
     for chosen in product(*grid.values()):
         point = dict(zip(grid, chosen, strict=True))
         base = Settings()
@@ -614,12 +705,24 @@ def _check_alone(key: str, value: object) -> None:
     several = split_specs(value) if isinstance(value, str) and key != "measures" else ()
     if len(several) > 1:
         listed = json.dumps([parse_value(one) for one in several], ensure_ascii=False)
-        raise ValueError(f"Expected one `{key}`, got {value!r}. For several, write a list: {listed}.")
+        raise ValueError(
+            f"Expected one `{key}`, got {value!r}. For several, write a list: {listed}."
+        )
     if key in SETTINGS:
         if key == "model" and not isinstance(value, str):
             raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
         Settings(**{key: value})  # type: ignore[arg-type]
-    elif key in ("seed", "noise_seed", "rows", "validation", "precision", "augment", "samples", "weights", "measures"):
+    elif key in (
+        "seed",
+        "noise_seed",
+        "rows",
+        "validation",
+        "precision",
+        "augment",
+        "samples",
+        "weights",
+        "measures",
+    ):
         Experiment("", **{key: value})  # type: ignore[arg-type]
     elif not isinstance(value, str):
         if key == "noise":
@@ -631,7 +734,9 @@ def _value(error: BadExperiment) -> object:
     if isinstance(error, _BadValue):
         return error.value
     experiment = error.experiment
-    return getattr(experiment, error.field, None) or getattr(experiment and experiment.settings, error.field, None)
+    return getattr(experiment, error.field, None) or getattr(
+        experiment and experiment.settings, error.field, None
+    )
 
 
 def _line_of(word: str | None, text: str) -> int:
@@ -641,14 +746,28 @@ def _line_of(word: str | None, text: str) -> int:
 def _line(text: str, block: int, key: str, value: object) -> int:
     """The line of ``value`` at ``key`` in block number ``block``, which tomllib does not give."""
     lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.split("\n")]
-    heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)]
+    heads = [
+        n
+        for n, line in enumerate(lines)
+        if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)
+    ]
     if block >= len(heads):  # written as one array of tables
         return _line_of(key, text)
     end = heads[block + 1] if block + 1 < len(heads) else len(lines)
     inside = range(heads[block] + 1, end)
-    at = next((n for n in inside if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])), heads[block])
+    at = next(
+        (n for n in inside if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])),
+        heads[block],
+    )
     if at == heads[block] or value is None:
         return at + 1
-    rest = range(at, next((n for n in inside if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
-    written = "|".join(re.escape(text) for text in (json.dumps(value, ensure_ascii=False, default=str), repr(value)))
-    return next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1
+    rest = range(
+        at, next((n for n in inside if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end)
+    )
+    written = "|".join(
+        re.escape(text)
+        for text in (json.dumps(value, ensure_ascii=False, default=str), repr(value))
+    )
+    return (
+        next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1
+    )

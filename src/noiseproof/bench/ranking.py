@@ -1,4 +1,6 @@
-"""A ranking of methods, or of a sweep, over seeds, with tests of the differences and a recommendation."""
+"""A ranking of methods, or of a sweep, over seeds, with tests of the differences and a
+recommendation.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +12,13 @@ from noiseproof.bench.results import Json, once
 from noiseproof.train import Settings
 
 LEVEL = 0.05  # of significance
-CLEAR = 1.96  # standard errors of a difference: from these on, p is above LEVEL because seeds are few or tests many
-NOTE = "± is the standard deviation over seeds, p that of paired t tests over seeds, with Holm's correction."
+# standard errors of a difference: from these on, p is above LEVEL because seeds are few or tests
+# many
+CLEAR = 1.96
+NOTE = (
+    "± is the standard deviation over seeds, p that of paired t tests over seeds, with Holm's"
+    " correction."
+)
 SAME = 1e-12  # accuracies that differ by less are equal up to rounding
 
 
@@ -22,7 +29,8 @@ class Place:
     method: str
     mean: float | None = None  # accuracy over the seeds that did not fail
     margin: float | None = None  # half of the 95 % confidence interval of the mean
-    t: float | None = None  # the difference to the best in standard errors over seeds; None for the best itself
+    # the difference to the best in standard errors over seeds; None for the best itself
+    t: float | None = None
     p: float | None = None  # of t, adjusted by Holm's rule
     seeds: int = 0
     shared: int = 0  # seeds in common with the best, which the test compares; 0 for the best itself
@@ -41,14 +49,17 @@ class Ranking:
 
 
 def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> list[Place]:
-    """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the best one.
+    """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the
+    best one.
 
-    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods with
-    failed runs come after those without. For n differences d over seeds, t = d̄·√n/s has n − 1 degrees of freedom (with
-    five seeds Wilcoxon's test cannot go below p = 1/16). An accuracy on ``rows`` test rows is rounded to 1/rows, which
-    has the deviation 1/(rows·√12), and √2 times that in a difference: s is at least this, since seeds that agree on few
-    rows need not agree on others. Without ``rows`` and with all d equal, t is undefined, and p = 2¹⁻ⁿ is that of the
-    sign test. Holm's rule corrects for the number of tests, not for having chosen the best by the same runs.
+    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run
+    failed. Methods with failed runs come after those without. For n differences d over seeds, t =
+    d̄·√n/s has n − 1 degrees of freedom (with five seeds Wilcoxon's test cannot go below p = 1/16).
+    An accuracy on ``rows`` test rows is rounded to 1/rows, which has the deviation 1/(rows·√12),
+    and √2 times that in a difference: s is at least this, since seeds that agree on few rows need
+    not agree on others. Without ``rows`` and with all d equal, t is undefined, and p = 2¹⁻ⁿ is that
+    of the sign test. Holm's rule corrects for the number of tests, not for having chosen the best
+    by the same runs.
 
     >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
     >>> best.method, round(best.mean, 3), round(best.margin, 4), round(other.p, 4)
@@ -56,21 +67,48 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     """
     lengths = sorted({len(values) for values in accuracies.values()})
     if len(lengths) != 1 or not lengths[0]:
-        raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
+        raise ValueError(
+            f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds."
+        )
     places = []
     rounding = 0.0 if rows is None else 1 / (rows * math.sqrt(12))
     for method, values in accuracies.items():
         done = [value for value in values if not math.isnan(value)]
         mean = fmean(done) if done else None
-        places.append(Place(method, mean, _margin(done, rounding), seeds=len(done), failed=len(values) - len(done)))
-    places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
+        places.append(
+            Place(
+                method,
+                mean,
+                _margin(done, rounding),
+                seeds=len(done),
+                failed=len(values) - len(done),
+            )
+        )
+    places.sort(
+        key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean)
+    )
     best, *others = places
-    pairs = {other.method: zip(accuracies[best.method], accuracies[other.method], strict=True) for other in others}
-    differences = {method: [a - b for a, b in pair if not math.isnan(a - b)] for method, pair in pairs.items()}
-    t = {method: _paired_t(d, math.sqrt(2) * rounding) for method, d in differences.items() if len(d) > 1}
+    pairs = {
+        other.method: zip(accuracies[best.method], accuracies[other.method], strict=True)
+        for other in others
+    }
+    differences = {
+        method: [a - b for a, b in pair if not math.isnan(a - b)] for method, pair in pairs.items()
+    }
+    t = {
+        method: _paired_t(d, math.sqrt(2) * rounding)
+        for method, d in differences.items()
+        if len(d) > 1
+    }
     p = _holm({method: _p_value(value, len(differences[method])) for method, value in t.items()})
     shared = {method: len(d) for method, d in differences.items()}
-    return [best, *(replace(o, t=t.get(o.method), p=p.get(o.method), shared=shared[o.method]) for o in others)]
+    return [
+        best,
+        *(
+            replace(o, t=t.get(o.method), p=p.get(o.method), shared=shared[o.method])
+            for o in others
+        ),
+    ]
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
@@ -104,7 +142,9 @@ def _p_value(t: float, seeds: int) -> float:
 
 
 def _holm(tests: Mapping[str, float]) -> dict[str, float]:
-    """p-values by Holm's rule: the smallest times their number, the next times one less, none below the one before."""
+    """p-values by Holm's rule: the smallest times their number, the next times one less, none below
+    the one before.
+    """
     adjusted = {}
     least = 0.0
     for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
@@ -139,8 +179,11 @@ def recommend(places: Sequence[Place]) -> str:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    above = [place for place in others if (place.mean or 0) > best.mean + SAME]  # they have failed runs
-    level = [place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME]
+    # they have failed runs
+    above = [place for place in others if (place.mean or 0) > best.mean + SAME]
+    level = [
+        place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME
+    ]
     names = " and ".join([f"{best.method}{_failures(best)}", *(place.method for place in level)])
     verb = "are level" if level else "is ahead"
     group = " of those that never failed" if above else ""
@@ -154,7 +197,9 @@ def recommend(places: Sequence[Place]) -> str:
     return f"Nothing is settled: {lead}, but {reason}."
 
 
-def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str) -> str:
+def _tested(
+    best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str
+) -> str:
     """The recommendation where there are tests against the best."""
     tested = [p for p in below if p.p is not None]
     untested = [p for p in below if p.p is None]
@@ -169,12 +214,14 @@ def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: s
     if not group:
         group = f" of {_names(tested)}" if untested else " of all others"
     return (
-        f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more than chance "
-        f"explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
+        f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more"
+        f" than chance explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
     )
 
 
-def _undecided(seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]) -> str:
+def _undecided(
+    seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]
+) -> str:
     """From which methods the best cannot be told, and from which only because seeds are few."""
     it = "them" if level else "it"
     others = [place for place in near if place not in level]
@@ -216,7 +263,8 @@ class Entry:
     """Runs that differ only in their seeds, and their place among those on the same data."""
 
     run: Experiment  # the first of them
-    place: Place  # without values where nothing was compared; ``p`` is against the first of its group
+    # without values where nothing was compared; ``p`` is against the first of its group
+    place: Place
     std: float | None  # of the accuracies over seeds
     wanted: int  # number of runs
     values: list[Json]  # seed, noise_seed and value of each that has ended; NaN if it failed
@@ -232,10 +280,11 @@ class Group:
 
 
 def summarise_sweep(experiments: Iterable[Experiment], results: Mapping[str, Json]) -> list[Group]:
-    """Rank what was run on the same data by the accuracy after the last epoch, on test rows where there are any.
+    """Rank what was run on the same data by the accuracy after the last epoch, on test rows where
+    there are any.
 
-    Entries are compared by the seeds that all of them have finished, so that the tests are paired; a failed run counts
-    against its entry, one that has not run yet against none.
+    Entries are compared by the seeds that all of them have finished, so that the tests are paired;
+    a failed run counts against its entry, one that has not run yet against none.
     """
     groups: dict[Experiment, dict[Experiment, list[Experiment]]] = {}
     for run in once(experiments):
@@ -281,15 +330,28 @@ def _entry(
         finite = [accuracies[seed] for seed in seeds if not math.isnan(accuracies[seed])]
     std = stdev(finite) if len(finite) > 1 else None
     named = replace(place or Place(""), method=runs[0].method)
-    values = [{"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()]
+    values = [
+        {"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()
+    ]
     return Entry(runs[0], named, std, len(runs), values)
 
 
 def _metric(done: Iterable[Json]) -> str:
     measured = {name for result in done for name in result["last"] or ()}
-    return next((name for name in ("test_accuracy", "validation_accuracy") if name in measured), "accuracy")
+    return next(
+        (name for name in ("test_accuracy", "validation_accuracy") if name in measured), "accuracy"
+    )
 
 
-def _accuracies(runs: Iterable[Experiment], results: Mapping[str, Json], metric: str) -> dict[tuple[int, int], float]:
-    ended = {(run.seed, run.seed_of_noise): results[run.key]["last"] or {} for run in runs if run.key in results}
-    return {seeds: math.nan if (value := last.get(metric)) is None else value for seeds, last in ended.items()}
+def _accuracies(
+    runs: Iterable[Experiment], results: Mapping[str, Json], metric: str
+) -> dict[tuple[int, int], float]:
+    ended = {
+        (run.seed, run.seed_of_noise): results[run.key]["last"] or {}
+        for run in runs
+        if run.key in results
+    }
+    return {
+        seeds: math.nan if (value := last.get(metric)) is None else value
+        for seeds, last in ended.items()
+    }

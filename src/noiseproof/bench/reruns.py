@@ -1,10 +1,12 @@
-"""What was rerun: results of the papers' cells, and experiments on why some differ, as files of the package.
+"""What was rerun: results of the papers' cells, and experiments on why some differ, as files of the
+package.
 
-papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session), ``rows`` (a cell's
-values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, as a table
-and words of --only; a file of experiments; what they found; the seeds of their runs, whose values are in a file of
-the same name in benchmarks/sweeps). A row belongs to every cell whose run has its ``key`` (``row_key``), so that
-tables which share runs share rows.
+papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session),
+``rows`` (a cell's values, one for each of ``seeds``; ``made_by`` lists the sessions they are from)
+and ``diagnoses`` (cells, as a table and words of --only; a file of experiments; what they found;
+the seeds of their runs, whose values are in a file of the same name in benchmarks/sweeps). A row
+belongs to every cell whose run has its ``key`` (``row_key``), so that tables which share runs share
+rows.
 """
 
 from __future__ import annotations
@@ -56,12 +58,19 @@ def load_reruns(paper: str) -> Reruns:
     (77, 0)
     """
     file = files("noiseproof.papers") / "reruns" / f"{paper}.json"
-    content = json.loads(file.read_text("utf-8")) if file.is_file() else {"made_by": [], "rows": [], "diagnoses": []}
-    return Reruns(content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"])
+    content = (
+        json.loads(file.read_text("utf-8"))
+        if file.is_file()
+        else {"made_by": [], "rows": [], "diagnoses": []}
+    )
+    return Reruns(
+        content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"]
+    )
 
 
 def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellComparison]:
-    """Each cell with its rerun, in ``precision`` or in that with most seeds; without values where there is none.
+    """Each cell with its rerun, in ``precision`` or in that with most seeds; without values where
+    there is none.
 
     >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
     >>> (cell,) = rerun_cells(table)
@@ -69,10 +78,15 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellCom
     (97.93, 3.7, 5, 'bf16')
     """
     reruns = load_reruns(table.paper)
-    return [_rerun(cell, table, reruns, (precision,) if precision else PRECISIONS) for cell in table.cells]
+    return [
+        _rerun(cell, table, reruns, (precision,) if precision else PRECISIONS)
+        for cell in table.cells
+    ]
 
 
-def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: str | None = None) -> list[Experiment]:
+def runs_left(
+    table: PaperTable, seeds: Iterable[int] | None = None, precision: str | None = None
+) -> list[Experiment]:
     """The runs of ``table`` that a cell lacks a rerun of, in ``precision`` or in any.
 
     >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
@@ -82,7 +96,8 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
     precisions = (precision,) if precision else PRECISIONS
 
     def done(cell: Cell) -> set[int]:
-        metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric  # hours of another machine are not missed
+        # hours of another machine are not missed
+        metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric
         rows = _rows_of(replace(cell, metric=metric), reruns, precisions)
         values = (zip(row["seeds"], row[metric], strict=True) for row in rows)
         return {seed for seed, value in chain.from_iterable(values) if value is not None}
@@ -91,17 +106,22 @@ def runs_left(table: PaperTable, seeds: Iterable[int] | None = None, precision: 
 
 
 def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
-    """Those of ``runs``, such as a file of benchmarks/sweeps, whose results do not come with noiseproof.
+    """Those of ``runs``, such as a file of benchmarks/sweeps, whose results do not come with
+    noiseproof.
 
     What a run keeps or measures on request does not come with it.
     """
     files = [load_reruns(paper) for paper in PAPERS]
-    done = {(key, seed) for file in files for key, row in file.rows.items() for seed in row["seeds"]}
+    done = {
+        (key, seed) for file in files for key, row in file.rows.items() for seed in row["seeds"]
+    }
     sweeps = (one["seeds"].items() for file in files for one in file.diagnoses)
     done |= {(key, seed) for key, seeds in chain.from_iterable(sweeps) for seed in seeds}
 
     def is_left(run: Experiment) -> bool:
-        return any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done
+        return (
+            any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done
+        )
 
     return [run for run in runs if is_left(run)]
 
@@ -111,10 +131,16 @@ def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json
     first = cell.experiment(0)
     keys = [row_key(replace(first, precision=precision)) for precision in precisions]
     rows = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
-    return [row for row in rows if cell.metric not in ACCURACIES or row.get("epoch", "last") == cell.epoch]
+    return [
+        row
+        for row in rows
+        if cell.metric not in ACCURACIES or row.get("epoch", "last") == cell.epoch
+    ]
 
 
-def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> CellComparison:
+def _rerun(
+    cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]
+) -> CellComparison:
     if cell.unavailable:
         return CellComparison(cell)
     found = _rows_of(cell, reruns, precisions)
@@ -129,7 +155,9 @@ def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[s
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
-    """What an experiment on ``cell`` says about why it differs; None if there is none, or it has not run."""
+    """What an experiment on ``cell`` says about why it differs; None if there is none, or it has
+    not run.
+    """
     for one in load_reruns(table.paper).diagnoses:
         named = (load_table(id).only(*words).cells for id, *words in one["cells"] if id == table.id)
         if one["finding"] and any(cell in cells for cells in named):
@@ -138,7 +166,9 @@ def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
 
 
 def explain(table: PaperTable, reruns: Sequence[CellComparison]) -> list[str]:
-    """Lines on the cells with |z| > 2: what experiments on them found, and for which there is none."""
+    """Lines on the cells with |z| > 2: what experiments on them found, and for which there is
+    none.
+    """
     outside = [one.cell for one in reruns if one.z is not None and abs(one.z) > 2]
     found = {id(cell): find_diagnosis(table, cell) for cell in outside}
     findings = dict.fromkeys(f"{one['finding']} ({one['sweep']})" for one in found.values() if one)
@@ -163,7 +193,9 @@ def largest_differences(count: int) -> list[tuple[PaperTable, CellComparison]]:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many cells of a table were published, can run, were rerun, with how many seeds, and how they compare."""
+    """How many cells of a table were published, can run, were rerun, with how many seeds, and how
+    they compare.
+    """
 
     published: int
     runnable: int
@@ -174,7 +206,9 @@ class Counts:
     diagnosed: int  # |z| > 2, and there is an experiment on it
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Counts(
+            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
 def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = None) -> Counts:

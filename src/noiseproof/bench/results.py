@@ -41,11 +41,19 @@ STATUSES = ("done", "failed")
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
 _NEEDED = {"key", "version", "status", "experiment", "provenance", "last"}
 _KINDS: dict[str, tuple[type, ...]] = {
-    "key": (str,), "status": (str,), "checksum": (str, NoneType), "experiment": (dict,), "provenance": (dict,),
-    "version": (int,), "error": (str, NoneType), "stopped": (str, NoneType),
+    "key": (str,),
+    "status": (str,),
+    "checksum": (str, NoneType),
+    "experiment": (dict,),
+    "provenance": (dict,),
+    "version": (int,),
+    "error": (str, NoneType),
+    "stopped": (str, NoneType),
     **dict.fromkeys((*EPOCHS, "measured"), (dict, NoneType)),
-    **dict.fromkeys(("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)
+    ),
+}
 
 
 def lock_run(folder: Path, key: str) -> files.Lock:
@@ -74,15 +82,18 @@ def read_result(folder: Path, key: str) -> Json | None:
         problem = _problem(result, key)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:  # not written by ``write_result``, whose files are complete
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not written by ``write_result``, whose files are complete
         problem = f"no JSON: {error}"
     if problem:
         raise ValueError(f"Expected a result in {path}, got {problem}. Remove it to run it again.")
     checked: Json = result
     if checked.pop("checksum", None) not in (None, _checksum(checked)):
         raise ValueError(
-            f"Expected a result in {path} as it was written, got a damaged or changed one. Remove it to run it again, "
-            "or remove its `checksum` to have it read as it is."
+            f"Expected a result in {path} as it was written, got a damaged or changed one. Remove"
+            " it to run it again, or remove its `checksum` to have it read as it is."
         )
     return checked
 
@@ -97,7 +108,9 @@ def _problem(result: Any, key: str) -> str:
         return f"the status {reprlib.repr(result['status'])}"
     if unknown := next(iter(result.keys() - _KINDS), None):
         return f"the field {reprlib.repr(unknown)}, which no result has"
-    if wrong := next((name for name, kinds in _KINDS.items() if not isinstance(result.get(name), kinds)), None):
+    if wrong := next(
+        (name for name, kinds in _KINDS.items() if not isinstance(result.get(name), kinds)), None
+    ):
         return f"{wrong} {reprlib.repr(result.get(wrong))}"
     epochs = {name: result.get(name) or {} for name in (*EPOCHS, "measured")}
     for name, metric in ((name, metric) for name, metrics in epochs.items() for metric in metrics):
@@ -120,7 +133,9 @@ def _checksum(result: Json) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(result, sort_keys=True).encode())
 
 
-def read_results(folder: str | Path, damaged: Callable[[ValueError], None] | None = None) -> dict[str, Json]:
+def read_results(
+    folder: str | Path, damaged: Callable[[ValueError], None] | None = None
+) -> dict[str, Json]:
     """All results in ``folder`` by key, including failed ones (see ``status``).
 
     A damaged one is left out and told to ``damaged``; without it, it is refused.
@@ -139,7 +154,9 @@ def read_results(folder: str | Path, damaged: Callable[[ValueError], None] | Non
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
-    """Whether there is a result with all that ``experiment`` asks for; a failed one has all that there will be."""
+    """Whether there is a result with all that ``experiment`` asks for; a failed one has all that
+    there will be.
+    """
     result = read_result(folder, experiment.key)
     if result is None or result["status"] == "failed":
         return result is not None
@@ -155,7 +172,9 @@ def is_complete(folder: Path, experiment: Experiment) -> bool:
 
 
 def write_result(folder: Path, result: Json) -> None:
-    """Write a result atomically, and remove what is not to be kept of a run that is done: weights, recorded samples."""
+    """Write a result atomically, and remove what is not to be kept of a run that is done: weights,
+    recorded samples.
+    """
     text = json.dumps({**result, "checksum": _checksum(result)}, indent=1, ensure_ascii=False)
     write_text(result_path(folder, result["key"]), text + "\n")
     if result["status"] == "done":
@@ -169,22 +188,31 @@ def write_result(folder: Path, result: Json) -> None:
                 (run / f"{name}.safetensors").unlink(missing_ok=True)
 
 
-def measure(experiment: Experiment, outcome: Result, task: Task, folder: Path, data_dir: str | None) -> Json:
-    """The ``measures`` of a finished run by name, from ``folder`` of results; None for what could not be measured.
+def measure(
+    experiment: Experiment, outcome: Result, task: Task, folder: Path, data_dir: str | None
+) -> Json:
+    """The ``measures`` of a finished run by name, from ``folder`` of results; None for what could
+    not be measured.
 
-    ``sample-weights`` are ``alpha`` and ``snr`` of the curriculum paper at the end of training, over all epochs.
-    ``annotators`` is ``annotator_nll`` of CIFAR-10N's three labels of each training row (LN paper, Table 4).
+    ``sample-weights`` are ``alpha`` and ``snr`` of the curriculum paper at the end of training,
+    over all epochs. ``annotators`` is ``annotator_nll`` of CIFAR-10N's three labels of each
+    training row (LN paper, Table 4).
     """
     measured: Json = {}
     if experiment.records_samples:
         measured |= _sample_weights(folder / "runs" / experiment.key, len(outcome.metrics))
     if "annotators" in experiment.measures:
-        from noiseproof.analysis.after.calibration import annotator_nll  # it needs pandas, which training does not
+        # it needs pandas, which training does not
+        from noiseproof.analysis.after.calibration import annotator_nll
         from noiseproof.analysis.after.predictions import cifar10n_annotations
 
-        annotations = cifar10n_annotations(experiment.load(data_dir).train.y, data_dir)[task.train.index.cpu().numpy()]
+        annotations = cifar10n_annotations(experiment.load(data_dir).train.y, data_dir)[
+            task.train.index.cpu().numpy()
+        ]
         log_probs = predict_log_probs(outcome.run, task.train.x)
-        measured["annotator_nll"] = annotator_nll(annotations, log_probs.double().exp().cpu().numpy())
+        measured["annotator_nll"] = annotator_nll(
+            annotations, log_probs.double().exp().cpu().numpy()
+        )
     return measured
 
 
@@ -208,27 +236,44 @@ def make_result(
 ) -> Json:
     """The result of a run: metrics of the epochs of ``EPOCHS``, or its error; cost and provenance.
 
-    ``measured`` is what its ``measures`` gave, ``samples`` the number of samples over which Het averages, which the LN
-    paper does not state. ``seconds`` is the sum over epochs, also of interrupted sessions; for runs side by side, the
-    share of each. ``peak_memory`` is the largest use of its process, or of the GPU with everything else on it, up to
-    then.
+    ``measured`` is what its ``measures`` gave, ``samples`` the number of samples over which Het
+    averages, which the LN paper does not state. ``seconds`` is the sum over epochs, also of
+    interrupted sessions; for runs side by side, the share of each. ``peak_memory`` is the largest
+    use of its process, or of the GPU with everything else on it, up to then.
     """
-    result: Json = {"key": experiment.key, "version": RESULT_VERSION, "status": "done", "error": None}
-    result |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None, "measured": measured or {}}
+    result: Json = {
+        "key": experiment.key,
+        "version": RESULT_VERSION,
+        "status": "done",
+        "error": None,
+    }
+    result |= {
+        "experiment": experiment.as_dict(),
+        "rate": rate,
+        "samples": None,
+        "measured": measured or {},
+    }
     if isinstance(outcome, Result):
         result |= {"samples": outcome.run.loss.samples}
         result |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
         result |= {name: getattr(outcome, name) for name in EPOCHS}
         result |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
     else:
-        result |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
+        result |= {
+            "status": "failed",
+            "error": f"{type(outcome).__name__}: {outcome}",
+            "epochs": None,
+            "stopped": None,
+        }
         result |= {**dict.fromkeys(EPOCHS), "seconds": None}
     result |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
     plain: Json = json.loads(json.dumps(result), parse_constant=lambda _: None)  # JSON has no NaN
     return plain
 
 
-def provenance(engine: str, threads: int, command: str | None = None, accelerator: str = "auto") -> Json:
+def provenance(
+    engine: str, threads: int, command: str | None = None, accelerator: str = "auto"
+) -> Json:
     """How a result was made: command, commit, hardware, threads, versions."""
     return {
         "command": " ".join(sys.argv) if command is None else command,
@@ -239,14 +284,20 @@ def provenance(engine: str, threads: int, command: str | None = None, accelerato
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": gpu(accelerator),
-        "versions": {"noiseproof": _version(), "python": platform.python_version(), "torch": torch.__version__,
-                     "numpy": np.__version__},
-    }  # fmt: skip
+        "versions": {
+            "noiseproof": _version(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
 
 
 def gpu(accelerator: str = "auto") -> str | None:
     """The name of the GPU that runs use, if any."""
-    return torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None
+    return (
+        torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None
+    )
 
 
 def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experiment, str]:
@@ -268,7 +319,9 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
 
 def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Json]) -> list[str]:
-    """A line on results that do not count, since they are of the same runs with other plug-ins, data or noiseproof."""
+    """A line on results that do not count, since they are of the same runs with other plug-ins,
+    data or noiseproof.
+    """
     others: dict[str, list[Json]] = {}
     for result in results.values():
         others.setdefault(_spelled(result["experiment"]), []).append(result)
@@ -279,13 +332,17 @@ def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Jso
             changed = code_and_data(run) + ["noiseproof"] * is_older
             counts[" or ".join(dict.fromkeys(changed)) or "version"] += len(earlier)
     return [
-        f"{counted(count, 'result')} of an earlier {what} {'is' if count == 1 else 'are'} not counted."
+        f"{counted(count, 'result')} of an earlier {what} {'is' if count == 1 else 'are'} not"
+        " counted."
         for what, count in counts.items()
     ]
 
 
 def _spelled(experiment: Json) -> str:
-    return json.dumps({name: value for name, value in experiment.items() if name not in OUTSIDE_KEY}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in experiment.items() if name not in OUTSIDE_KEY},
+        sort_keys=True,
+    )
 
 
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:
@@ -325,11 +382,15 @@ def _commit() -> str | None:
     """The commit of this package's source, marked dirty where it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        subprocess.run([*git, "ls-files", "--error-unmatch", "../__init__.py"], check=True, capture_output=True)
+        subprocess.run(
+            [*git, "ls-files", "--error-unmatch", "../__init__.py"], check=True, capture_output=True
+        )
         described = subprocess.run(
             [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return described.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -338,7 +399,9 @@ def _commit() -> str | None:
 @functools.cache
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text() if info.exists() else "", re.MULTILINE)
+    names = re.findall(
+        r"^model name\s*:\s*(.+)$", info.read_text() if info.exists() else "", re.MULTILINE
+    )
     return names[0] if names else platform.machine()
 
 

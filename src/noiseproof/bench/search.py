@@ -1,4 +1,5 @@
-"""Search of hyperparameters as in the papers: a grid, one seed, chosen on noisy labels; then all seeds.
+"""Search of hyperparameters as in the papers: a grid, one seed, chosen on noisy labels; then all
+seeds.
 
 With Optuna, TPE chooses the points, also from ranges, and poor runs are stopped early.
 """
@@ -37,13 +38,15 @@ class SearchResult:
     """The chosen point, the accuracies that decided, and its results with all seeds."""
 
     method: str
-    validation: dict[str, float | None]  # noisy validation accuracy of every point of the grid; None where it failed
+    # noisy validation accuracy of every point of the grid; None where it failed
+    validation: dict[str, float | None]
     errors: dict[str, str]  # of points that failed
     accuracies: list[float]  # one for each seed that did not fail
     failed: int
     results: list[Json]  # of the chosen method, by seed
     pruned: tuple[str, ...] = ()  # points that were stopped early
-    measured_on: str = "test"  # the rows of ``accuracies``: noisy validation where the dataset has no test part
+    # the rows of ``accuracies``: noisy validation where the dataset has no test part
+    measured_on: str = "test"
 
     @property
     def mean(self) -> float:
@@ -82,16 +85,21 @@ def _choices(text: str, spec: str) -> list[Any] | Range:
     low, high = (parse_value(end) for end in text.removeprefix("log").split(".."))
     log = text.startswith("log")
     if not low < high or (log and low <= 0):
-        raise ValueError(f"Expected a range from low to high{' above 0' * log}, got {text!r} in {spec!r}.")
+        raise ValueError(
+            f"Expected a range from low to high{' above 0' * log}, got {text!r} in {spec!r}."
+        )
     return Range(low, high, log)
 
 
 def _write(text: Sequence[str], values: Sequence[Any]) -> str:
-    return text[0] + "".join(f"={format_value(v)}{rest}" for v, rest in zip(values, text[1:], strict=True))
+    return text[0] + "".join(
+        f"={format_value(v)}{rest}" for v, rest in zip(values, text[1:], strict=True)
+    )
 
 
 def expand(spec: str) -> Iterator[str]:
-    """The points of a grid: every list in ``spec`` stands for its values, several for their product.
+    """The points of a grid: every list in ``spec`` stands for its values, several for their
+    product.
 
     A value that is a list itself stands in one: ``gce:weight=[[1,2]]``.
 
@@ -113,7 +121,8 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
 
 
 def table_grids(table: PaperTable) -> list[Experiment]:
-    """The cells whose parameters their paper searched, each as its grid, with the cell's rows, noise and protocol.
+    """The cells whose parameters their paper searched, each as its grid, with the cell's rows,
+    noise and protocol.
 
     >>> from noiseproof.bench.tables import load_table
     >>> [grid.method for grid in table_grids(load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS"))]
@@ -121,7 +130,11 @@ def table_grids(table: PaperTable) -> list[Experiment]:
     """
     grids = [(run, get_paper(table.paper).grids(run.dataset)) for run in table.experiments([0])]
     names = [run.method.partition("@")[0] for run, _ in grids]
-    return [replace(run, method=of[name]) for (run, of), name in zip(grids, names, strict=True) if name in of]
+    return [
+        replace(run, method=of[name])
+        for (run, of), name in zip(grids, names, strict=True)
+        if name in of
+    ]
 
 
 def make_grids(
@@ -135,17 +148,25 @@ def make_grids(
     precision: str = "32",
     **settings: Any,
 ) -> list[Experiment]:
-    """The grids that ``specs`` name: methods with lists or ranges, papers (all that they search), tables (their cells).
+    """The grids that ``specs`` name: methods with lists or ranges, papers (all that they search),
+    tables (their cells).
 
-    ``only`` selects cells of tables, which have data and protocol of their own; ``dataset`` (digits), ``noise`` (none)
-    and ``paper``, whose protocol is used, are those of the other grids. ``settings`` override the protocols.
+    ``only`` selects cells of tables, which have data and protocol of their own; ``dataset``
+    (digits), ``noise`` (none) and ``paper``, whose protocol is used, are those of the other grids.
+    ``settings`` override the protocols.
     """
     tables = set(list_tables())
     chosen = {"dataset": dataset, "noise": noise, "protocol": paper}
-    if set(specs) <= tables and (given := [f"--{key}" for key, value in chosen.items() if value is not None]):
-        raise ValueError(f"Expected no {' or '.join(given)}, since a table's cells have their own. Leave it out.")
+    if set(specs) <= tables and (
+        given := [f"--{key}" for key, value in chosen.items() if value is not None]
+    ):
+        raise ValueError(
+            f"Expected no {' or '.join(given)}, since a table's cells have their own. Leave it out."
+        )
     if only and not tables & set(specs):
-        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(specs)}.")
+        raise ValueError(
+            f"Expected a table of `noiseproof bench table` for --only, got {', '.join(specs)}."
+        )
     dataset = dataset or "digits"
     base = protocol(paper, dataset.partition(":")[0]) if paper else Settings()
     common: dict[str, Any] = {"validation": validation, "paper": paper, "precision": precision}
@@ -159,14 +180,20 @@ def make_grids(
             for cell in cells:
                 held_out = cell.validation or validation
                 changed = replace(cell.settings, **settings)
-                grids.append(replace(cell, settings=changed, validation=held_out, precision=precision))
+                grids.append(
+                    replace(cell, settings=changed, validation=held_out, precision=precision)
+                )
         else:
-            raise ValueError(f"Expected cells of {spec} whose parameters the paper searched, got none.")
+            raise ValueError(
+                f"Expected cells of {spec} whose parameters the paper searched, got none."
+            )
     return grids
 
 
 def search(grid: Experiment, results_dir: str | Path, **options: Any) -> SearchResult:
-    """Find the best point of the grid ``grid.method`` and train it with all seeds: ``search_all`` of one grid."""
+    """Find the best point of the grid ``grid.method`` and train it with all seeds: ``search_all``
+    of one grid.
+    """
     return search_all([grid], results_dir, **options)[0]
 
 
@@ -181,16 +208,18 @@ def search_all(
 ) -> list[SearchResult]:
     """Find the best point of each grid (its ``method``) and train it with all seeds.
 
-    Each point is trained with the grid's ``seed``. The point with the largest accuracy on the held-out noisy rows
-    (``validation``; 0.1 in the papers) after the last epoch is chosen, the first of equals; clean labels are not used.
-    The seeds are the grid's and those after it, so that the chosen run is the first of them (LN paper); with ``full``
-    all are trained on all rows, including the held-out ones (SLN paper). ``engine`` are options of ``run_all``, which
-    runs nothing twice: it gets the points of all grids at once, then all seeds of the chosen points.
+    Each point is trained with the grid's ``seed``. The point with the largest accuracy on the
+    held-out noisy rows (``validation``; 0.1 in the papers) after the last epoch is chosen, the
+    first of equals; clean labels are not used. The seeds are the grid's and those after it, so that
+    the chosen run is the first of them (LN paper); with ``full`` all are trained on all rows,
+    including the held-out ones (SLN paper). ``engine`` are options of ``run_all``, which runs
+    nothing twice: it gets the points of all grids at once, then all seeds of the chosen points.
 
-    With ``trials``, Optuna's TPE chooses that many points of each grid, from ranges (``gce:q=0.1..0.9``,
-    ``sln:sigma=log 0.01..1``) as well as lists, and its median rule stops, from a third of the epochs on, runs that are
-    worse than half of the others were by then. ``results_dir/search.journal`` keeps the trials: a search that was
-    stopped or killed continues with the same points, and several processes with the same call share the work.
+    With ``trials``, Optuna's TPE chooses that many points of each grid, from ranges
+    (``gce:q=0.1..0.9``, ``sln:sigma=log 0.01..1``) as well as lists, and its median rule stops,
+    from a third of the epochs on, runs that are worse than half of the others were by then.
+    ``results_dir/search.journal`` keeps the trials: a search that was stopped or killed continues
+    with the same points, and several processes with the same call share the work.
 
     For a dataset without a test part the accuracy on the held-out noisy rows is reported.
 
@@ -219,31 +248,42 @@ def search_all(
 
 def _check_data(grids: Sequence[Experiment], full: bool, data_dir: str | Path | None) -> None:
     if not all(grid.validation for grid in grids):
-        raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
+        raise ValueError(
+            "Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1."
+        )
     for dataset in dict.fromkeys(grid.dataset for grid in grids) if full else ():
         if get_dataset(dataset, data_dir).test is None:
             raise ValueError(
-                f"Expected a dataset with a test part beside `full`, which holds no rows out, got {dataset!r}. "
-                "Leave `full` out, or give it test rows."
+                "Expected a dataset with a test part beside `full`, which holds no rows out, got"
+                f" {dataset!r}. Leave `full` out, or give it test rows."
             )
 
 
 class _Tried(NamedTuple):
-    validation: dict[str, float | None]  # noisy validation accuracy of each point; None where it failed
+    # noisy validation accuracy of each point; None where it failed
+    validation: dict[str, float | None]
     pruned: tuple[str, ...] = ()
 
     @property
     def best(self) -> str:
-        accuracies = {method: accuracy for method, accuracy in self.validation.items() if accuracy is not None}
+        accuracies = {
+            method: accuracy for method, accuracy in self.validation.items() if accuracy is not None
+        }
         return max(accuracies, key=accuracies.__getitem__)
 
 
-def _try_all(grids: Sequence[Experiment], results_dir: str | Path, engine: dict[str, Any]) -> list[_Tried]:
+def _try_all(
+    grids: Sequence[Experiment], results_dir: str | Path, engine: dict[str, Any]
+) -> list[_Tried]:
     points = [
-        [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))] for grid in grids
+        [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))]
+        for grid in grids
     ]
     results = run_all([point for of_grid in points for point in of_grid], results_dir, **engine)
-    return [_Tried({point.method: _noisy_accuracy(results[point.key]) for point in of_grid}) for of_grid in points]
+    return [
+        _Tried({point.method: _noisy_accuracy(results[point.key]) for point in of_grid})
+        for of_grid in points
+    ]
 
 
 def _errors(grid: Experiment, tried: _Tried, folder: Path) -> dict[str, str]:
@@ -253,18 +293,24 @@ def _errors(grid: Experiment, tried: _Tried, folder: Path) -> dict[str, str]:
         result = read_result(folder, replace(grid, method=method).key) or {}
         errors[method] = str(result.get("error") or "no accuracy on the held-out rows")
     if len(errors) == len(tried.validation):
-        raise ValueError(f"Expected a point of {grid.method!r} that trains, got {next(iter(errors.values()))}.")
+        raise ValueError(
+            f"Expected a point of {grid.method!r} that trains, got {next(iter(errors.values()))}."
+        )
     return errors
 
 
-def _summary(results: list[Json], method: str, tried: _Tried, errors: dict[str, str]) -> SearchResult:
+def _summary(
+    results: list[Json], method: str, tried: _Tried, errors: dict[str, str]
+) -> SearchResult:
     last = [result["last"] for result in results if result["last"] is not None]
     tested = all("test_accuracy" in metrics for metrics in last)
     values = [metrics["test_accuracy" if tested else "validation_accuracy"] for metrics in last]
     accuracies = [value for value in values if value is not None]
     rows = "test" if tested else "noisy validation"
     failed = len(results) - len(last)
-    return SearchResult(method, tried.validation, errors, accuracies, failed, results, tried.pruned, rows)
+    return SearchResult(
+        method, tried.validation, errors, accuracies, failed, results, tried.pruned, rows
+    )
 
 
 def _noisy_accuracy(result: Json) -> float | None:
@@ -276,23 +322,31 @@ def _noisy_accuracy(result: Json) -> float | None:
 
 
 class Pruned(Interrupted):
-    """A run was stopped early because it is worse than others; like an interrupted one it has no result."""
+    """A run was stopped early because it is worse than others; like an interrupted one it has no
+    result.
+    """
 
 
 def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
     if engine.get("engine", "local") != "local":
         raise ValueError(
-            f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point follows from the results "
-            "before it. Start the same search several times, on one results folder, to have it in parallel."
+            f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point"
+            " follows from the results before it. Start the same search several times, on one"
+            " results folder, to have it in parallel."
         )
     text, free = free_parts(grid.method)
     if not free:
         raise ValueError(f"Expected a list or a range in {grid.method!r} to search, got none.")
-    check((replace(grid, method=_write(text, corner)) for corner in _corners(free)), engine.get("data_dir"))
+    check(
+        (replace(grid, method=_write(text, corner)) for corner in _corners(free)),
+        engine.get("data_dir"),
+    )
     try:
         optuna: Any = importlib.import_module("optuna")
     except ImportError as error:
-        raise ImportError(f"Expected optuna for `trials`. Run `{install_command('optuna')}`.") from error
+        raise ImportError(
+            f"Expected optuna for `trials`. Run `{install_command('optuna')}`."
+        ) from error
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -309,11 +363,15 @@ def _corners(free: Sequence[list[Any] | Range]) -> Iterator[list[Any]]:
             yield [value if i == place else others[0] for i, others in enumerate(ends)]
 
 
-def _run_trials(optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
+def _run_trials(
+    optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
+) -> _Tried:
     folder.mkdir(parents=True, exist_ok=True)
     journal = importlib.import_module("optuna.storages.journal")
     study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "search.journal"))),
+        storage=optuna.storages.JournalStorage(
+            journal.JournalFileBackend(str(folder / "search.journal"))
+        ),
         study_name=grid.key,
         direction="maximize",
         load_if_exists=True,
@@ -324,12 +382,21 @@ def _run_trials(optuna: Any, grid: Experiment, folder: Path, trials: int, engine
     while True:
         known = study.get_trials(deepcopy=False)
         open_ = [t for t in known if t.state == state.RUNNING and "method" in t.user_attrs]
-        abandoned = [t for t in open_ if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None]
+        abandoned = [
+            t
+            for t in open_
+            if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None
+        ]
         if not abandoned and len(known) < trials:
-            # A seed for each trial, so that a search that was stopped continues as if it had not been.
-            study.sampler = optuna.samplers.TPESampler(seed=derive_seed(grid.seed, len(known)) % 2**32)
+            # A seed for each trial, so that a search that was stopped continues as if it had not
+            # been.
+            study.sampler = optuna.samplers.TPESampler(
+                seed=derive_seed(grid.seed, len(known)) % 2**32
+            )
             trial = study.ask()
-            trial.set_user_attr("method", _write(text, [_suggest(trial, i, part) for i, part in enumerate(free)]))
+            trial.set_user_attr(
+                "method", _write(text, [_suggest(trial, i, part) for i, part in enumerate(free)])
+            )
         elif open_:  # its driver was killed; or, at the end, still trains it, and is waited for
             trial = optuna.trial.Trial(study, (abandoned or open_)[0]._trial_id)
         else:
@@ -350,7 +417,8 @@ def _run_trials(optuna: Any, grid: Experiment, folder: Path, trials: int, engine
 def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
     name = str(number)
     if not isinstance(choices, Range):
-        return choices[trial.suggest_int(name, 0, len(choices) - 1)]  # in their order: lists of numbers are sorted
+        # in their order: lists of numbers are sorted
+        return choices[trial.suggest_int(name, 0, len(choices) - 1)]
     if isinstance(choices.low, int) and isinstance(choices.high, int):
         return trial.suggest_int(name, choices.low, choices.high, log=choices.log)
     short = float(f"{trial.suggest_float(name, choices.low, choices.high, log=choices.log):.4g}")
@@ -360,7 +428,8 @@ def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
 def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:
     fit = engine.get("fit", fit_many)
     report = engine.get("progress")
-    reported = set(trial.study.trials[trial.number].intermediate_values)  # before it was interrupted
+    # before it was interrupted
+    reported = set(trial.study.trials[trial.number].intermediate_values)
 
     def watch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:
         if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
@@ -369,7 +438,10 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
             if not stopped:
                 trial.report(row["validation_accuracy"], epoch)
             if stopped or trial.should_prune():
-                raise Pruned(f"{point.method} was stopped after epoch {epoch + 1} of {point.settings.epochs}.")
+                raise Pruned(
+                    f"{point.method} was stopped after epoch {epoch + 1} of"
+                    f" {point.settings.epochs}."
+                )
 
     def watched(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
         outcomes: Sequence[Outcome] = fit([replace(job, progress=watch) for job in jobs], **options)

@@ -1,4 +1,6 @@
-"""The papers' tables: published cells, the runs that reproduce them, and the comparison of the two."""
+"""The papers' tables: published cells, the runs that reproduce them, and the comparison of the
+two.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,30 @@ from noiseproof.train.settings import PRECISIONS
 Statistic = Literal["std", "sem", "mean", "best", "single"]
 
 MEANING: dict[Statistic, str] = {
-    "std": "± is the standard deviation, published over {runs} runs, otherwise over the seeds; z of one seed takes the "
-    "published one for it.",
-    "sem": "± is the standard error of the mean, published over {runs} runs, otherwise over the seeds; z of one seed "
-    "takes the published deviation of a run for it.",
-    "mean": "Published is the mean of {runs} runs without a spread, so there is no z; other ± are standard deviations.",
-    "best": "Published is the best of {runs} runs, and so are the others, of their seeds; there is no z.",
+    "std": (
+        "± is the standard deviation, published over {runs} runs, otherwise over the seeds; z of"
+        " one seed takes the published one for it."
+    ),
+    "sem": (
+        "± is the standard error of the mean, published over {runs} runs, otherwise over the seeds;"
+        " z of one seed takes the published deviation of a run for it."
+    ),
+    "mean": (
+        "Published is the mean of {runs} runs without a spread, so there is no z; other ± are"
+        " standard deviations."
+    ),
+    "best": (
+        "Published is the best of {runs} runs, and so are the others, of their seeds; there is"
+        " no z."
+    ),
     "single": "Published is one run, so there is no z; other ± are standard deviations over seeds.",
 }
-ACCURACIES = ("test_accuracy", "test_top5", "train_accuracy")  # of an epoch: shares, printed in per cent
-ALPHA_UNIT = 10_000 * 2 / 128  # of the curriculum paper's α_t: ‖∂L/∂z‖₁ = 2w of the mean over a batch of 128, times 10⁴
-MEASURES = {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}  # what a cell needs
+# of an epoch: shares, printed in per cent
+ACCURACIES = ("test_accuracy", "test_top5", "train_accuracy")
+# of the curriculum paper's α_t: ‖∂L/∂z‖₁ = 2w of the mean over a batch of 128, times 10⁴
+ALPHA_UNIT = 10_000 * 2 / 128
+# what a cell needs
+MEASURES = {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}
 MEASURED = (*ACCURACIES, *MEASURES, "hours", "memory")
 OF_THE_MACHINE = ("hours", "memory")  # not judged
 
@@ -57,7 +72,9 @@ class Published:
         """
         match = re.fullmatch(r"(\*\*)?(-?\d+(?:\.(\d+))?)(?:±(\d+(?:\.\d+)?))?(\*\*)?", text)
         if match is None or match[1] != match[5]:
-            raise ValueError(f"Expected a cell such as 98.85, 98.85±0.18 or **98.85±0.18**, got {text!r}.")
+            raise ValueError(
+                f"Expected a cell such as 98.85, 98.85±0.18 or **98.85±0.18**, got {text!r}."
+            )
         spread = None if match[4] is None else float(match[4])
         return cls(float(match[2]), spread, match[1] is not None, len(match[3] or ""))
 
@@ -84,9 +101,16 @@ class Cell:
     def experiment(self, seed: int) -> Experiment:
         """The run of this cell with ``seed``."""
         if self.unavailable:
-            raise ValueError(f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}.")
-        settings = replace(protocol(self.fields["paper"], self.fields["dataset"].partition(":")[0]), **self.settings)
-        return Experiment(**self.fields, seed=seed, settings=settings, measures=MEASURES.get(self.metric, ""))
+            raise ValueError(
+                f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}."
+            )
+        settings = replace(
+            protocol(self.fields["paper"], self.fields["dataset"].partition(":")[0]),
+            **self.settings,
+        )
+        return Experiment(
+            **self.fields, seed=seed, settings=settings, measures=MEASURES.get(self.metric, "")
+        )
 
     @property
     def epochs(self) -> int | None:
@@ -105,10 +129,16 @@ class Cell:
         """Plain values, for JSON."""
         published = self.published
         return {
-            "block": self.block, "row": self.row, "column": self.column, **self.fields, "metric": self.metric,
-            "published": published.mean, "published_spread": published.spread, "bold": published.bold,
+            "block": self.block,
+            "row": self.row,
+            "column": self.column,
+            **self.fields,
+            "metric": self.metric,
+            "published": published.mean,
+            "published_spread": published.spread,
+            "bold": published.bold,
             "unavailable": self.unavailable or None,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +155,8 @@ class PaperTable:
     note: str = ""
 
     def only(self, *words: str) -> PaperTable:
-        """The cells that match every word: a name of a block, row, column, dataset or method; commas mean or.
+        """The cells that match every word: a name of a block, row, column, dataset or method;
+        commas mean or.
 
         >>> len(load_table("ln-table1").only("mnist", "LN,GCE").cells)
         14
@@ -133,37 +164,59 @@ class PaperTable:
         wanted = [{name.casefold() for name in split_specs(word)} for word in words]
         known = set[str]().union(*(cell.names for cell in self.cells))
         for name in sorted(set[str]().union(*wanted) - known):
-            raise ValueError(f"Unknown name {name!r} in {self.id}. {near_names(name, sorted(known))}")
+            raise ValueError(
+                f"Unknown name {name!r} in {self.id}. {near_names(name, sorted(known))}"
+            )
         cells = tuple(cell for cell in self.cells if all(cell.names & names for names in wanted))
         if not cells:
-            raise ValueError(f"Expected cells of {self.id} that match {' and '.join(words)}, got none.")
+            raise ValueError(
+                f"Expected cells of {self.id} that match {' and '.join(words)}, got none."
+            )
         return replace(self, cells=cells)
 
     def with_epochs(self, epochs: int | None) -> PaperTable:
         """The table with another number of epochs; None: that of the protocols.
 
-        Cells whose protocol has another number are not judged: what was published is not of such runs.
+        Cells whose protocol has another number are not judged: what was published is not of such
+        runs.
         """
 
         def change(cell: Cell) -> Cell:
             settings = {**cell.settings, "epochs": epochs}
             usual = None if cell.epochs == epochs else cell.epochs
-            return replace(cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus))
+            return replace(
+                cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus)
+            )
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
 
     @property
     def parts(self) -> list[Cell]:
         """The cells that can run, and those that they are differences from."""
-        return [part for cell in self.cells if not cell.unavailable for part in (cell, cell.minus) if part is not None]
+        return [
+            part
+            for cell in self.cells
+            if not cell.unavailable
+            for part in (cell, cell.minus)
+            if part is not None
+        ]
 
     def experiments(
-        self, seeds: Iterable[int] | None = None, done: Callable[[Cell], Container[int]] = lambda cell: ()
+        self,
+        seeds: Iterable[int] | None = None,
+        done: Callable[[Cell], Container[int]] = lambda cell: (),
     ) -> list[Experiment]:
-        """Every run of the table, once; by default with as many seeds as the paper has runs, without those ``done``."""
+        """Every run of the table, once; by default with as many seeds as the paper has runs,
+        without those ``done``.
+        """
         chosen = range(self.runs) if seeds is None else list(seeds)
         parts = [(part, done(part)) for part in self.parts]
-        return once(part.experiment(seed) for seed in chosen for part, without in parts if seed not in without)
+        return once(
+            part.experiment(seed)
+            for seed in chosen
+            for part, without in parts
+            if seed not in without
+        )
 
 
 # Reading
@@ -195,7 +248,9 @@ def load_table(id: str) -> PaperTable:
 
 @cache
 def _tables() -> dict[str, PaperTable]:
-    return {table["id"]: _table(paper, table) for paper in PAPERS for table in get_paper(paper).tables}
+    return {
+        table["id"]: _table(paper, table) for paper in PAPERS for table in get_paper(paper).tables
+    }
 
 
 def _table(paper: str, content: Mapping[str, Any]) -> PaperTable:
@@ -207,7 +262,10 @@ def _table(paper: str, content: Mapping[str, Any]) -> PaperTable:
 def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
     columns = table["columns"]
     of_rows = {name: block.get(name, {}) for name in ("settings_of_row", "unavailable_row")}
-    each = by_column({name: value for name, value in block.items() if name not in ("rows", *of_rows)}, len(columns))
+    each = by_column(
+        {name: value for name, value in block.items() if name not in ("rows", *of_rows)},
+        len(columns),
+    )
     for row, method, *texts in block["rows"]:
         cells: dict[str, Cell] = {}  # by column
         for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
@@ -235,7 +293,9 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                 metric=metric,
                 epoch=values.get("epoch", "last"),
                 minus=cells[values["minus"]] if values.get("minus") else None,
-                unavailable=values.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
+                unavailable=values.get("unavailable")
+                or of_rows["unavailable_row"].get(row)
+                or absent,
             )
         yield from cells.values()
 
@@ -258,7 +318,8 @@ class CellComparison:
     seconds: float | None = None  # of a run, on average
     samples: int | None = None  # that Het averages over
     precision: str | None = None  # None without runs
-    made_by: tuple[Json, ...] = ()  # sessions of a rerun that the package has: commit, hardware, versions, command
+    # sessions of a rerun that the package has: commit, hardware, versions, command
+    made_by: tuple[Json, ...] = ()
 
     @property
     def commits(self) -> list[str]:
@@ -267,21 +328,30 @@ class CellComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values of the runs, for JSON."""
-        of_runs = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"}
+        of_runs = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"
+        }
         return {"epochs": self.cell.epochs, **of_runs}
 
 
 def compare_cells(
-    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
+    table: PaperTable,
+    results: Mapping[str, Json],
+    seeds: Iterable[int] | None = None,
+    precision: str | None = None,
 ) -> list[CellComparison]:
-    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges.
+    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper;
+    ``z_score`` judges.
 
     They are those in ``precision``, or in that with most seeds.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
 
     def best(cell: Cell) -> CellComparison:
-        each = (_compare_cell(cell, table, results, chosen, p) for p in ([precision] if precision else PRECISIONS))
+        each = (
+            _compare_cell(cell, table, results, chosen, p)
+            for p in ([precision] if precision else PRECISIONS)
+        )
         return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
     return [best(cell) for cell in table.cells]
@@ -308,11 +378,21 @@ def _compare_cell(
 
 
 def count_other_epochs(
-    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str | None = None
+    table: PaperTable,
+    results: Mapping[str, Json],
+    seeds: Iterable[int] | None = None,
+    precision: str | None = None,
 ) -> dict[int, int]:
-    """How many of ``results`` are runs of ``table`` but for their epochs, by the number of these."""
-    papers = {cell.fields["paper"] for cell in table.cells}  # keys are slow: only for what may be there
-    made = [run for run in (result["experiment"] for result in results.values()) if run.get("paper") in papers]
+    """How many of ``results`` are runs of ``table`` but for their epochs, by the number of
+    these.
+    """
+    # keys are slow: only for what may be there
+    papers = {cell.fields["paper"] for cell in table.cells}
+    made = [
+        run
+        for run in (result["experiment"] for result in results.values())
+        if run.get("paper") in papers
+    ]
     counts = Counter[int]()
     for epochs, of_run in {(run["settings"].get("epochs"), run.get("precision")) for run in made}:
         if isinstance(epochs, int) and of_run in ((precision,) if precision else PRECISIONS):
@@ -323,7 +403,9 @@ def count_other_epochs(
 
 
 def measured(result: Json, cell: Cell) -> float | None:
-    """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not measured."""
+    """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not
+    measured.
+    """
     if cell.metric == "hours":
         return float(result["seconds"]) / 3600
     if cell.metric == "memory":
@@ -341,9 +423,14 @@ def measured(result: Json, cell: Cell) -> float | None:
 
 
 def summarise(
-    empty: CellComparison, measured: Iterable[float | None], table: PaperTable, base: CellComparison | None
+    empty: CellComparison,
+    measured: Iterable[float | None],
+    table: PaperTable,
+    base: CellComparison | None,
 ) -> CellComparison:
-    """Return ``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
+    """Return ``empty`` with the summary of its runs, less that of ``base``; unchanged where either
+    has no value.
+    """
     values = tuple(value for value in measured if value is not None)
     if not values:
         return empty
@@ -371,12 +458,15 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
     return fmean(values), spread
 
 
-def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
-    """The number of standard errors by which our mean exceeds the published one; None where none is published.
+def z_score(
+    values: Sequence[float], published: Published, statistic: Statistic, runs: int
+) -> float | None:
+    """The number of standard errors by which our mean exceeds the published one; None where none is
+    published.
 
-    z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). A single run has no s: the paper's
-    s_p stands for it. Where both spreads are 0, the error is that of rounding to a unit u of the last published digit,
-    u/√12.
+    z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). A single run has
+    no s: the paper's s_p stands for it. Where both spreads are 0, the error is that of rounding to
+    a unit u of the last published digit, u/√12.
 
     >>> round(z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4), 4)  # 1/√(2/2 + 4/4)
     0.7071
@@ -410,7 +500,8 @@ def lines(
     escape: Callable[[str], str] = str,
     bold: Callable[[str], str] = str,
 ) -> tuple[tuple[str, ...], Rows]:
-    """Column names and a row for each cell; without the columns of blocks or of your runs where there are none.
+    """Column names and a row for each cell; without the columns of blocks or of your runs where
+    there are none.
 
     ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
     """
@@ -427,7 +518,15 @@ def lines(
         rest = _rerun_texts(rerun)
         if any_yours:
             rest += _your_texts(own)
-        rows.append((escape(cell.block), escape(cell.row), escape(cell.column), published, *map(escape, rest)))
+        rows.append(
+            (
+                escape(cell.block),
+                escape(cell.row),
+                escape(cell.column),
+                published,
+                *map(escape, rest),
+            )
+        )
     if any(row[0] for row in rows):
         return columns, rows
     return columns[1:], [row[1:] for row in rows]
@@ -472,8 +571,12 @@ def heading(table: PaperTable) -> str:
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
-def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]) -> list[str]:
-    """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
+def notes(
+    table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]
+) -> list[str]:
+    """Lines below the table: how many cells have run, where and by which code, why others cannot,
+    what ± is.
+    """
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
     done = [one for one in reruns if one.mean is not None]
     cannot = reasons.total()
@@ -483,8 +586,9 @@ def notes(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[C
     within = sum(z <= 2 for z in judged)
     precision = f", precision {' and '.join(sorted(set(ran)))}" if ran else ""
     texts = [
-        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's {table.runs} seeds; "
-        f"{within} of {len(judged)} within |z| ≤ 2; {cannot} cannot run. You ran {len(ran)}{precision}."
+        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's"
+        f" {table.runs} seeds; {within} of {len(judged)} within |z| ≤ 2; {cannot} cannot run. You"
+        f" ran {len(ran)}{precision}."
     ]
     texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
     texts += _sessions(done)
@@ -502,19 +606,31 @@ def _sessions(done: Sequence[CellComparison]) -> list[str]:
     commits: dict[str, dict[str, None]] = {}
     for one in done:
         for session in one.made_by:
-            machine = f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision {one.precision}"
+            machine = (
+                f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision"
+                f" {one.precision}"
+            )
             commits.setdefault(machine, {})[session["commit"]] = None
-    return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
+    return [
+        f"Reruns: {machine}, commits {', '.join(of_machine)}."
+        for machine, of_machine in commits.items()
+    ]
 
 
 def _epochs_note(yours: Sequence[CellComparison]) -> list[str]:
     changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
     usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
-    epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}  # one number at most: that of ``with_epochs``
+    # one number at most: that of ``with_epochs``
+    epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}
     return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
 
 
-def render(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison], format: str) -> str:
+def render(
+    table: PaperTable,
+    yours: Sequence[CellComparison],
+    reruns: Sequence[CellComparison],
+    format: str,
+) -> str:
     """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
@@ -534,11 +650,17 @@ def render(table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[
     return assemble(title, columns, sides, rows, below)
 
 
-Assemble = Callable[[str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]
+Assemble = Callable[
+    [str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str
+]
 
 
 def _markdown(
-    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    title: str,
+    columns: Sequence[str],
+    sides: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
 ) -> str:
     marks = [":--" if side == "left" else "--:" for side in sides]
     table = "\n".join("| " + " | ".join(row) + " |" for row in (columns, marks, *rows))
@@ -546,45 +668,114 @@ def _markdown(
 
 
 ONE_PAGE = 40  # rows; a longer table is set as longtable
-_LATEX = str.maketrans({
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "≤": r"$\leq$", "†": r"$\dagger$", "‡": r"$\ddagger$",
-    "α": r"$\alpha$", "β": r"$\beta$", "∂": r"$\partial$", "‖": r"$\|$", "₁": r"$_1$", "⁴": r"$^4$",
-    "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",  # which the usual fonts print as ¡, ¿ and —
-})  # fmt: skip
+_LATEX = str.maketrans(
+    {
+        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "≤": r"$\leq$",
+        "†": r"$\dagger$",
+        "‡": r"$\ddagger$",
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "∂": r"$\partial$",
+        "‖": r"$\|$",
+        "₁": r"$_1$",
+        "⁴": r"$^4$",
+        "ε": r"$\epsilon$",
+        "λ": r"$\lambda$",
+        "τ": r"$\tau$",
+        "Σ": r"$\Sigma$",
+        # which the usual fonts print as ¡, ¿ and —
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+    }
+)
 
 
 def _latex(
-    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    title: str,
+    columns: Sequence[str],
+    sides: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
 ) -> str:
     head, *body = [" & ".join(row) + r" \\" for row in (columns, *rows)]
     form = "".join(side[0] for side in sides)
     if len(rows) > ONE_PAGE:
-        return "\n".join([
-            r"% needs \usepackage{longtable}", rf"\begin{{longtable}}{{{form}}}", rf"\caption{{{title}}} \\",
-            r"\hline", head, r"\hline", r"\endhead", *body, r"\hline", r"\end{longtable}",
-            r"{\footnotesize", *notes, r"\par}", "",
-        ])  # fmt: skip
-    return "\n".join([
-        r"\begin{table}", rf"\caption{{{title}}}", rf"\begin{{tabular}}{{{form}}}",
-        r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}", r"\par\footnotesize", *notes,
-        r"\end{table}", "",
-    ])  # fmt: skip
+        return "\n".join(
+            [
+                r"% needs \usepackage{longtable}",
+                rf"\begin{{longtable}}{{{form}}}",
+                rf"\caption{{{title}}} \\",
+                r"\hline",
+                head,
+                r"\hline",
+                r"\endhead",
+                *body,
+                r"\hline",
+                r"\end{longtable}",
+                r"{\footnotesize",
+                *notes,
+                r"\par}",
+                "",
+            ]
+        )
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{title}}}",
+            rf"\begin{{tabular}}{{{form}}}",
+            r"\hline",
+            head,
+            r"\hline",
+            *body,
+            r"\hline",
+            r"\end{tabular}",
+            r"\par\footnotesize",
+            *notes,
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
 def _html(
-    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    title: str,
+    columns: Sequence[str],
+    sides: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
 ) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(
-            f'<{tag} style="text-align: {side}">{cell}</{tag}>' for cell, side in zip(cells, sides, strict=True)
-        ) + "</tr>"  # fmt: skip
+        return (
+            "<tr>"
+            + "".join(
+                f'<{tag} style="text-align: {side}">{cell}</{tag}>'
+                for cell, side in zip(cells, sides, strict=True)
+            )
+            + "</tr>"
+        )
 
-    return "\n".join([
-        "<table>", f"<caption>{title}</caption>", "<thead>", line(columns, "th"), "</thead>", "<tbody>",
-        *(line(row, "td") for row in rows), "</tbody>", "</table>", *(f"<p>{note}</p>" for note in notes), "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "<table>",
+            f"<caption>{title}</caption>",
+            "<thead>",
+            line(columns, "th"),
+            "</thead>",
+            "<tbody>",
+            *(line(row, "td") for row in rows),
+            "</tbody>",
+            "</table>",
+            *(f"<p>{note}</p>" for note in notes),
+            "",
+        ]
+    )
 
 
 FORMATS: dict[str, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {

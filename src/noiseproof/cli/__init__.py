@@ -1,9 +1,22 @@
-"""The command line: reads arguments, calls the library, shows what it returns. The only package that prints.
+"""The command line: reads arguments, calls the library, shows what it returns. The only package
+that prints.
 
 Modules that need torch are imported where they are used: help and completion must not wait for it.
 """
 
-from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor  # isort: skip  # in the order of the help
+# isort: skip  # in the order of the help
+from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor
 from noiseproof.cli.main import app
 
-__all__ = ["analyze", "app", "apply", "audit", "bench", "catalog", "data", "doctor", "review", "train"]
+__all__ = [
+    "analyze",
+    "app",
+    "apply",
+    "audit",
+    "bench",
+    "catalog",
+    "data",
+    "doctor",
+    "review",
+    "train",
+]

@@ -13,7 +13,17 @@ import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import columns, names, on_machine, on_training
-from noiseproof.cli.show import AsJson, echo, examples, refusals, say, show, show_json, stage_progress, training_exits
+from noiseproof.cli.show import (
+    AsJson,
+    echo,
+    examples,
+    refusals,
+    say,
+    show,
+    show_json,
+    stage_progress,
+    training_exits,
+)
 from noiseproof.core.messages import counted, plain
 
 if TYPE_CHECKING:
@@ -25,11 +35,26 @@ if TYPE_CHECKING:
 BEGAN = clock.perf_counter()
 SHOWN = 10
 EXPORTS = {  # file or folder that is written, by tool
-    "label-studio": "label-studio.json", "argilla": "argilla", "cvat": "cvat.xml", "fiftyone": "fiftyone",
-    "coco": "coco.json", "imagefolder": "imagefolder",
-}  # fmt: skip
-AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
-ARGUMENTS = {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # of Python
+    "label-studio": "label-studio.json",
+    "argilla": "argilla",
+    "cvat": "cvat.xml",
+    "fiftyone": "fiftyone",
+    "coco": "coco.json",
+    "imagefolder": "imagefolder",
+}
+AGAIN_OPTIONS = (
+    "data",
+    "again",
+    "export",
+    "as_json",
+    "engine",
+    "address",
+    "device",
+    "threads",
+    "help",
+)
+# of Python
+ARGUMENTS = {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
 
 
@@ -44,26 +69,36 @@ def column(text: str, several: bool = False) -> Any:
 Data = Annotated[
     str | None,
     typer.Argument(
-        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz, "
-        "labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with --again the folder of an audit."
+        help=(
+            "A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class,"
+            " .npy or .npz, labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with --again"
+            " the folder of an audit."
+        )
     ),
 ]
 Label = Annotated[str | None, column("Column of the given labels.", several=True)]
 MultiLabel = Annotated[
     str | None,
     option(
-        "Rows have several labels: their separator in the label column (--multi-label='|' for a|b), or columns where "
-        "--label a,b,c names columns of 1 and 0.",
+        "Rows have several labels: their separator in the label column (--multi-label='|' for a|b),"
+        " or columns where --label a,b,c names columns of 1 and 0.",
         COLUMNS,
     ),
 ]
 Text = Annotated[str | None, column("Column of texts to audit by.")]
 Id = Annotated[str | None, column("Column of row ids.")]
-Groups = Annotated[str | None, column("Column of groups, such as patients: never split between folds.")]
+Groups = Annotated[
+    str | None, column("Column of groups, such as patients: never split between folds.")
+]
 Time = Annotated[str | None, column("Column of numbers or dates: folds are blocks of time.")]
-Annotators = Annotated[str | None, column("Columns with the labels of several annotators: a,b,c.", several=True)]
+Annotators = Annotated[
+    str | None, column("Columns with the labels of several annotators: a,b,c.", several=True)
+]
 Annotations = Annotated[
-    str | None, option("A table of their labels instead, with the columns row (or the --id), annotator and label.")
+    str | None,
+    option(
+        "A table of their labels instead, with the columns row (or the --id), annotator and label."
+    ),
 ]
 ConsensusOption = Annotated[
     str,
@@ -74,22 +109,37 @@ ConsensusOption = Annotated[
 ]
 NoHeader = Annotated[
     bool,
-    typer.Option("--no-header", help="The file has no names of columns: they are 0, 1, …", rich_help_panel=COLUMNS),
+    typer.Option(
+        "--no-header",
+        help="The file has no names of columns: they are 0, 1, …",
+        rich_help_panel=COLUMNS,
+    ),
 ]
 Ignore = Annotated[str | None, column("Columns to hide from the models: a,b,c.", several=True)]
 Trusted = Annotated[
-    str | None, option("Labels known to be right: a column of yes and no, a table of more rows, or a .npy file.")
+    str | None,
+    option(
+        "Labels known to be right: a column of yes and no, a table of more rows, or a .npy file."
+    ),
 ]
 Test = Annotated[
-    str | None, option("A test set to compare with: a table of the same columns, or a folder of pictures.")
+    str | None,
+    option("A test set to compare with: a table of the same columns, or a folder of pictures."),
 ]
-Labels = Annotated[str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)]
+Labels = Annotated[
+    str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)
+]
 PredProbs = Annotated[
     str | None,
-    option("A .npy file or a table (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS),
+    option(
+        "A .npy file or a table (N, K) of another model's out-of-sample probabilities: nothing is"
+        " trained.",
+        MODELS,
+    ),
 ]
 Embeddings = Annotated[
-    str | None, option("A .npy file or a table (N, F) of features, instead of the built-in ones.", MODELS)
+    str | None,
+    option("A .npy file or a table (N, F) of features, instead of the built-in ones.", MODELS),
 ]
 FeaturesOption = Annotated[
     str | None,
@@ -100,18 +150,34 @@ FeaturesOption = Annotated[
     ),
 ]
 Classes = Annotated[
-    str | None, option("Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b.")
+    str | None,
+    option(
+        "Names of all classes, in the order of their numbers, or of the columns of --pred-probs:"
+        " a,b."
+    ),
 ]
 Fast = Annotated[
-    bool, typer.Option("--fast/--thorough", help="Follow one training, or judge each row by models of other folds.")
+    bool,
+    typer.Option(
+        "--fast/--thorough", help="Follow one training, or judge each row by models of other folds."
+    ),
 ]
 Out = Annotated[str, option("Folder of the results; must be new or empty.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost."),
+]
 CsvSafe = Annotated[
-    bool, typer.Option(help="An apostrophe before cells of issues.csv that are formulas in spreadsheets.")
+    bool,
+    typer.Option(
+        help="An apostrophe before cells of issues.csv that are formulas in spreadsheets."
+    ),
 ]
 Again = Annotated[
-    bool, typer.Option("--again", help="Learn from the decisions on an audit, and rank its other labels anew.")
+    bool,
+    typer.Option(
+        "--again", help="Learn from the decisions on an audit, and rank its other labels anew."
+    ),
 ]
 Export = Annotated[
     str | None,
@@ -121,7 +187,10 @@ Export = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
-Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.", autocompletion=names("methods"))]
+Method = Annotated[
+    str | None,
+    on_training("A robust method of `noiseproof methods`.", autocompletion=names("methods")),
+]
 Model = Annotated[
     str | None,
     on_training(
@@ -130,27 +199,40 @@ Model = Annotated[
     ),
 ]
 Estimator = Annotated[
-    str | None, on_training("A scikit-learn classifier to judge by: sklearn.ensemble:RandomForestClassifier.")
+    str | None,
+    on_training("A scikit-learn classifier to judge by: sklearn.ensemble:RandomForestClassifier."),
 ]
 Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
 Folds = Annotated[
     int | None,
-    on_training("Parts of the data, each judged by models of the others; 5, or 3 from 100000 rows on.", min=2),
+    on_training(
+        "Parts of the data, each judged by models of the others; 5, or 3 from 100000 rows on.",
+        min=2,
+    ),
 ]
 Goal = Annotated[
-    str, option("What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300 (rows).")
+    str,
+    option(
+        "What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300"
+        " (rows)."
+    ),
 ]
 IssueTypes = Annotated[
     str | None,
     option(
-        "Issue types to look for beside wrong labels: all, or a,b; by default those that are quick.",
+        "Issue types to look for beside wrong labels: all, or a,b; by default those that are"
+        " quick.",
         autocompletion=names("issues", more=["all"], several=True),
     ),
 ]
 Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
-Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
+Address = Annotated[
+    str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")
+]
 Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
-Threads = Annotated[int | None, on_machine("Threads, by default as many as the data occupies.", min=1)]
+Threads = Annotated[
+    int | None, on_machine("Threads, by default as many as the data occupies.", min=1)
+]
 
 
 @app.command(
@@ -161,10 +243,13 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit x.npy --labels y.npy --out audit-x",
         "audit --labels y.npy --pred-probs p.npy",
         "audit data.xlsx --label y --id name --pred-probs p.csv",
-        "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
-        "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
+        "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore"
+        " weight_kg",
+        "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10"
+        " --seed 1 --force --json",
         "audit data.csv --id name --annotations votes.csv --consensus dawid-skene",
-        "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
+        "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64]"
+        " --epochs 20",
         "audit iris.csv --label 4 --no-header",
         "audit data.csv --label y --model trees",
         "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
@@ -227,24 +312,51 @@ def audit(
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
-        "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
-        "annotations": annotations, "consensus": consensus, "ignore": _words(ignore), "trusted": trusted, "test": test,
-        "labels": labels, "pred_probs": pred_probs, "embeddings": embeddings, "classes": _words(classes) or None,
-        "features": features, "header": not no_header, "multi_label": multi_label,
-    }  # fmt: skip
+        "label": label,
+        "text": text,
+        "id": id,
+        "group": groups,
+        "time": time,
+        "annotators": _words(annotators),
+        "annotations": annotations,
+        "consensus": consensus,
+        "ignore": _words(ignore),
+        "trusted": trusted,
+        "test": test,
+        "labels": labels,
+        "pred_probs": pred_probs,
+        "embeddings": embeddings,
+        "classes": _words(classes) or None,
+        "features": features,
+        "header": not no_header,
+        "multi_label": multi_label,
+    }
     _check(data, source, out, force, goal)  # before torch is imported, and before an hour of work
     options = {
-        "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
-        "epochs": epochs, "folds": folds, "goal": goal, "issues": issues, "device": device,
-    }  # fmt: skip
+        "mode": "fast" if fast else "thorough",
+        "method": method,
+        "model": model,
+        "estimator": estimator,
+        "epochs": epochs,
+        "folds": folds,
+        "goal": goal,
+        "issues": issues,
+        "device": device,
+    }
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
     out, files = _save(report, out, force, exports, csv_safe)
-    return show_json({"folder": out, "files": files, **report.summary()}) if as_json else _show(report, files, out)
+    return (
+        show_json({"folder": out, "files": files, **report.summary()})
+        if as_json
+        else _show(report, files, out)
+    )
 
 
 def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
-    """The tools to write for; refuses unknown ones, and an engine that does not exist, before torch is imported."""
+    """The tools to write for; refuses unknown ones, and an engine that does not exist, before torch
+    is imported.
+    """
     from noiseproof.core.cluster import check_engine
 
     check_engine(engine, address)
@@ -255,9 +367,14 @@ def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
 
 
 def _audit_again(
-    context: typer.Context, exports: Sequence[str], machine: AbstractContextManager[None], as_json: bool
+    context: typer.Context,
+    exports: Sequence[str],
+    machine: AbstractContextManager[None],
+    as_json: bool,
 ) -> None:
-    """Audit the data of an audit with the decisions on it; refuse options that the earlier audit has."""
+    """Audit the data of an audit with the decisions on it; refuse options that the earlier audit
+    has.
+    """
     from pathlib import Path
 
     folder, device = context.params["data"], context.params["device"]
@@ -269,11 +386,14 @@ def _audit_again(
         and source.name == "COMMANDLINE"
     ]
     if folder is None:
-        raise ValueError("Expected the folder of an audit beside --again, got none: noiseproof audit audit/ --again.")
+        raise ValueError(
+            "Expected the folder of an audit beside --again, got none: noiseproof audit audit/"
+            " --again."
+        )
     if given:
         raise ValueError(
-            f"Expected no {', '.join(given)} beside --again: all options are those of the audit in {folder}. Leave "
-            "them out, or audit the data without --again."
+            f"Expected no {', '.join(given)} beside --again: all options are those of the audit in"
+            f" {folder}. Leave them out, or audit the data without --again."
         )
     from noiseproof.audit.again import audit_again
     from noiseproof.audit.decisions import FILE, read_decisions
@@ -299,7 +419,9 @@ def _audit_again(
 
 
 def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal: str) -> None:
-    """Refuse data that can't be read, an unknown goal, and a folder that the results can't be written to."""
+    """Refuse data that can't be read, an unknown goal, and a folder that the results can't be
+    written to.
+    """
     from pathlib import Path
 
     from noiseproof.audit.early import check_request
@@ -314,11 +436,18 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
         check_folder(out, force=force)
     except BadDecisions:
         raise ValueError(
-            f"Expected a folder that is not in use, a review writes its decisions to {out}. Stop it, or choose another "
-            "folder with --out."
+            f"Expected a folder that is not in use, a review writes its decisions to {out}. Stop"
+            " it, or choose another folder with --out."
         ) from None
-    if data is not None and Path(data).is_dir() and Path(out).resolve().is_relative_to(Path(data).resolve()):
-        raise ValueError(f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with --out.")
+    if (
+        data is not None
+        and Path(data).is_dir()
+        and Path(out).resolve().is_relative_to(Path(data).resolve())
+    ):
+        raise ValueError(
+            f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with"
+            " --out."
+        )
 
 
 @contextmanager
@@ -360,8 +489,12 @@ def _run(
         raise typer.Exit(130) from None
 
 
-def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str], csv_safe: bool) -> tuple[str, list[Path]]:
-    """Write the results to ``out``, or beside it if it was taken during the audit; return the folder and the files."""
+def _save(
+    report: LabelReport, out: str, force: bool, exports: Sequence[str], csv_safe: bool
+) -> tuple[str, list[Path]]:
+    """Write the results to ``out``, or beside it if it was taken during the audit; return the
+    folder and the files.
+    """
     from noiseproof.audit.decisions import BadDecisions
 
     try:
@@ -369,7 +502,10 @@ def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str], cs
     except (FileExistsError, BadDecisions):  # the work of an hour is not thrown away
         taken, out = out, _sibling(out)
         files = report.save(out, csv_safe=csv_safe, tell=say)
-        say(f"{taken} was taken during the audit, by another one or by a review: the results are in {out}.")
+        say(
+            f"{taken} was taken during the audit, by another one or by a review: the results are in"
+            f" {out}."
+        )
     return out, files + _export(report, out, force, exports)
 
 
@@ -408,7 +544,10 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         echo(f"{assumption}. {rows} answers measure it and set the cut: {measure}")
     if pairs := summary["worst_pairs"][:5]:
         echo("\nworst pairs")
-        cells = [(plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
+        cells = [
+            (plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}")
+            for p in pairs
+        ]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
     data, labels, order = report.data, report.label_issues, report.order
     worst = (order if data.decided is None else order[data.decided[order] < 0])[:SHOWN]
@@ -430,7 +569,9 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         echo(report.annotator_quality.headline(data.classes))
     _show_issues(report, summary)
     for skipped in summary["skipped"]:
-        first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
+        first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (
+            " …" if skipped["count"] > 5 else ""
+        )
         echo(f"skipped: {counted(skipped['count'], 'row')} ({first}): {skipped['reason']}")
     for note in summary["notes"]:
         echo(f"note: {note}")
@@ -438,11 +579,15 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         echo(f"models: {models}")
     echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     echo(f"files: {', '.join(map(str, files))}")
-    echo(f"next: {_without_leaking(report, summary, out) or f'noiseproof review {shlex.quote(out)}'}")
+    echo(
+        f"next: {_without_leaking(report, summary, out) or f'noiseproof review {shlex.quote(out)}'}"
+    )
 
 
 def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) -> str:
-    """The command of the audit without columns that predict the label alone; empty where no option leaves them out."""
+    """The command of the audit without columns that predict the label alone; empty where no option
+    leaves them out.
+    """
     from noiseproof.audit.issues.leakage import can_ignore, leaking_columns
 
     leaking, command = leaking_columns(summary), report.config["command"]
@@ -476,7 +621,9 @@ def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
 
 
 def _progress() -> AbstractContextManager[Progress]:
-    """Report progress: a bar on a terminal, else a line for each stage and one every ten seconds."""
+    """Report progress: a bar on a terminal, else a line for each stage and one every ten
+    seconds.
+    """
     reported: dict[str, float] = {}
 
     def report(stage: str, done: int, total: int | None) -> None:

@@ -17,7 +17,8 @@ NOT_FOR_USERS = ("dev", "docs")  # extras
 
 
 @app.command(
-    epilog=examples("doctor", "doctor --data-dir /srv/data --json | jq .problems"), rich_help_panel=INSTALLATION
+    epilog=examples("doctor", "doctor --data-dir /srv/data --json | jq .problems"),
+    rich_help_panel=INSTALLATION,
 )
 @refusals()
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -26,13 +27,26 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     The exit code is 1 where a package that noiseproof needs is missing or too old.
     """
     packages, extras = _packages(), _extras()
-    problems = [f"{package['name']}: {package['problem']}" for package in packages if package["problem"]]
+    problems = [
+        f"{package['name']}: {package['problem']}" for package in packages if package["problem"]
+    ]
     # Nothing of ours can be imported without them.
     devices, data = ([], {}) if problems else (_devices(), _data(data_dir))
     if as_json:
-        show_json({"packages": packages, "devices": devices, "extras": extras, "data": data, "problems": problems})
+        show_json(
+            {
+                "packages": packages,
+                "devices": devices,
+                "extras": extras,
+                "data": data,
+                "problems": problems,
+            }
+        )
     else:
-        where = f"{sys.executable}, {platform.system()} {platform.machine()}, {counted(os.cpu_count() or 1, 'core')}"
+        where = (
+            f"{sys.executable}, {platform.system()} {platform.machine()},"
+            f" {counted(os.cpu_count() or 1, 'core')}"
+        )
         echo(f"Python {platform.python_version()} ({where})\n")
         show(
             ("package", "version", "wanted", "problem"),
@@ -43,7 +57,10 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         echo()
         show(
             ("extra", "installed", "get it by"),
-            [(e["name"], _state(e), install_command(e["name"]) * bool(e["missing"])) for e in extras],
+            [
+                (e["name"], _state(e), install_command(e["name"]) * bool(e["missing"]))
+                for e in extras
+            ],
         )
         if data:
             datasets = ", ".join(data["datasets"]) or "none; see noiseproof data list"
@@ -56,15 +73,30 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _packages() -> list[dict[str, Any]]:
-    """Noiseproof and each package that it needs: its version, the versions wanted, and what is wrong."""
-    ours = {"name": "noiseproof", "version": metadata.version("noiseproof"), "wanted": "", "problem": ""}
+    """Noiseproof and each package that it needs: its version, the versions wanted, and what is
+    wrong.
+    """
+    ours = {
+        "name": "noiseproof",
+        "version": metadata.version("noiseproof"),
+        "wanted": "",
+        "problem": "",
+    }
     rows: list[dict[str, Any]] = [ours]
     for name, wanted, extra in _requirements():
         if not extra:
             version = _version(name)
-            problem = "" if version and _is_wanted(version, wanted) else "is missing" if version is None else "too old"
+            problem = (
+                ""
+                if version and _is_wanted(version, wanted)
+                else "is missing"
+                if version is None
+                else "too old"
+            )
             remedy = f"; pip install '{name}{wanted}'" if problem else ""
-            rows.append({"name": name, "version": version, "wanted": wanted, "problem": problem + remedy})
+            rows.append(
+                {"name": name, "version": version, "wanted": wanted, "problem": problem + remedy}
+            )
     return rows
 
 
@@ -114,8 +146,15 @@ def _devices() -> list[dict[str, str]]:
     devices = [{"name": "cpu", "what": f"{counted(torch.get_num_threads(), 'thread')}"}]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        kernels = "" if has_kernels(torch.empty(1, device=f"cuda:{index}")) else ", no Triton: runs are not stacked"
-        what = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}{kernels}"
+        kernels = (
+            ""
+            if has_kernels(torch.empty(1, device=f"cuda:{index}"))
+            else ", no Triton: runs are not stacked"
+        )
+        what = (
+            f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA"
+            f" {torch.version.cuda}{kernels}"
+        )
         devices.append({"name": f"cuda:{index}", "what": what})
     return devices
 

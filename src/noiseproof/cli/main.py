@@ -14,7 +14,12 @@ from noiseproof import __version__
 from noiseproof.core.messages import ELSEWHERE
 
 # The parts of the help, in its order.
-YOUR_DATA, TRAINING, LISTS, INSTALLATION = "Your data", "Training and research", "Lists", "This installation"
+YOUR_DATA, TRAINING, LISTS, INSTALLATION = (
+    "Your data",
+    "Training and research",
+    "Lists",
+    "This installation",
+)
 WELCOME = """noiseproof finds the wrong labels of a dataset, and trains classifiers in spite of them.
 
   noiseproof audit data.csv --label y   find them: in a table, texts or a folder of pictures
@@ -43,7 +48,10 @@ def _explain(error: Any) -> None:
     word = getattr(error, "option_name", "").lstrip("-")
     name, example = ELSEWHERE.get(word.replace("-", "_"), ("", ""))
     if name in [param.name for param in getattr(command, "params", ())]:
-        error.possibilities, error.message = None, f"No such option: --{word}. Write --{name} {example}."
+        error.possibilities, error.message = (
+            None,
+            f"No such option: --{word}. Write --{name} {example}.",
+        )
     if getattr(getattr(error, "param", None), "name", "") == "seeds":
         error.message = "Expected a number of seeds, at least 1: 3 stands for the seeds 0, 1 and 2."
 
@@ -68,7 +76,10 @@ def _print_version(wanted: bool) -> None:
 def main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -76,11 +87,14 @@ def main(
         return
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a pipe without Unicode gets ? for Δ, not a traceback
-    # Libraries make many objects that live until the end: searching them for cycles takes a sixth of a short command.
+            # a pipe without Unicode gets ? for Δ, not a traceback
+            stream.reconfigure(errors="replace")
+    # Libraries make many objects that live until the end: searching them for cycles takes a sixth
+    # of a short command.
     gc.set_threshold(100_000, 20, 20)
     atexit.register(gc.freeze)  # else the interpreter searches them all once more
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
+    # before torch is imported: idle threads sleep
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # It announces bfloat16 run by run.
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     from noiseproof.cli.show import refusals

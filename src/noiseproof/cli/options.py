@@ -20,11 +20,15 @@ Complete = Callable[[typer.Context, str], list[str]]
 
 
 def names(*kinds: str, more: Iterable[str] = (), several: bool = False) -> Complete:
-    """Complete the registered names of ``kinds``, and ``more``; of ``several`` the last, after a comma."""
+    """Complete the registered names of ``kinds``, and ``more``; of ``several`` the last, after a
+    comma.
+    """
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         known = _known_names() if kinds else {}
-        return _matching([*more, *(name for kind in kinds for name in known.get(kind, ()))], incomplete, several)
+        return _matching(
+            [*more, *(name for kind in kinds for name in known.get(kind, ()))], incomplete, several
+        )
 
     return complete
 
@@ -35,7 +39,8 @@ def columns(several: bool = False) -> Complete:
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         from noiseproof.core.tablefiles import read_header
 
-        with suppress(Exception):  # no table, or none that can be read: the command says why, not the shell
+        # no table, or none that can be read: the command says why, not the shell
+        with suppress(Exception):
             # Before an option without its value, arguments are left where they were.
             table = next(filter(None, [context.params.get("data"), *context.args]))
             return _matching(map(str, read_header(Path(table)) or ()), incomplete, several)
@@ -45,9 +50,11 @@ def columns(several: bool = False) -> Complete:
 
 
 def _join_broken_words(environ: MutableMapping[str, str]) -> str:
-    """Undo that bash breaks words at @, = and :, and return the part of the last word that it leaves as it is.
+    """Undo that bash breaks words at @, = and :, and return the part of the last word that it
+    leaves as it is.
 
-    ``a:b`` comes as the words ``a``, ``:`` and ``b``, of which ``b`` is replaced; of ``a@b`` it is ``@b``.
+    ``a:b`` comes as the words ``a``, ``:`` and ``b``, of which ``b`` is replaced; of ``a@b`` it is
+    ``@b``.
     """
     if not environ.get("_NOISEPROOF_COMPLETE", "").endswith("_bash") or "COMP_WORDS" not in environ:
         return ""
@@ -84,13 +91,16 @@ def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str
 
 
 def _known_names() -> dict[str, list[str]]:
-    """The registered names by kind, from a file unless the package or a plug-in changed: torch takes seconds."""
+    """The registered names by kind, from a file unless the package or a plug-in changed: torch
+    takes seconds.
+    """
     state = _state()
     with suppress(Exception):  # no home, no file, or one that something else wrote
         stored = json.loads(Path(CACHE).expanduser().read_text("utf-8"))
         if stored["state"] == state:
             return {kind: [*map(str, known)] for kind, known in stored["names"].items()}
-    with suppress(Exception):  # a plug-in that cannot be loaded: the command says why, not the shell
+    # a plug-in that cannot be loaded: the command says why, not the shell
+    with suppress(Exception):
         known = _registered_names()
         with suppress(OSError, RuntimeError):
             path = Path(CACHE).expanduser()
@@ -102,16 +112,26 @@ def _known_names() -> dict[str, list[str]]:
 
 
 def _state() -> list[str]:
-    """What the names depend on and is quick to read: names of the package's files, installed packages, plug-ins.
+    """What the names depend on and is quick to read: names of the package's files, installed
+    packages, plug-ins.
 
-    The folder of installed packages changes with every installation. A file that is edited in place is not noticed.
+    The folder of installed packages changes with every installation. A file that is edited in place
+    is not noticed.
     """
     package = Path(noiseproof.__file__).parent
-    modules = sorted(path for _, _, files in os.walk(package) for path in files if path.endswith((".py", ".toml")))
-    installed = [path for path in sys.path if path.endswith("-packages")]  # where entry points of plug-ins would be
+    modules = sorted(
+        path
+        for _, _, files in os.walk(package)
+        for path in files
+        if path.endswith((".py", ".toml"))
+    )
+    # where entry points of plug-ins would be
+    installed = [path for path in sys.path if path.endswith("-packages")]
     plugins = os.environ.get(PLUGINS, "")
     files = [name for name in plugins.split(",") if name.endswith(".py")]
-    changed = [str(os.stat(path).st_mtime_ns) for path in [*installed, *files] if os.path.exists(path)]
+    changed = [
+        str(os.stat(path).st_mtime_ns) for path in [*installed, *files] if os.path.exists(path)
+    ]
     return [str(package), noiseproof.__version__, plugins, *modules, *installed, *changed]
 
 
@@ -133,7 +153,11 @@ def _registered_names() -> dict[str, list[str]]:
     load_plugins()
     losses = [*LOSSES, *(f"{name}@{paper}" for name, paper, *_ in loss_presets())]
     return {
-        "methods": [*METHODS, *(f"{name}@{paper}" for name, paper, *_ in method_presets()), *losses],
+        "methods": [
+            *METHODS,
+            *(f"{name}@{paper}" for name, paper, *_ in method_presets()),
+            *losses,
+        ],
         "losses": losses,
         "datasets": list(DATASETS),
         "noises": list(NOISES),
@@ -158,20 +182,35 @@ def on_machine(text: str, flag: str | None = None, **options: Any) -> Any:
 # The run
 
 Dataset = Annotated[
-    str, typer.Option(help="A dataset of `noiseproof data list`, or your own.", autocompletion=names("datasets"))
+    str,
+    typer.Option(
+        help="A dataset of `noiseproof data list`, or your own.", autocompletion=names("datasets")
+    ),
 ]
 Noise = Annotated[
-    str, typer.Option(help="Noise to add to the training labels: symmetric:rate=0.4, …", autocompletion=names("noises"))
+    str,
+    typer.Option(
+        help="Noise to add to the training labels: symmetric:rate=0.4, …",
+        autocompletion=names("noises"),
+    ),
 ]
 Method = Annotated[
-    str, typer.Option(help="A method of `noiseproof methods`, or any loss.", autocompletion=names("methods"))
+    str,
+    typer.Option(
+        help="A method of `noiseproof methods`, or any loss.", autocompletion=names("methods")
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, held-out rows, weights, batches and method.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Seed of noise, held-out rows, weights, batches and method.")
+]
 Out = Annotated[
-    str | None, typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files.")
+    str | None,
+    typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files."),
 ]
 Resume = Annotated[bool, typer.Option(help="Continue an earlier run in that folder.")]
-Samples = Annotated[bool, typer.Option("--samples", help="Record margin, weights and prediction of every sample.")]
+Samples = Annotated[
+    bool, typer.Option("--samples", help="Record margin, weights and prediction of every sample.")
+]
 Log = Annotated[
     list[str] | None,
     typer.Option(
@@ -182,7 +221,9 @@ Log = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")]
 Foreign = Annotated[
     str | None,
-    typer.Option(help="The dataset from which open-set noise takes images.", autocompletion=names("datasets")),
+    typer.Option(
+        help="The dataset from which open-set noise takes images.", autocompletion=names("datasets")
+    ),
 ]
 
 # Training
@@ -190,50 +231,84 @@ Foreign = Annotated[
 Protocol = Annotated[
     str | None,
     on_training(
-        "Train as this paper does on this dataset: ln, sln, bias, bias-mlp1024, nal, curriculum, zhou2021, sop, sop+, "
-        "pes, pes-semi, promix.",
+        "Train as this paper does on this dataset: ln, sln, bias, bias-mlp1024, nal, curriculum,"
+        " zhou2021, sop, sop+, pes, pes-semi, promix.",
         autocompletion=names("protocols"),
     ),
 ]
-Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.", autocompletion=names("models"))]
+Model = Annotated[
+    str | None, on_training("A backbone of `noiseproof models`.", autocompletion=names("models"))
+]
 Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
 BatchSize = Annotated[str | None, on_training("Rows of a step, or full.")]
 Optimizer = Annotated[str | None, on_training("sgd:lr=0.05,momentum=0.9, adam:lr=1e-3, …")]
-Schedule = Annotated[str | None, on_training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")]
-Clip = Annotated[float | None, on_training("Largest gradient norm; 0 for any. By default 5 for ln, any for others.")]
+Schedule = Annotated[
+    str | None, on_training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")
+]
+Clip = Annotated[
+    float | None,
+    on_training("Largest gradient norm; 0 for any. By default 5 for ln, any for others."),
+]
 Finetune = Annotated[
     str | None,
-    on_training("Of a pretrained --model: frozen trains its head alone, probe the head and then all, whole all."),
+    on_training(
+        "Of a pretrained --model: frozen trains its head alone, probe the head and then all, whole"
+        " all."
+    ),
 ]
 Validation = Annotated[float, on_training("Share of the noisy rows to hold out.", min=0)]
 
 # Machine
 
-Accelerator = Annotated[str, on_machine("auto, cpu or cuda.", autocompletion=names(more=("auto", "cpu", "cuda")))]
+Accelerator = Annotated[
+    str, on_machine("auto, cpu or cuda.", autocompletion=names(more=("auto", "cpu", "cuda")))
+]
 AnyAccelerator = Annotated[
-    str, on_machine("auto, cpu, cuda or mps.", autocompletion=names(more=("auto", "cpu", "cuda", "mps")))
+    str,
+    on_machine(
+        "auto, cpu, cuda or mps.", autocompletion=names(more=("auto", "cpu", "cuda", "mps"))
+    ),
 ]
 Devices = Annotated[int, on_machine("Processes on each machine.", min=1)]
 Nodes = Annotated[int, on_machine("Number of machines.", min=1)]
 Strategy = Annotated[str, on_machine("auto, ddp or fsdp (experimental).")]
-Precision = Annotated[str, on_machine("32, bf16 or 64.", autocompletion=names(more=("32", "bf16", "64")))]
-Threads = Annotated[int | None, on_machine("Threads of each process, by default as many as a step occupies.", min=1)]
-Compile = Annotated[bool, on_machine("Train through torch.compile: a slow start, faster steps.", flag="--compile")]
+Precision = Annotated[
+    str, on_machine("32, bf16 or 64.", autocompletion=names(more=("32", "bf16", "64")))
+]
+Threads = Annotated[
+    int | None, on_machine("Threads of each process, by default as many as a step occupies.", min=1)
+]
+Compile = Annotated[
+    bool, on_machine("Train through torch.compile: a slow start, faster steps.", flag="--compile")
+]
 Readers = Annotated[int, on_machine("Processes that read files.", flag="--workers", min=0)]
 CheckpointSteps = Annotated[int | None, on_machine("Also save after this number of steps.", min=1)]
-Workers = Annotated[int | None, on_machine("Number of processes, by default as many as fit.", min=1)]
+Workers = Annotated[
+    int | None, on_machine("Number of processes, by default as many as fit.", min=1)
+]
 
 # Sweeps
 
 Engine = Annotated[str, typer.Option(help="local, processes or ray.")]
-ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the results, one file per run.")]
+ResultsDir = Annotated[
+    str, typer.Option("--results", help="Folder of the results, one file per run.")
+]
 Only = Annotated[
     list[str] | None,
-    typer.Option(help="Cells of a table with this name (dataset, method, …); repeated: and; a comma: or."),
+    typer.Option(
+        help="Cells of a table with this name (dataset, method, …); repeated: and; a comma: or."
+    ),
 ]
-TableSeeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default the paper's number.")]
-AllPrecision = Annotated[str | None, typer.Option(help="32, bf16 or 64, for all runs, whatever the file gives.")]
+TableSeeds = Annotated[
+    int | None, typer.Option(min=1, help="Seeds of a table's cells, by default the paper's number.")
+]
+AllPrecision = Annotated[
+    str | None, typer.Option(help="32, bf16 or 64, for all runs, whatever the file gives.")
+]
 AllEpochs = Annotated[
-    int | None, typer.Option(min=1, help="Epochs of a table's cells, where those of the protocol are not wanted.")
+    int | None,
+    typer.Option(
+        min=1, help="Epochs of a table's cells, where those of the protocol are not wanted."
+    ),
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Start failed runs again.")]

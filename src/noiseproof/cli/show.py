@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 DataDir = Annotated[
     str | None,
-    typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
+    typer.Option(
+        "--data-dir",
+        help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof.",
+    ),
 ]
 
 IMPUTE = "`missing=impute` in the dataset, as in table:table=FILE,label=COLUMN,missing=impute"
@@ -46,8 +49,8 @@ def examples(*commands: str) -> str:
 class refusals(ContextDecorator):  # noqa: N801, in lower case like other decorators
     """Turn errors of the library into one line on stderr and exit code 2.
 
-    Arguments of Python in backticks are called by the command's options of these names, or by ``options``, and
-    `name='value'` is written as in specs.
+    Arguments of Python in backticks are called by the command's options of these names, or by
+    ``options``, and `name='value'` is written as in specs.
     """
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
@@ -66,14 +69,20 @@ class refusals(ContextDecorator):  # noqa: N801, in lower case like other decora
         if isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)):
             from noiseproof.core.plugins import plugin_line
 
-            own = {} if hasattr(error, "experiment") else option_names(self.command)  # else of keys in a file
-            own = {name: own[name] for name in own.keys() - getattr(error, "parameters", set())}  # nor those of a spec
+            # else of keys in a file
+            own = {} if hasattr(error, "experiment") else option_names(self.command)
+            # nor those of a spec
+            own = {name: own[name] for name in own.keys() - getattr(error, "parameters", set())}
             names = {"missing='impute'": IMPUTE, **own, "data_dir": "--data-dir", **self.options}
             text = re.sub("`([^`]+)`", lambda match: names.get(match[1], match[0]), str(error))
             say(re.sub(r"`(\w+)='(\S+)'`", r"`\1=\2`", text) + plugin_line(error))
             raise typer.Exit(2) from None
-        if isinstance(error, (EOFError, zlib.error, zipfile.BadZipFile)):  # typer would call the first one "Aborted."
-            say(f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}: {error}).")
+        # typer would call the first one "Aborted."
+        if isinstance(error, (EOFError, zlib.error, zipfile.BadZipFile)):
+            say(
+                f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}:"
+                f" {error})."
+            )
             raise typer.Exit(2) from None
 
 
@@ -83,7 +92,8 @@ def option_names(command: Callable[..., Any] | None) -> dict[str, str]:
     for name, hint in get_type_hints(command, include_extras=True).items() if command else ():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                written = re.search("--[^/']+", str((info.default, info.param_decls)))  # the first may be a name, too
+                # the first may be a name, too
+                written = re.search("--[^/']+", str((info.default, info.param_decls)))
                 option = written[0] if written else f"--{name.replace('_', '-')}"
                 names[option[2:].replace("-", "_")] = option
     return names
@@ -119,7 +129,8 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def training_exits(interrupted: str = "", then: str = "") -> Iterator[None]:
-    """End the command where a training is interrupted (exit code 130) or diverges (3), with one line on stderr.
+    """End the command where a training is interrupted (exit code 130) or diverges (3), with one
+    line on stderr.
 
     The line is ``interrupted``, by default the reason, followed by ``then``.
     """
@@ -137,14 +148,21 @@ def training_exits(interrupted: str = "", then: str = "") -> Iterator[None]:
 
 @contextmanager
 def stage_progress(write_line: Progress, *columns: str) -> Iterator[Progress]:
-    """On a terminal, progress bars, one per stage, with these ``columns`` of rich; else ``write_line``."""
+    """On a terminal, progress bars, one per stage, with these ``columns`` of rich; else
+    ``write_line``.
+    """
     if not sys.stderr.isatty():
         yield write_line
         return
     from rich import progress
 
-    text, *beside = progress.TextColumn("{task.description}"), *(getattr(progress, name)() for name in columns)
-    with progress.Progress(text, progress.BarColumn(), *beside, console=Console(stderr=True)) as bars:
+    text, *beside = (
+        progress.TextColumn("{task.description}"),
+        *(getattr(progress, name)() for name in columns),
+    )
+    with progress.Progress(
+        text, progress.BarColumn(), *beside, console=Console(stderr=True)
+    ) as bars:
         tasks: dict[str, Any] = {}
 
         def move(stage: str, done: int, total: int | None) -> None:
@@ -167,12 +185,18 @@ def count_progress(label: str = "") -> Iterator[Progress]:
             echo(f"{label or stage} {done}/{total}", err=True)
 
     with stage_progress(write_line) as report:
-        yield report if report is write_line else lambda _, done, total: report(label or "figures", done, total)
+        yield (
+            report
+            if report is write_line
+            else lambda _, done, total: report(label or "figures", done, total)
+        )
 
 
 @contextmanager
 def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None]:
-    """Show the progress of a training: a bar with the remaining time on a terminal, else a line every two seconds."""
+    """Show the progress of a training: a bar with the remaining time on a terminal, else a line
+    every two seconds.
+    """
     if not shown:
         yield None
         return
@@ -180,7 +204,9 @@ def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("{task.fields[metrics]}"), console=Console(stderr=True)) as bars:
+        with Progress(
+            *columns, TextColumn("{task.fields[metrics]}"), console=Console(stderr=True)
+        ) as bars:
             bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
 
             def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
@@ -198,25 +224,36 @@ def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None
         if row is not None and (now - shown_at > 2 or epoch + 1 == epochs):
             shown_at = now
             remaining = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
-            echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True)
+            echo(
+                f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True
+            )
 
     yield line
 
 
 def headline(row: Mapping[str, float]) -> str:
-    names = {"train_loss": "loss", "validation_accuracy": "noisy validation", "test_accuracy": "test"}
+    names = {
+        "train_loss": "loss",
+        "validation_accuracy": "noisy validation",
+        "test_accuracy": "test",
+    }
     return ", ".join(f"{text} {row[name]:.3f}" for name, text in names.items() if name in row)
 
 
 def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
-    """Name, first sentence and parameters of a registered factory; those without a default are ``required``."""
+    """Name, first sentence and parameters of a registered factory; those without a default are
+    ``required``.
+    """
     factory = registry[name]
-    text = inspect.getdoc(getattr(factory, "func", factory)) or ""  # a partial has the docstring of Python's class
+    # a partial has the docstring of Python's class
+    text = inspect.getdoc(getattr(factory, "func", factory)) or ""
     parameters = registry.parameters(name)
     return {
         "name": name,
         "summary": " ".join(text.partition("\n\n")[0].split()).replace("``", ""),
-        "parameters": {key: value for key, value in parameters.items() if value is not inspect.Parameter.empty},
+        "parameters": {
+            key: value for key, value in parameters.items() if value is not inspect.Parameter.empty
+        },
         "required": [key for key, value in parameters.items() if value is inspect.Parameter.empty],
     }
 
@@ -241,7 +278,9 @@ def show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table on a terminal, aligned plain columns in a pipe."""
-    rows = [[printable(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row] for row in rows]
+    rows = [
+        [printable(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row] for row in rows
+    ]
     if sys.stdout is not None and sys.stdout.isatty():  # None if it was closed
         table = Table(*columns)
         for row in rows:
@@ -254,7 +293,9 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(key if value is None else f"{key}={plain(value)}" for key, value in values.items())
+    return ", ".join(
+        key if value is None else f"{key}={plain(value)}" for key, value in values.items()
+    )
 
 
 def plain(value: Any, digits: str = ".6g") -> str:

@@ -39,16 +39,21 @@ def check_reached(part: str, name: str, epoch: float | None, epochs: float) -> N
     """Refuse an ``epoch`` after the last one, from which nothing would happen."""
     if epoch and epoch >= epochs:
         raise ValueError(
-            f"Expected `{name}` of {part} below the {epochs} epochs of the run (counted from 0), got {epoch}. "
-            f"Lower `{name}`, or train longer."
+            f"Expected `{name}` of {part} below the {epochs} epochs of the run (counted from 0),"
+            f" got {epoch}. Lower `{name}`, or train longer."
         )
 
 
 def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
-    is_integer = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    is_integer = (
+        isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    )
     if not is_integer or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
         bound = "" if at_least is None else f" of at least {at_least}"
-        raise ValueError(f"Expected `{name}` to be an integer{bound}, got {value!r}.{' ' + remedy if remedy else ''}")
+        raise ValueError(
+            f"Expected `{name}` to be an integer{bound}, got"
+            f" {value!r}.{' ' + remedy if remedy else ''}"
+        )
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -69,11 +74,14 @@ def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> 
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"Expected `{name}` to hold numbers, got {type(value).__name__} {value!r}.") from None
+        raise ValueError(
+            f"Expected `{name}` to hold numbers, got {type(value).__name__} {value!r}."
+        ) from None
 
 
 def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) -> None:
-    """Check shapes and dtypes of a loss's inputs, without reading values, so that no device is synchronised.
+    """Check shapes and dtypes of a loss's inputs, without reading values, so that no device is
+    synchronised.
 
     ``implied`` classes have no column in ``logits``.
     """
@@ -89,8 +97,9 @@ def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) ->
     if target.dim() == 1:
         if target.dtype is not torch.int64:
             raise TypeError(
-                f"Expected class indices of dtype torch.int64 in a target of shape (B,), got {target.dtype}. "
-                "Use target.long(), or a target of shape (B, K) for real-valued labels."
+                "Expected class indices of dtype torch.int64 in a target of shape (B,), got"
+                f" {target.dtype}. Use target.long(), or a target of shape (B, K) for real-valued"
+                " labels."
             )
     elif target.dim() == 2:
         if not target.is_floating_point():
@@ -104,19 +113,24 @@ def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) ->
     else:
         raise ValueError(f"Expected a target of shape (B,) or (B, K), got {tuple(target.shape)}.")
     if target.shape[0] != logits.shape[0]:
-        raise ValueError(f"Expected {logits.shape[0]} targets, one for each row of logits, got {target.shape[0]}.")
+        raise ValueError(
+            f"Expected {logits.shape[0]} targets, one for each row of logits, got"
+            f" {target.shape[0]}."
+        )
 
 
 def check_labels(target: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
-    """Check that labels are in 0 … K−1; reads the values, so call it where data is loaded, not inside a step."""
+    """Check that labels are in 0 … K−1; reads the values, so call it where data is loaded, not
+    inside a step.
+    """
     wrong = (target < 0) | (target >= num_classes)
     if ignore_index is not None:
         wrong &= target != ignore_index
     if bool(wrong.any()):
         where = int(wrong.nonzero()[0])
         raise ValueError(
-            f"Expected labels in 0 … {num_classes - 1}, got {int(target[where])} at position {where}. "
-            "Count the classes of your data, or mark rows to skip with ignore_index."
+            f"Expected labels in 0 … {num_classes - 1}, got {int(target[where])} at position"
+            f" {where}. Count the classes of your data, or mark rows to skip with ignore_index."
         )
 
 
@@ -124,14 +138,20 @@ def check_transition(name: str, matrix: object) -> Tensor:
     """Return ``matrix`` as a float64 row-stochastic tensor: T[i, j] = P(given j | true i)."""
     T = check_tensor(name, matrix, torch.float64).detach().cpu()
     if T.dim() != 2 or T.shape[0] != T.shape[1] or T.shape[0] < 2:
-        raise ValueError(f"Expected `{name}` to be a square matrix of at least 2 classes, got shape {tuple(T.shape)}.")
+        raise ValueError(
+            f"Expected `{name}` to be a square matrix of at least 2 classes, got shape"
+            f" {tuple(T.shape)}."
+        )
     if not bool(torch.isfinite(T).all()) or bool((T < 0).any()):
-        raise ValueError(f"Expected `{name}` to hold probabilities, got entries that are negative or not finite.")
+        raise ValueError(
+            f"Expected `{name}` to hold probabilities, got entries that are negative or not finite."
+        )
     sums = T.sum(1)
     worst = int((sums - 1).abs().argmax())
     if abs(float(sums[worst]) - 1) > 1e-6:
         raise ValueError(
-            f"Expected the rows of `{name}` to sum to one, row {worst} sums to {float(sums[worst]):.6g}. "
-            f"{name}[i, j] is P(given j | true i): transpose it if its columns sum to one, or divide rows by their sum."
+            f"Expected the rows of `{name}` to sum to one, row {worst} sums to"
+            f" {float(sums[worst]):.6g}. {name}[i, j] is P(given j | true i): transpose it if its"
+            " columns sum to one, or divide rows by their sum."
         )
     return T

@@ -1,6 +1,8 @@
-"""Independent pieces of work, here or as tasks of Ray on several machines, and how many threads they have.
+"""Independent pieces of work, here or as tasks of Ray on several machines, and how many threads
+they have.
 
-Threads are chosen by the size of a computation: where operations take microseconds, they only wait for each other.
+Threads are chosen by the size of a computation: where operations take microseconds, they only wait
+for each other.
 """
 
 import importlib
@@ -28,7 +30,8 @@ def choose_threads(work: float, limit: int) -> int:
 
 @contextmanager
 def threads_for(work: float) -> Iterator[int]:
-    """Run the block with as many threads as steps of ``work`` multiplications occupy, at most those of torch now.
+    """Run the block with as many threads as steps of ``work`` multiplications occupy, at most those
+    of torch now.
 
     Also limits the OpenMP and BLAS threads of the libraries that are loaded, such as scikit-learn.
     """
@@ -47,7 +50,9 @@ def fixed_number() -> int | None:
 
 @contextmanager
 def fixed_threads(number: int | None) -> Iterator[None]:
-    """Run the block with ``number`` threads, whatever the size of the work; None changes nothing."""
+    """Run the block with ``number`` threads, whatever the size of the work; None changes
+    nothing.
+    """
     if number is None:
         yield
         return
@@ -83,14 +88,17 @@ _RAY: ContextVar[Any] = ContextVar("ray", default=None)  # the module, inside a 
 
 @contextmanager
 def ray_session(address: str | None, **local: Any) -> Iterator[Any]:
-    """The module ``ray``, connected to the cluster at ``address``, or to a Ray of this machine with options ``local``.
+    """The module ``ray``, connected to the cluster at ``address``, or to a Ray of this machine with
+    options ``local``.
 
     A Ray that runs already is used as it is, and stays.
     """
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError(f"Expected ray for this engine. Run `{install_command('ray')}`.") from error
+        raise ImportError(
+            f"Expected ray for this engine. Run `{install_command('ray')}`."
+        ) from error
     started_here = not ray.is_initialized()
     if started_here:
         options = {"include_dashboard": False, **local} if address is None else {}
@@ -112,7 +120,9 @@ def check_engine(engine: str, address: str | None) -> None:
 
 @contextmanager
 def work_on(engine: Engine = "local", address: str | None = None) -> Iterator[None]:
-    """A block in which ``map_jobs`` works on ``engine``: on the cluster at ``address``, or all of this machine."""
+    """A block in which ``map_jobs`` works on ``engine``: on the cluster at ``address``, or all of
+    this machine.
+    """
     check_engine(engine, address)
     if engine == "local":
         yield
@@ -133,10 +143,12 @@ def is_distributed() -> bool:
 def map_jobs(
     function: Callable[..., Outcome], jobs: Iterable[Any], *shared: Any, per_task: int = 1
 ) -> Iterator[Outcome]:
-    """``function(job, *shared)`` for each of ``jobs``, in their order; ``function`` belongs to a module.
+    """``function(job, *shared)`` for each of ``jobs``, in their order; ``function`` belongs to a
+    module.
 
-    On Ray, tasks do ``per_task`` jobs each, with as many threads as this process has, so that the results are the same,
-    and are repeated up to three times if their worker dies. Arrays in ``shared`` can't be written to there.
+    On Ray, tasks do ``per_task`` jobs each, with as many threads as this process has, so that the
+    results are the same, and are repeated up to three times if their worker dies. Arrays in
+    ``shared`` can't be written to there.
 
     >>> list(map_jobs(pow, [2, 3], 2))
     [4, 9]
@@ -160,7 +172,11 @@ def map_jobs(
 
 
 def _work(
-    function: Callable[..., Outcome], threads: int, fixed: int | None, jobs: Sequence[Any], *shared: Any
+    function: Callable[..., Outcome],
+    threads: int,
+    fixed: int | None,
+    jobs: Sequence[Any],
+    *shared: Any,
 ) -> list[Outcome]:
     import torch
 

@@ -1,4 +1,6 @@
-"""Files that are written whole or not at all, and read as they were written: digests, checksums, locks."""
+"""Files that are written whole or not at all, and read as they were written: digests, checksums,
+locks.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,18 @@ class Damaged(ValueError):
 
 
 def check_place(path: str | os.PathLike[str], *, folder: bool) -> Path:
-    """The path of a file to write, or of a ``folder``; refuse one that is the other, or inside of a file."""
+    """The path of a file to write, or of a ``folder``; refuse one that is the other, or inside of a
+    file.
+    """
     place = Path(path)
     if not folder and place.is_dir():
-        raise IsADirectoryError(f"Expected a file to write to, got the folder {place}. Name a file in it.")
-    if file := next((one for one in [place, *place.parents][not folder :] if one.exists() and not one.is_dir()), None):
+        raise IsADirectoryError(
+            f"Expected a file to write to, got the folder {place}. Name a file in it."
+        )
+    if file := next(
+        (one for one in [place, *place.parents][not folder :] if one.exists() and not one.is_dir()),
+        None,
+    ):
         raise FileExistsError(f"Expected a folder, got the file {file}. Choose another one.")
     return place
 
@@ -63,10 +72,12 @@ def checksum(path: Path) -> str:
 
 @contextmanager
 def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path to write, which becomes ``path`` on success; nothing is left after a failure.
+    """Yield a temporary path to write, which becomes ``path`` on success; nothing is left after a
+    failure.
 
-    Without ``overwrite``, several processes may write the same ``path``: all but the first raise FileExistsError.
-    Without ``sync``, a power cut may bring back the file that was there before, whole.
+    Without ``overwrite``, several processes may write the same ``path``: all but the first raise
+    FileExistsError. Without ``sync``, a power cut may bring back the file that was there before,
+    whole.
     """
     part = _part(path) if overwrite else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -89,16 +100,19 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
 
 @contextmanager
 def writing_folder(path: Path, beside: Path) -> Iterator[Path]:
-    """Yield a temporary folder to fill, which becomes the new folder ``path`` on success; a failure leaves nothing.
+    """Yield a temporary folder to fill, which becomes the new folder ``path`` on success; a failure
+    leaves nothing.
 
-    It may not lie in the folder ``beside``. What a killed process left is removed; while one is running, another raises
-    FileExistsError.
+    It may not lie in the folder ``beside``. What a killed process left is removed; while one is
+    running, another raises FileExistsError.
     """
     if path.resolve().is_relative_to(beside.resolve()):
         raise ValueError(f"Expected a place outside {beside}, which is not changed, got {path}.")
     part, lock = _part(path), Lock(path.with_name(f".{path.name}.lock"))
     if not lock.held:
-        raise FileExistsError(f"Expected {path} to be written once, another process writes it. Choose another place.")
+        raise FileExistsError(
+            f"Expected {path} to be written once, another process writes it. Choose another place."
+        )
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -169,10 +183,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing_all(folder: Path, *, sync: bool = True) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that gives a temporary path for a name: all become files of ``folder`` together, or none does.
+    """Yield a function that gives a temporary path for a name: all become files of ``folder``
+    together, or none does.
 
-    They count as written once their checksums are, and what a killed process has not renamed by then, ``check_files``
-    does. Without ``sync``, a power cut may bring back what was there before.
+    They count as written once their checksums are, and what a killed process has not renamed by
+    then, ``check_files`` does. Without ``sync``, a power cut may bring back what was there before.
     """
     parts: dict[str, Path] = {}
 
@@ -202,13 +217,17 @@ def replacing_all(folder: Path, *, sync: bool = True) -> Iterator[Callable[[str]
 
 
 def write_checked(path: Path, text: str) -> None:
-    """Write a text file and its checksum, without ``sync``: it is written often, or can be made again."""
+    """Write a text file and its checksum, without ``sync``: it is written often, or can be made
+    again.
+    """
     with replacing_all(path.parent, sync=False) as part:
         part(path.name).write_text(text, "utf-8")
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Refuse files that are not as ``replacing_all`` wrote them; files without a checksum are not checked."""
+    """Refuse files that are not as ``replacing_all`` wrote them; files without a checksum are not
+    checked.
+    """
     sums = _checksums(folder) or {}
     for name in (name for name in names if name in sums):
         path, part = folder / name, _part(folder / name)
@@ -218,8 +237,9 @@ def check_files(folder: Path, *names: str) -> None:
             os.replace(part, path)
         elif path.exists():
             raise Damaged(
-                f"Expected {path} as it was written, got something else: it is damaged, or was changed later. Restore "
-                f"it from a copy, or remove {folder / CHECKSUMS} to have it read as it is."
+                f"Expected {path} as it was written, got something else: it is damaged, or was"
+                f" changed later. Restore it from a copy, or remove {folder / CHECKSUMS} to have it"
+                " read as it is."
             )
 
 
@@ -234,14 +254,19 @@ def _checksums(folder: Path) -> dict[str, str] | None:
     else:
         got = " other JSON"
     if not isinstance(sums, dict):
-        raise Damaged(f"Expected checksums in {path}, got{got}. Remove it to have the other files read as they are.")
+        raise Damaged(
+            f"Expected checksums in {path}, got{got}. Remove it to have the other files read as"
+            " they are."
+        )
     return sums
 
 
 # Tensors, with their checksum in the header
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str] | None = None
+) -> None:
     """Write a safetensors file with a digest of all its bytes in the header."""
     from safetensors.torch import save_file
 
@@ -253,8 +278,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
             file.write(digest)
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the header of a file that `write_tensors` wrote, once its digest is checked."""
+def read_tensors(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the header of a file that `write_tensors` wrote, once its digest is
+    checked.
+    """
     from safetensors import safe_open
 
     place, digest = _tensors_digest(path)
@@ -288,9 +317,11 @@ def _tensors_digest(path: Path) -> tuple[int, bytes]:
 
 
 class Lock:
-    """The right to write somewhere, of one process at a time; ``held`` is False if another one has it.
+    """The right to write somewhere, of one process at a time; ``held`` is False if another one has
+    it.
 
-    The file names the holder, from its second byte on: Windows lets nobody read the first while it is locked.
+    The file names the holder, from its second byte on: Windows lets nobody read the first while it
+    is locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -302,21 +333,29 @@ class Lock:
             self.held = False
             return
         self.held, self._path = True, path
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        with suppress(OSError), open(path, "r+b", buffering=0) as file:  # it is held without a name, too
+        about = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        # it is held without a name, too
+        with suppress(OSError), open(path, "r+b", buffering=0) as file:
             file.seek(1)
             file.write(json.dumps(about).ljust(_WIDTH).encode())
 
     def release(self) -> None:
         if self.held:
             with suppress(OSError):  # Windows removes no open file
-                self._path.unlink()  # whoever has it open sees that its name is gone, and does not take it
+                # whoever has it open sees that its name is gone, and does not take it
+                self._path.unlink()
             self._lock.release()
         self.held = False
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """The process and machine that hold the lock now; None if none does, {} if it is not known which."""
+    """The process and machine that hold the lock now; None if none does, {} if it is not known
+    which.
+    """
     if not path.exists():
         return None
     probe = FileLock(path, thread_local=False)

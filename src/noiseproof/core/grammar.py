@@ -1,8 +1,9 @@
-"""The grammar of specs, one for everything that has a name: losses, noise models, backbones, datasets, methods.
+"""The grammar of specs, one for everything that has a name: losses, noise models, backbones,
+datasets, methods.
 
-A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``/``none``, JSON lists or maps,
-plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``. A *line*
-is a sum, and calls joined to it by ``&``.
+A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``/``none``, JSON
+lists or maps, plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each
+optionally ``number*call``. A *line* is a sum, and calls joined to it by ``&``.
 """
 
 import json
@@ -19,7 +20,9 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
-    """Split at each ``separator`` outside brackets; a plus may also be the sign of a value or an exponent."""
+    """Split at each ``separator`` outside brackets; a plus may also be the sign of a value or an
+    exponent.
+    """
     parts, start, closing = [], 0, []
     for i, char in enumerate(text):
         if char in _PAIRS:
@@ -79,7 +82,9 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     for item in split_outside_brackets(params, ",") if rest else []:
         key, equals, value = item.partition("=")
         if not equals or not key.strip().isidentifier() or not value.strip():
-            raise ValueError(f"Expected key=value after {name!r}, got {item.strip()!r} in {text!r}.")
+            raise ValueError(
+                f"Expected key=value after {name!r}, got {item.strip()!r} in {text!r}."
+            )
         if key.strip() in values:
             raise ValueError(f"Parameter {key.strip()!r} is given twice in {text!r}.")
         values[key.strip()] = parse_value(value)
@@ -109,7 +114,9 @@ def parse_line(text: str) -> list[list[tuple[str, dict[str, Any]]]]:
     """
     parts = []
     for part in split_outside_brackets(text, "&"):
-        ends_a_name = any(term.strip()[:1] in ("", ":", "@") for term in split_outside_brackets(part, "+"))
+        ends_a_name = any(
+            term.strip()[:1] in ("", ":", "@") for term in split_outside_brackets(part, "+")
+        )
         terms = [part.strip()] if ends_a_name else [term for _, term in parse_sum(part)]
         parts.append([call for term in terms for call in _calls(term)])
     return parts
@@ -128,7 +135,9 @@ def calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
     ['remargin', 'momentum', 'nce', 'mae']
     """
     calls = [call for part in parse_line(text) for call in part]
-    for inner in [value for _, params in calls for value in params.values() if isinstance(value, str)]:
+    for inner in [
+        value for _, params in calls for value in params.values() if isinstance(value, str)
+    ]:
         with suppress(ValueError):  # a word of another kind
             calls += calls_in(inner)
     return calls
@@ -160,11 +169,14 @@ def _is_plain_word(text: str) -> bool:
 
 def format_call(name: str, params: Mapping[str, Any]) -> str:
     """Write ``name:key=value,…``, the inverse of :func:`parse_call`."""
-    return ":".join([name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name])
+    return ":".join(
+        [name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name]
+    )
 
 
 def canonical_number(value: Any) -> Any:
-    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike.
+    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled
+    alike.
 
     >>> [canonical_number(v) for v in (2.0, 0.5, "word")]
     [2, 0.5, 'word']

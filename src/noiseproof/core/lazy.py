@@ -1,4 +1,6 @@
-"""What is imported when it is used, not before: public names of packages, and modules of higher layers."""
+"""What is imported when it is used, not before: public names of packages, and modules of higher
+layers.
+"""
 
 import pkgutil
 import sys
@@ -11,8 +13,12 @@ _PROVIDERS: dict[str, str] = {}  # by role: the dotted name of a module
 _LOADED: dict[str, ModuleType] = {}
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``package``, whose names are defined in the modules of ``homes``."""
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of ``package``, whose names are defined in the modules of
+    ``homes``.
+    """
 
     def find(name: str) -> object:
         if name not in homes:
@@ -40,7 +46,9 @@ def provided(role: str) -> Any:
 
 
 def import_modules(package: str, path: Iterable[str], *, but: Container[str] = ()) -> None:
-    """Import every module of ``package`` ``but`` some, so that a new file registers what it defines."""
+    """Import every module of ``package`` ``but`` some, so that a new file registers what it
+    defines.
+    """
     for module in pkgutil.iter_modules(path):
         if module.name not in but:
             import_module(f"{package}.{module.name}")

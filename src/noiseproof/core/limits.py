@@ -1,4 +1,5 @@
-"""Limits on what a file or a connection may ask for, so that a small one cannot take all memory: all in one place.
+"""Limits on what a file or a connection may ask for, so that a small one cannot take all memory:
+all in one place.
 
 Each can be raised by an environment variable, which the refusal names.
 """
@@ -28,7 +29,10 @@ def limit(name: str) -> int:
     variable = variable_of(name)
     text = os.environ.get(variable, "")
     if text and not (text.isdecimal() and int(text)):
-        raise ValueError(f"Expected a whole number of at least 1 in the environment variable {variable}, got {text!r}.")
+        raise ValueError(
+            f"Expected a whole number of at least 1 in the environment variable {variable}, got"
+            f" {text!r}."
+        )
     return int(text) if text else LIMITS[name]
 
 
@@ -52,10 +56,19 @@ set NOISEPROOF_MAX_PIXELS=1000000000.
 def check_unpacked(unpacked: int, packed: int, source: object) -> None:
     """Refuse a file that becomes much larger when it is unpacked; the first ``FREE`` bytes may."""
     if unpacked > FREE:
-        check_limit("unpacking", -(-unpacked // max(packed, 1)), "unpacked bytes for each packed one", source)
+        check_limit(
+            "unpacking",
+            -(-unpacked // max(packed, 1)),
+            "unpacked bytes for each packed one",
+            source,
+        )
 
 
 def check_members(archive: ZipFile, path: Path, names: set[str] | None = None) -> None:
-    """Refuse a zip file whose members, all or those of ``names``, become much larger when they are unpacked."""
+    """Refuse a zip file whose members, all or those of ``names``, become much larger when they are
+    unpacked.
+    """
     members = [info for info in archive.infolist() if names is None or info.filename in names]
-    check_unpacked(sum(info.file_size for info in members), sum(info.compress_size for info in members), path)
+    check_unpacked(
+        sum(info.file_size for info in members), sum(info.compress_size for info in members), path
+    )

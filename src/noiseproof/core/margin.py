@@ -13,7 +13,8 @@ from torch import Tensor
 def margin(logits: Tensor, target: Tensor) -> Tensor:
     """Soft margin Δ_y of the labelled class (curriculum paper, section 4), exact where p_y → 1 too.
 
-    ``z_y − logsumexp`` of *all* classes cancels when p_y → 1; the logsumexp of the *other* classes does not.
+    ``z_y − logsumexp`` of *all* classes cancels when p_y → 1; the logsumexp of the *other* classes
+    does not.
 
     >>> margin(torch.tensor([[20.0, 0.0, 0.0]]), torch.tensor([0]))
     tensor([19.3069])
@@ -21,7 +22,8 @@ def margin(logits: Tensor, target: Tensor) -> Tensor:
     column = target[:, None]  # (B, 1)
     others = logits.scatter(1, column, -torch.inf)
     numbers = torch.finfo(logits.dtype)
-    largest = others.detach().amax(1, keepdim=True).clamp_min(numbers.min)  # where all others are masked
+    # where all others are masked
+    largest = others.detach().amax(1, keepdim=True).clamp_min(numbers.min)
     # ≥ 0: the largest other class contributes exp(0).
     rest = (others - largest).exp().sum(1).clamp_min(numbers.tiny).log()
     return (logits.gather(1, column) - largest).squeeze(1) - rest
@@ -32,7 +34,8 @@ def margins(logits: Tensor) -> Tensor:
     first = logits.detach().argmax(1, keepdim=True)  # (B, 1)
     shifted = logits - logits.detach().gather(1, first)
     scaled = shifted.exp()
-    # Beside the largest class, taking one class out of the sum keeps at least half of it: nothing cancels.
+    # Beside the largest class, taking one class out of the sum keeps at least half of it: nothing
+    # cancels.
     rest = (scaled.sum(1, keepdim=True) - scaled).clamp_min(torch.finfo(logits.dtype).tiny).log()
     return torch.where(
         torch.zeros_like(logits, dtype=torch.bool).scatter(1, first, True),
@@ -44,13 +47,15 @@ def margins(logits: Tensor) -> Tensor:
 class LabelProb:
     """The probability of the labelled class, seen through its negative logarithm.
 
-    ``nll`` is (B,) for class labels; for real-valued targets it is (B, K), each class in the role of the label.
-    ``log_p`` (B, K) is given only to losses that depend on the other classes too.
+    ``nll`` is (B,) for class labels; for real-valued targets it is (B, K), each class in the role
+    of the label. ``log_p`` (B, K) is given only to losses that depend on the other classes too.
     """
 
     __slots__ = ("nll", "_log_p", "_margin")
 
-    def __init__(self, nll: Tensor, log_p: Tensor | None = None, margin: Tensor | None = None) -> None:
+    def __init__(
+        self, nll: Tensor, log_p: Tensor | None = None, margin: Tensor | None = None
+    ) -> None:
         self.nll = nll
         self._log_p = log_p
         self._margin = margin
@@ -67,7 +72,9 @@ class LabelProb:
 
     @property
     def miss(self) -> Tensor:
-        """1 − p = −expm1(−nll); ``elu``, because the gradient of ``expm1`` underflows where p → 0."""
+        """1 − p = −expm1(−nll); ``elu``, because the gradient of ``expm1`` underflows where p →
+        0.
+        """
         return F.elu(-self.nll, alpha=-1.0)
 
     @property

@@ -1,4 +1,6 @@
-"""Words for messages, short representations of objects, how long work reports how far it is, and how to add extras."""
+"""Words for messages, short representations of objects, how long work reports how far it is, and
+how to add extras.
+"""
 
 import difflib
 import os
@@ -8,7 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
-ELSEWHERE = {  # names of other libraries: the option or key that stands for them here, with an example
+# names of other libraries: the option or key that stands for them here, with an example
+ELSEWHERE = {
     **dict.fromkeys(("lr", "learning_rate", "momentum"), ("optimizer", "sgd:lr=0.1,momentum=0.9")),
     "weight_decay": ("optimizer", "sgd:lr=0.1,weight_decay=5e-4"),
     **dict.fromkeys(("loss", "losses", "criterion"), ("method", "gce")),
@@ -38,13 +41,15 @@ def plain(label: str) -> str:
     return label if quoted(label) == repr(label) else quoted(label)
 
 
-_CONTROL = re.compile(  # of the terminal, line separators, directions of text, lone surrogates; line ends and tabs stay
+# of the terminal, line separators, directions of text, lone surrogates; line ends and tabs stay
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """A text for a terminal: control characters, which could move the cursor or hide text, as escapes.
+    """A text for a terminal: control characters, which could move the cursor or hide text, as
+    escapes.
 
     >>> printable("dog\\x1b[2J"), printable("é\\n")
     ('dog\\\\x1b[2J', 'é\\n')
@@ -63,11 +68,15 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
-    return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
+    return ", ".join(map(repr, items[:most])) + (
+        f" and {len(items) - most} more" if len(items) > most else ""
+    )
 
 
 def near_file(path: Path) -> str:
-    """A sentence, with a space before it, that names the file or folder nearest to one that does not exist, or none."""
+    """A sentence, with a space before it, that names the file or folder nearest to one that does
+    not exist, or none.
+    """
     try:
         known = os.listdir(path.parent)
     except OSError:
@@ -80,7 +89,8 @@ LONGEST = 60  # characters of a value
 
 
 class Brief:
-    """A dataclass (with ``repr=False``) whose representation is one line: arrays by type and shape, no empty fields.
+    """A dataclass (with ``repr=False``) whose representation is one line: arrays by type and shape,
+    no empty fields.
 
     >>> from dataclasses import dataclass
     >>> import numpy as np
@@ -116,14 +126,20 @@ def brief(value: Any) -> str:
 
 
 class Progress(Protocol):
-    """Called with the name of a stage, how much of it is done, and how much there is (None if unknown)."""
+    """Called with the name of a stage, how much of it is done, and how much there is (None if
+    unknown).
+    """
 
     def __call__(self, stage: str, done: int, total: int | None, /) -> None: ...
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra, for timm after the torchvision that fits: the newest one replaces PyTorch."""
-    return f"{torchvision_command()} && {_add_extra(extra)}" if extra == "timm" else _add_extra(extra)
+    """The command that adds an extra, for timm after the torchvision that fits: the newest one
+    replaces PyTorch.
+    """
+    return (
+        f"{torchvision_command()} && {_add_extra(extra)}" if extra == "timm" else _add_extra(extra)
+    )
 
 
 def torchvision_command() -> str:
@@ -134,7 +150,11 @@ def torchvision_command() -> str:
         version, _, build = f"=={metadata.version('torch')}".partition("+")
     except metadata.PackageNotFoundError:
         version = build = ""
-    index = f" --index-url https://download.pytorch.org/whl/{build}" if re.match("cpu|cu|rocm|xpu", build) else ""
+    index = (
+        f" --index-url https://download.pytorch.org/whl/{build}"
+        if re.match("cpu|cu|rocm|xpu", build)
+        else ""
+    )
     return f"pip install torch{version} torchvision{index}"
 
 
@@ -146,7 +166,9 @@ def _add_extra(extra: str) -> str:
     from urllib.request import url2pathname
 
     try:
-        origin = json.loads(metadata.distribution("noiseproof").read_text("direct_url.json") or "{}")
+        origin = json.loads(
+            metadata.distribution("noiseproof").read_text("direct_url.json") or "{}"
+        )
     except metadata.PackageNotFoundError:  # its source was put on the path
         origin = {}
     url, repository = origin.get("url"), origin.get("vcs_info")

@@ -17,7 +17,8 @@ class Output(NamedTuple):
     factors: Tensor | None = None  # (B, K, R): V in u = μ + V ε_R + d ε_K
     attention: Tensor | None = None  # (B,): the logit of τ
     memory: Tensor | None = None  # (B, K): predictions of earlier epochs, which a strategy adds
-    noise: Tensor | None = None  # (B, 2, K): u² ⊙ y and v² ⊙ (1 − y), the noise of each label, which a strategy learns
+    # (B, 2, K): u² ⊙ y and v² ⊙ (1 − y), the noise of each label, which a strategy learns
+    noise: Tensor | None = None
 
 
 FROM_STRATEGIES = frozenset({"memory", "noise"})  # fields that no head gives

@@ -1,4 +1,6 @@
-"""Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the like; named objects."""
+"""Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the
+like; named objects.
+"""
 
 import importlib
 import importlib.util
@@ -21,12 +23,15 @@ log = logging.getLogger("noiseproof")
 PLUGINS = "NOISEPROOF_PLUGINS"  # an environment variable: modules or .py files, separated by commas
 MODULES: dict[str, dict[str, str]] = {}  # names registered by plug-ins: the module of each, by kind
 _IMPORTING: list[str] = []  # plug-ins whose import is under way, the innermost last
-DIGESTS: dict[str, str] = {}  # of the files of these modules at import, by module: a later edit does not run
+# of the files of these modules at import, by module: a later edit does not run
+DIGESTS: dict[str, str] = {}
 
 
 @cache
 def load_plugins() -> None:
-    """Import the entry points ``noiseproof`` of installed packages, and what $NOISEPROOF_PLUGINS lists."""
+    """Import the entry points ``noiseproof`` of installed packages, and what $NOISEPROOF_PLUGINS
+    lists.
+    """
     from importlib.metadata import entry_points  # slow to import, and ``--help`` should be quick
 
     for entry in entry_points(group="noiseproof"):
@@ -34,13 +39,17 @@ def load_plugins() -> None:
             with _importing(entry.module):
                 entry.load()
         except Exception as error:  # a broken package of someone else must not stop everything
-            log.warning("the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error)
+            log.warning(
+                "the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error
+            )
     for module, name in _listed_plugins():
         try:
             import_module(module, name)
         except Exception as error:
             why = str(error).rstrip(".")
-            raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {why}.") from error
+            raise ValueError(
+                f"Expected modules or .py files in {PLUGINS}, got {name!r}: {why}."
+            ) from error
 
 
 def _listed_plugins() -> list[tuple[str, str]]:
@@ -52,7 +61,10 @@ def _listed_plugins() -> list[tuple[str, str]]:
 def import_module(name: str, file: str = "") -> None:
     """Import the module ``name`` once, from ``file`` if that ends with .py."""
     if (imported := sys.modules.get(name)) is not None:
-        if file.endswith(".py") and Path(getattr(imported, "__file__", None) or "").resolve() != Path(file).resolve():
+        if (
+            file.endswith(".py")
+            and Path(getattr(imported, "__file__", None) or "").resolve() != Path(file).resolve()
+        ):
             raise ImportError(f"the name {name} is taken by {imported}. Rename the file")
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.endswith(".py") else None
@@ -102,20 +114,31 @@ def plugin_modules() -> set[str]:
 
 
 def plugin_names(text: str) -> set[str]:
-    """Names in ``text`` that plug-ins registered, of whatever kind; a word before ``=`` is a parameter."""
-    return {name for name in MODULES if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.*=-])", text)}
+    """Names in ``text`` that plug-ins registered, of whatever kind; a word before ``=`` is a
+    parameter.
+    """
+    return {
+        name for name in MODULES if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.*=-])", text)
+    }
 
 
 def plugin_digests(text: str) -> dict[str, str]:
-    """Digests of all plug-ins, by module, if ``text`` has a name of any: a method of one may use a loss of another."""
+    """Digests of all plug-ins, by module, if ``text`` has a name of any: a method of one may use a
+    loss of another.
+    """
     return dict(sorted(DIGESTS.items())) if plugin_names(text) else {}
 
 
 def plugin_line(error: BaseException) -> str:
     """Last line of a plug-in in the traceback of ``error``, as " (in FILE, line N)", or ""."""
-    modules = plugin_modules() | {module for module, _ in _listed_plugins()}  # a failed import has registered nothing
+    # a failed import has registered nothing
+    modules = plugin_modules() | {module for module, _ in _listed_plugins()}
     steps = traceback.walk_tb(error.__traceback__)
-    lines = [(frame.f_code.co_filename, line) for frame, line in steps if frame.f_globals.get("__name__") in modules]
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in steps
+        if frame.f_globals.get("__name__") in modules
+    ]
     place = f" (in {lines[-1][0]}, line {lines[-1][1]})" if lines else ""
     return (plugin_line(error.__cause__) if error.__cause__ else "") or place
 
@@ -129,10 +152,13 @@ def load_object(name: str) -> Any:
     RandomForestClassifier()
     """
     module, _, path = name.partition(":")
-    expected = "Expected `estimator` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
+    expected = (
+        "Expected `estimator` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
+    )
     if not module or not path:
         raise ValueError(f"{expected} got {name!r}.")
-    if os.getcwd() not in sys.path and "" not in sys.path:  # a console script has the folder of the script instead
+    # a console script has the folder of the script instead
+    if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     try:
         value = attrgetter(path)(importlib.import_module(module))
@@ -144,5 +170,6 @@ def load_object(name: str) -> Any:
         return value() if isinstance(value, type) else value
     except TypeError as error:
         raise ValueError(
-            f"{expected} got {name!r}, which needs arguments: {error}. Make an instance in a module, and name that."
+            f"{expected} got {name!r}, which needs arguments: {error}. Make an instance in a"
+            " module, and name that."
         ) from error

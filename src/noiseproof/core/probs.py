@@ -16,9 +16,15 @@ def check_probabilities(
     tolerance: float = 1e-3,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Return ``values`` as probabilities (N, K) on the CPU, whose rows sum to one within ``tolerance``."""
+    """Return ``values`` as probabilities (N, K) on the CPU, whose rows sum to one within
+    ``tolerance``.
+    """
     probs = torch.as_tensor(values, dtype=dtype).detach().cpu()
-    if probs.dim() != 2 or not len(probs) or probs.shape[1] != (num_classes or max(2, probs.shape[1])):
+    if (
+        probs.dim() != 2
+        or not len(probs)
+        or probs.shape[1] != (num_classes or max(2, probs.shape[1]))
+    ):
         columns = "K) with at least two classes" if num_classes is None else f"{num_classes})"
         raise ValueError(
             f"Expected `{name}` of shape (N, {columns}, got {tuple(probs.shape)}. "
@@ -28,8 +34,9 @@ def check_probabilities(
     wrong = ~(torch.isfinite(total) & (probs >= 0).all(1) & ((total - 1).abs() < tolerance))
     if bool(wrong.any()):
         raise ValueError(
-            f"Expected rows of `{name}` to be probabilities that sum to one, row {int(wrong.nonzero()[0])} is not "
-            f"({int(wrong.sum())} of {len(probs)} rows). Apply softmax to logits."
+            f"Expected rows of `{name}` to be probabilities that sum to one, row"
+            f" {int(wrong.nonzero()[0])} is not ({int(wrong.sum())} of {len(probs)} rows). Apply"
+            " softmax to logits."
         )
     return probs
 
@@ -42,11 +49,14 @@ def mean_label_probability(labels: Tensor, probs: Tensor) -> Tensor:
     return torch.where(count > 0, total / count, torch.inf)
 
 
-def confident_counts(labels: Tensor, probs: Tensor, threshold: Tensor, *, relative: bool = False) -> Tensor:
-    """C[i, j], the number of rows with label j that are confidently of class i, (K, K) (Northcutt et al. 2021).
+def confident_counts(
+    labels: Tensor, probs: Tensor, threshold: Tensor, *, relative: bool = False
+) -> Tensor:
+    """C[i, j], the number of rows with label j that are confidently of class i, (K, K) (Northcutt
+    et al. 2021).
 
-    A row is confidently of the likeliest class i with p_i ≥ ``threshold``_i, or of none. If ``relative``, every row
-    counts, for the class with the largest p_i/threshold_i.
+    A row is confidently of the likeliest class i with p_i ≥ ``threshold``_i, or of none. If
+    ``relative``, every row counts, for the class with the largest p_i/threshold_i.
     """
     K = probs.shape[1]
     pairs = torch.zeros(K * K, dtype=torch.float64)

@@ -15,13 +15,16 @@ EXAMPLES = {"forget": 0.2, "rate": 0.2}  # shares of wrong labels, for messages
 
 
 def stored_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
-    """Parameters that ``thing`` was built from, which it stores as attributes of the same ``names``."""
+    """Parameters that ``thing`` was built from, which it stores as attributes of the same
+    ``names``.
+    """
     names = list(names)
     for name in names:
         if not hasattr(thing, name):
             raise TypeError(
-                f"Expected {type(thing).__name__} to keep each of its parameters ({', '.join(names)}) under its own "
-                f"name, got none of `{name}`. Write `self.{name} = …` in its __init__."
+                f"Expected {type(thing).__name__} to keep each of its parameters"
+                f" ({', '.join(names)}) under its own name, got none of `{name}`. Write"
+                f" `self.{name} = …` in its __init__."
             )
     return {name: getattr(thing, name) for name in names}
 
@@ -29,11 +32,15 @@ def stored_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
 def near_names(name: str, known: Collection[str]) -> str:
     """Suggest the ``known`` names nearest to an unknown ``name``, or list them all."""
     near = difflib.get_close_matches(name, known, n=3)
-    return f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
+    return (
+        f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
+    )
 
 
 def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
-    """Say that ``name`` is not registered, which names are near, and where names of one's own come from."""
+    """Say that ``name`` is not registered, which names are near, and where names of one's own come
+    from.
+    """
     own = f"A name of your own: import its module, or list it in {PLUGINS}."
     return f"Unknown {kind} {name!r}. {near_names(name, known)} {own}"
 
@@ -53,26 +60,30 @@ class Registry(Generic[T]):
         self.returns = returns
         self._factories: dict[str, Callable[..., T]] = {}
 
-    def register(self, name: str, *, module: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
+    def register(
+        self, name: str, *, module: str = ""
+    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Add a class or function under ``name``, as a decorator.
 
         Args:
             name: what specs call it.
-            module: the registering module, ``__name__``, for a factory that does not know its own, as a ``partial``.
+            module: the registering module, ``__name__``, for a factory that does not know its own,
+                as a ``partial``.
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
             if name in self._factories:
                 raise ValueError(f"The {self.kind} {name!r} is already registered.")
-            # A second name of one factory, a partial and the like do not know the module that registers them.
+            # A second name of one factory, a partial and the like do not know the module that
+            # registers them.
             is_new = all(factory is not known for known in self._factories.values())
             knows_home = is_new and (inspect.isclass(factory) or inspect.isfunction(factory))
             home = module or (factory.__module__ if knows_home else plugin_being_imported())
             if not home:
                 got = type(factory).__name__ if is_new else "one that has a name already"
                 raise TypeError(
-                    f"Expected a new class or function as the {self.kind} {name!r}, got {got}. Write a function, or "
-                    f"use register({name!r}, module=__name__)."
+                    f"Expected a new class or function as the {self.kind} {name!r}, got {got}."
+                    f" Write a function, or use register({name!r}, module=__name__)."
                 )
             self._factories[name] = factory
             note_module(self.kind, name, home)
@@ -116,26 +127,42 @@ class Registry(Generic[T]):
         Positional-only ones are left out: ``create`` passes them, not the spec.
         """
         parameters = inspect.signature(self[name]).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        return {
+            p.name: p.default
+            for p in parameters
+            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        }
 
     def parse(self, spec: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Name and parameters of ``spec``, together with ``params``."""
         if not isinstance(spec, str):
-            raise TypeError(f"Expected the name or spec of a {self.kind}, got {type(spec).__name__}.")
+            raise TypeError(
+                f"Expected the name or spec of a {self.kind}, got {type(spec).__name__}."
+            )
         name, values = parse_call(spec)
         if twice := set(values) & set(params):
-            raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
+            raise ValueError(
+                f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords."
+            )
         return name, {**values, **params}
 
     def canonical(self, spec: str) -> str:
-        """The one spelling of ``spec``: without default values, parameters in the order of the signature.
+        """The one spelling of ``spec``: without default values, parameters in the order of the
+        signature.
 
         An unregistered name keeps all its parameters.
         """
         name, params = parse_call(spec)
         defaults = self.parameters(name) if name in self else {}
-        changed = {k: v for k, v in params.items() if not _is_default(v, defaults.get(k, inspect.Parameter.empty))}
-        ordered = [*(key for key in defaults if key in changed), *sorted(changed.keys() - defaults.keys())]
+        changed = {
+            k: v
+            for k, v in params.items()
+            if not _is_default(v, defaults.get(k, inspect.Parameter.empty))
+        }
+        ordered = [
+            *(key for key in defaults if key in changed),
+            *sorted(changed.keys() - defaults.keys()),
+        ]
         return format_call(name, {key: canonical_number(changed[key]) for key in ordered})
 
     def create(self, name: str, /, *context: Any, **params: Any) -> T:
@@ -146,22 +173,37 @@ class Registry(Generic[T]):
         open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         known = [*defaults, *(self.shared if open_ended else ())]
         unknown = [key for key in params if key not in known]
-        missing = [key for key, value in defaults.items() if value is inspect.Parameter.empty and key not in params]
+        missing = [
+            key
+            for key, value in defaults.items()
+            if value is inspect.Parameter.empty and key not in params
+        ]
         if unknown or missing:
-            fault = f"got {', '.join(map(repr, unknown))}" if unknown else f"{', '.join(map(repr, missing))} is missing"
+            fault = (
+                f"got {', '.join(map(repr, unknown))}"
+                if unknown
+                else f"{', '.join(map(repr, missing))} is missing"
+            )
             if not unknown:
-                fault += f". Write {name}:" + ",".join(f"{key}={EXAMPLES.get(key, '…')}" for key in missing)
+                fault += f". Write {name}:" + ",".join(
+                    f"{key}={EXAMPLES.get(key, '…')}" for key in missing
+                )
                 fault += " for 20 % wrong labels" * any(key in EXAMPLES for key in missing)
-            raise TypeError(f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}.")
+            raise TypeError(
+                f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}."
+            )
         try:
             made = factory(*context, **params)
-        except (TypeError, ValueError) as error:  # what it names are parameters of this, not options of a command
+        except (
+            TypeError,
+            ValueError,
+        ) as error:  # what it names are parameters of this, not options of a command
             error.__dict__.setdefault("parameters", set()).update(known)
             raise
         if not isinstance(made, self.returns):
             raise TypeError(
-                f"Expected the {self.kind} {name!r} to give a {self.returns.__name__}, got {type(made).__name__}. "
-                "Return one."
+                f"Expected the {self.kind} {name!r} to give a {self.returns.__name__}, got"
+                f" {type(made).__name__}. Return one."
             )
         return made
 

@@ -1,4 +1,6 @@
-"""Files of tables, without pandas: kinds, how a text file is written, names of columns, cells that are no formulas."""
+"""Files of tables, without pandas: kinds, how a text file is written, names of columns, cells that
+are no formulas.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,8 @@ class PackedFile(gzip.GzipFile):
             part = read(*args)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
-                f"Expected a whole .gz file in {self.name}, got one that is cut off or damaged ({error}). Copy it, or "
-                "pack it, again."
+                f"Expected a whole .gz file in {self.name}, got one that is cut off or damaged"
+                f" ({error}). Copy it, or pack it, again."
             ) from error
         check_unpacked(self.tell(), os.path.getsize(self.name), self.name)
         return part
@@ -102,15 +104,24 @@ class TextFormat:
 
     @property
     def codec(self) -> str:
-        """The name of the encoding for a reader of the whole file, which then skips the byte-order mark."""
-        return {"utf-8": "utf-8-sig"}.get(self.encoding, self.encoding[:6]) if self.mark else self.encoding
+        """The name of the encoding for a reader of the whole file, which then skips the byte-order
+        mark.
+        """
+        return (
+            {"utf-8": "utf-8-sig"}.get(self.encoding, self.encoding[:6])
+            if self.mark
+            else self.encoding
+        )
 
     @property
     def notes(self) -> list[str]:
         """What the user should know about how the file was read."""
         notes = []
         if self.encoding == "cp1252":
-            notes.append("The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as UTF-8.")
+            notes.append(
+                "The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it"
+                " as UTF-8."
+            )
         if self.decimal == ",":
             notes.append("Numbers were read with a decimal comma.")
         return notes
@@ -119,7 +130,8 @@ class TextFormat:
 def detect_format(
     path: Path, columns: Collection[str | None] = (), *, header: bool = True, whole: bool = True
 ) -> TextFormat:
-    """How a .csv, .tsv or .jsonl file is written; of several readings, one that has the ``columns``.
+    """How a .csv, .tsv or .jsonl file is written; of several readings, one that has the
+    ``columns``.
 
     Without ``whole`` only the beginning of the file is checked to be UTF-8.
     """
@@ -139,7 +151,11 @@ def detect_format(
     def rating(separator: str) -> tuple[int, bool, int]:
         first, *others = tables[separator] or [[]]
         widths = set(map(len, others[:-1] if is_cut else others))  # the last record may be cut, too
-        return len(wanted & {*_names(first, header)}), len(first) > 1 and widths <= {len(first)}, len(first)
+        return (
+            len(wanted & {*_names(first, header)}),
+            len(first) > 1 and widths <= {len(first)},
+            len(first),
+        )
 
     separator = max(separators, key=rating)  # the first of equals
     decimal, thousands = (".", None) if separator == "," else _decimal(tables[separator][header:])
@@ -154,7 +170,10 @@ def _encoding(sample: bytes, rest: BinaryIO | None, is_cut: bool) -> tuple[str, 
     for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
         if zeros.count(0) > len(zeros) / 3:
             return encoding, b""
-    decoder, windows = codecs.getincrementaldecoder("utf-8")(), codecs.getincrementaldecoder("cp1252")()
+    decoder, windows = (
+        codecs.getincrementaldecoder("utf-8")(),
+        codecs.getincrementaldecoder("cp1252")(),
+    )
     is_utf8, part = True, sample
     try:
         while part:
@@ -208,16 +227,24 @@ def _names(first: Sequence[Any], header: bool) -> list[str]:
     """The names of the columns by the ``first`` record, as pandas makes them."""
     if not header:
         return [str(i) for i in range(len(first))]
-    return [str(name) if name not in (None, "") else f"Unnamed: {i}" for i, name in enumerate(first)]
+    return [
+        str(name) if name not in (None, "") else f"Unnamed: {i}" for i, name in enumerate(first)
+    ]
 
 
-def read_header(path: Path, columns: Collection[str | None] = (), *, header: bool = True) -> list[str] | None:
-    """The names of the columns of a table file, read from its beginning; None where that does not show all."""
+def read_header(
+    path: Path, columns: Collection[str | None] = (), *, header: bool = True
+) -> list[str] | None:
+    """The names of the columns of a table file, read from its beginning; None where that does not
+    show all.
+    """
     kind = table_kind(path)
     if kind in (".csv", ".tsv"):
         found = detect_format(path, columns, header=header, whole=False)
         with open_bytes(path) as file:
-            text = codecs.getincrementaldecoder(found.encoding)("replace").decode(file.read(SAMPLE)[len(found.mark) :])
+            text = codecs.getincrementaldecoder(found.encoding)("replace").decode(
+                file.read(SAMPLE)[len(found.mark) :]
+            )
         return _names(next(read_cells(text, found.separator), []), header)
     if kind == ".xlsx":
         return _names(next((cells for _, cells in read_sheet(path)), []), header)
@@ -225,19 +252,26 @@ def read_header(path: Path, columns: Collection[str | None] = (), *, header: boo
         if kind == ".parquet":
             import pyarrow.parquet as pq
 
-            return [str(name) for name in pq.read_schema(path).names if not name.startswith("__index_level_")]
+            return [
+                str(name)
+                for name in pq.read_schema(path).names
+                if not name.startswith("__index_level_")
+            ]
     except ImportError:
         pass
     return None
 
 
 def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
-    """The number, from 1, and the values of each row of the first sheet of an Excel file, without blank rows."""
+    """The number, from 1, and the values of each row of the first sheet of an Excel file, without
+    blank rows.
+    """
     try:
         load_workbook = import_module("openpyxl").load_workbook
     except ImportError:
         raise ModuleNotFoundError(
-            f"Expected openpyxl to read {path}, it is not installed. Run `{install_command('excel')}`."
+            f"Expected openpyxl to read {path}, it is not installed. Run"
+            f" `{install_command('excel')}`."
         ) from None
     with zipfile.ZipFile(path) as parts:
         check_members(parts, path)
@@ -257,7 +291,10 @@ def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
 
 def read_json_lines(path: Path, found: TextFormat) -> Iterator[str]:
     """The lines of a .jsonl file that are not blank, with their line ends."""
-    with open_bytes(path) as file, io.TextIOWrapper(file, encoding=found.codec, newline="\n") as text:
+    with (
+        open_bytes(path) as file,
+        io.TextIOWrapper(file, encoding=found.codec, newline="\n") as text,
+    ):
         yield from (line for line in text if line.strip())
 
 
@@ -268,7 +305,10 @@ def parse_json_line(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"a line that is not JSON ({error}): {line[:40].strip()!r}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"the line {line[:40].strip()!r}. Write one object with the columns as keys on each line")
+        raise ValueError(
+            f"the line {line[:40].strip()!r}. Write one object with the columns as keys on each"
+            " line"
+        )
     return value
 
 
@@ -281,11 +321,16 @@ def _is_number(name: Any) -> bool:
 
 
 def _column_names(column: Any, columns: list[Any]) -> str:
-    """The columns of a table; of more than 12 the five most like ``column``, and the last ones, often the labels."""
+    """The columns of a table; of more than 12 the five most like ``column``, and the last ones,
+    often the labels.
+    """
     if len(columns) <= 12:
         return preview(columns, 12)
     like = difflib.get_close_matches(str(column), map(str, columns[:-3]), n=5, cutoff=0)
-    return f"{len(columns)}, among them {', '.join(map(repr, like))} and the last ones, {preview(columns[-3:])}"
+    return (
+        f"{len(columns)}, among them {', '.join(map(repr, like))} and the last ones,"
+        f" {preview(columns[-3:])}"
+    )
 
 
 def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
@@ -293,18 +338,26 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     if column is None or column in columns:
         return
     near = difflib.get_close_matches(str(column), map(str, columns), n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {_column_names(column, list(columns))}."
+    hint = (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else f"There are {_column_names(column, list(columns))}."
+    )
     if len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
-        hint = f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of the file."
+        hint = (
+            f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of"
+            " the file."
+        )
     elif str(column).isdigit() and int(column) < len(columns) and any(map(_is_number, columns)):
         hint = (
-            f"There are {preview(list(columns))}, which look like data: use `header=False` if no row names the columns."
+            f"There are {preview(list(columns))}, which look like data: use `header=False` if no"
+            " row names the columns."
         )
     parts = [part.strip() for part in str(column).split(",")]
     if len(parts) > 1 and all(part in columns for part in parts):
         hint = (
-            f"There are columns of these {len(parts)} names: if rows have several labels, one in each column, add "
-            '`--multi-label columns`, in Python `multi_label="columns"`.'
+            f"There are columns of these {len(parts)} names: if rows have several labels, one in"
+            ' each column, add `--multi-label columns`, in Python `multi_label="columns"`.'
         )
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
 
@@ -314,7 +367,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def safe_cell(cell: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: an apostrophe comes before = + - @, a tab or a carriage return.
+    """A cell that no spreadsheet takes for a formula: an apostrophe comes before = + - @, a tab or
+    a carriage return.
 
     Numbers stay as they are. ``plain_cell`` takes the apostrophe off again.
 
@@ -337,6 +391,8 @@ def plain_cell(cell: Any) -> Any:
 def safe_table(table: pd.DataFrame) -> pd.DataFrame:
     """A copy of a table for spreadsheets, whose words and names of columns are no formulas."""
     words = [name for name in table.columns if table[name].dtype.kind not in "biufMm"]
-    unsafe = [name for name in words if any(safe_cell(cell) is not cell for cell in table[name].unique())]
+    unsafe = [
+        name for name in words if any(safe_cell(cell) is not cell for cell in table[name].unique())
+    ]
     safe = table.assign(**{name: [safe_cell(cell) for cell in table[name]] for name in unsafe})
     return safe.rename(columns=safe_cell)

@@ -1,4 +1,6 @@
-"""Tensors and their devices: what may be done with them here and now, streams, and where Triton kernels can run."""
+"""Tensors and their devices: what may be done with them here and now, streams, and where Triton
+kernels can run.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-in_torch_func = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # inside vmap, grad and the like
+# inside vmap, grad and the like
+in_torch_func = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def eager() -> bool:
@@ -23,7 +26,9 @@ def readable(tensor: Tensor) -> bool:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """float32 at least: float16 and bfloat16 have too few digits, or too small a range, for sums."""
+    """float32 at least: float16 and bfloat16 have too few digits, or too small a range, for
+    sums.
+    """
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -37,7 +42,9 @@ def check_device(device: torch.device | str | None) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"Expected a device of this machine, such as cpu, got {str(device)!r}: {reason}.") from error
+        raise ValueError(
+            f"Expected a device of this machine, such as cpu, got {str(device)!r}: {reason}."
+        ) from error
 
 
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -49,7 +56,9 @@ def new_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
-    """``x`` on ``device``; to a GPU from pinned memory, without waiting for what the GPU has to do before."""
+    """``x`` on ``device``; to a GPU from pinned memory, without waiting for what the GPU has to do
+    before.
+    """
     to_gpu = x.is_cpu and device.type == "cuda"
     return x.contiguous().pin_memory().to(device, non_blocking=True) if to_gpu else x.to(device)
 
@@ -64,11 +73,17 @@ def until_done(device: torch.device) -> Iterator[None]:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether Triton compiles for the device of ``x``: NVIDIA's GPUs since 2017, with PyTorch for Linux.
+    """Whether Triton compiles for the device of ``x``: NVIDIA's GPUs since 2017, with PyTorch for
+    Linux.
 
-    False inside ``torch.func.vmap`` and the like, whose tensors stand for several that no kernel can see.
+    False inside ``torch.func.vmap`` and the like, whose tensors stand for several that no kernel
+    can see.
     """
-    return x.is_cuda and torch._C._functorch.peek_interpreter_stack() is None and _compiles(x.get_device())
+    return (
+        x.is_cuda
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and _compiles(x.get_device())
+    )
 
 
 @cache
@@ -79,4 +94,8 @@ def is_hopper(index: int) -> bool:
 
 @cache
 def _compiles(index: int) -> bool:
-    return bool(find_spec("triton")) and not torch.version.hip and torch.cuda.get_device_capability(index) >= (7, 0)
+    return (
+        bool(find_spec("triton"))
+        and not torch.version.hip
+        and torch.cuda.get_device_capability(index) >= (7, 0)
+    )

@@ -1,4 +1,6 @@
-"""A user's data as arrays, sparse matrices, a torch ``Dataset``, or a Hugging Face ``datasets.Dataset``."""
+"""A user's data as arrays, sparse matrices, a torch ``Dataset``, or a Hugging Face
+``datasets.Dataset``.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,31 @@ from noiseproof.data.tables import from_table, shifted_columns
 from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
-OTHER_WAYS = "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse matrix."
-FIT_ROWS, BLOCK = 50_000, 10_000  # rows of a sparse matrix that its axes are fitted to, and projected at a time
+OTHER_WAYS = (
+    "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse"
+    " matrix."
+)
+# rows of a sparse matrix that its axes are fitted to, and projected at a time
+FIT_ROWS, BLOCK = 50_000, 10_000
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
-    """Inputs as a tensor with notes: uint8 images (N, C, H, W), all else float32 (N, …) with finite numbers."""
+    """Inputs as a tensor with notes: uint8 images (N, C, H, W), all else float32 (N, …) with finite
+    numbers.
+    """
     if not isinstance(x, Tensor):
         x = torch.from_numpy(_array(x, name))
     if x.layout is not torch.strided or x.is_complex():
         raise TypeError(
-            f"Expected dense real numbers in `{name}`, got {x.layout}, {x.dtype}. Use .to_dense() or .real."
+            f"Expected dense real numbers in `{name}`, got {x.layout}, {x.dtype}. Use .to_dense()"
+            " or .real."
         )
     x = x.detach().cpu()
     if x.dim() < 2 or 0 in x.shape:
-        raise ValueError(f"Expected `{name}` of shape (N, D) or (N, C, H, W), none of them 0, got {tuple(x.shape)}.")
+        raise ValueError(
+            f"Expected `{name}` of shape (N, D) or (N, C, H, W), none of them 0, got"
+            f" {tuple(x.shape)}."
+        )
     notes: list[str] = []
     if x.dim() == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
         notes.append(f"`{name}` of shape {tuple(x.shape)} was read as images with channels last.")
@@ -52,9 +64,9 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
         row_numbers = (~finite.all(1)).nonzero().flatten().tolist()
         row, column = row_numbers[0], int((~finite[row_numbers[0]]).nonzero()[0])
         raise ValueError(
-            f"Expected finite numbers in `{name}`, got {x.flatten(1)[row, column].item()} in column {column} of "
-            f"row {row}; {len(row_numbers)} of {len(x)} rows contain NaN, infinite or too large numbers. "
-            "Drop these rows or fill them in."
+            f"Expected finite numbers in `{name}`, got {x.flatten(1)[row, column].item()} in column"
+            f" {column} of row {row}; {len(row_numbers)} of {len(x)} rows contain NaN, infinite or"
+            " too large numbers. Drop these rows or fill them in."
         )
     return numbers, notes
 
@@ -69,10 +81,14 @@ def _array(x: Any, name: str) -> NDArray[Any]:
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Expected numbers in rows of one length in `{name}`, got {type(x).__name__} ({error}). {OTHER_WAYS}"
+            f"Expected numbers in rows of one length in `{name}`, got {type(x).__name__} ({error})."
+            f" {OTHER_WAYS}"
         ) from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}. {OTHER_WAYS}")
+        raise TypeError(
+            f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}."
+            f" {OTHER_WAYS}"
+        )
     kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.require(array, kind, ["C_CONTIGUOUS", "WRITEABLE"])
 
@@ -89,10 +105,11 @@ def from_arrays(
 ) -> Dataset:
     """A dataset from arrays or tensors: inputs (N, …) and one label a row, words or numbers.
 
-    With ``classes``, whole numbers are positions in it. Soft labels are rows (N, K) of probabilities, or of counts such
-    as the votes of annotators. ``test``, ``validation`` and ``trusted`` are further pairs (x, y) with labels known to
-    be correct; a method may train on ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is
-    subtracted, and ``dataset.encoder`` does the same to new rows.
+    With ``classes``, whole numbers are positions in it. Soft labels are rows (N, K) of
+    probabilities, or of counts such as the votes of annotators. ``test``, ``validation`` and
+    ``trusted`` are further pairs (x, y) with labels known to be correct; a method may train on
+    ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is subtracted, and
+    ``dataset.encoder`` does the same to new rows.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
@@ -106,8 +123,9 @@ def from_arrays(
     if columns is not None:
         shifted = columns.shift.nonzero().flatten().tolist()
         notes.append(
-            f"The numbers in column {preview(shifted)} of `x` hardly differ: their mean was subtracted, because "
-            "float32 can't distinguish them; `encoder.encode` does the same to new rows."
+            f"The numbers in column {preview(shifted)} of `x` hardly differ: their mean was"
+            " subtracted, because float32 can't distinguish them; `encoder.encode` does the same"
+            " to new rows."
         )
     inputs = inputs if columns is None else columns.encode(_plain(x))
     splits = {"train": Split(inputs, labels.y, soft=labels.soft)}
@@ -121,37 +139,51 @@ def from_arrays(
         _check_same_length(other, y, f"{part}[0]")
         if (other.shape[1:], other.dtype) != (inputs.shape[1:], inputs.dtype):
             raise ValueError(
-                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in `{part}[0]`, as in training, "
-                f"got {tuple(other.shape[1:])} and {other.dtype}."
+                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in"
+                f" `{part}[0]`, as in training, got {tuple(other.shape[1:])} and {other.dtype}."
             )
-        splits[part] = Split(other if columns is None else columns.encode(_plain(pair[0])), y, soft=soft)
+        splits[part] = Split(
+            other if columns is None else columns.encode(_plain(pair[0])), y, soft=soft
+        )
         notes += more
     return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")
 
 
 def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
     if len(x) != len(y):
-        raise ValueError(f"Expected as many labels as rows, got {len(x)} rows of {name}, {len(y)} labels.")
+        raise ValueError(
+            f"Expected as many labels as rows, got {len(x)} rows of {name}, {len(y)} labels."
+        )
 
 
 def _plain(x: Any) -> NDArray[Any]:
     """Inputs that passed ``check_features`` as an array of their own dtype."""
     if isinstance(x, Tensor):
-        x = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()  # NumPy has no bfloat16
+        # NumPy has no bfloat16
+        x = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()
     return _array(x, "x")
 
 
 class DatasetInputs:
     """One field of the items of another dataset as lazy inputs."""
 
-    def __init__(self, items: Any, field: int | str, index: Tensor, size: int | None = None, fit: Fit = "crop") -> None:
+    def __init__(
+        self,
+        items: Any,
+        field: int | str,
+        index: Tensor,
+        size: int | None = None,
+        fit: Fit = "crop",
+    ) -> None:
         self.items, self.field, self.index, self.size, self.fit = items, field, index, size, fit
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, i: int) -> Tensor:
-        value = _as_tensor(_read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit)
+        value = _as_tensor(
+            _read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit
+        )
         return value if value.dtype is torch.uint8 else value.float()
 
     def subset(self, index: Tensor) -> DatasetInputs:
@@ -164,7 +196,8 @@ def _read_item(items: Any, i: int) -> Any:
         return items[i]
     except Exception as error:  # user code may raise anything
         raise ValueError(
-            f"Expected to read item {i} of the dataset, got {type(error).__name__}: {error}. Fix it or leave it out."
+            f"Expected to read item {i} of the dataset, got {type(error).__name__}: {error}. Fix it"
+            " or leave it out."
         ) from error
 
 
@@ -177,7 +210,9 @@ def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"Expected tensors, arrays or images in the dataset, got {type(value).__name__}.") from None
+        raise TypeError(
+            f"Expected tensors, arrays or images in the dataset, got {type(value).__name__}."
+        ) from None
 
 
 def stack_inputs(values: Iterable[Tensor]) -> Tensor:
@@ -185,7 +220,10 @@ def stack_inputs(values: Iterable[Tensor]) -> Tensor:
     tensors = list(values)
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise ValueError(f"Expected inputs of one shape, got {preview(sorted(shapes))}. Set `size` to resize images.")
+        raise ValueError(
+            f"Expected inputs of one shape, got {preview(sorted(shapes))}. Set `size` to resize"
+            " images."
+        )
     return torch.stack(tensors) if tensors else torch.empty(0)
 
 
@@ -201,29 +239,42 @@ def from_torch(
     trusted: Any = None,
     name: str = "torch",
 ) -> Dataset:
-    """A dataset from any torch ``Dataset`` of (x, y), read into memory; with ``lazy``, only the labels are read.
+    """A dataset from any torch ``Dataset`` of (x, y), read into memory; with ``lazy``, only the
+    labels are read.
 
-    Images may be PIL images, resized to ``size``. A ``classes`` attribute of the dataset names the classes.
+    Images may be PIL images, resized to ``size``. A ``classes`` attribute of the dataset names the
+    classes.
     """
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"Expected a torch Dataset of (x, y), got {type(dataset).__name__}.")
     names = getattr(dataset, "classes", None)
     classes = classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
     sources = {"train": dataset, "test": test, "validation": validation, "trusted": trusted}
-    pairs = {part: read_pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
+    pairs = {
+        part: read_pairs(source, size, fit, lazy)
+        for part, source in sources.items()
+        if source is not None
+    }
     if not lazy:
         x, y = pairs.pop("train")
         if isinstance(x, list):
-            raise TypeError("Expected tensors, arrays or images in the dataset, got str. Use from_text for texts.")
+            raise TypeError(
+                "Expected tensors, arrays or images in the dataset, got str. Use from_text for"
+                " texts."
+            )
         return from_arrays(x, y, classes=classes, name=name, **pairs)
     return _lazy(name, pairs, classes)
 
 
 def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> Pair:
-    """Inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with ``lazy`` read on access."""
+    """Inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with ``lazy``
+    read on access.
+    """
     count = len(dataset) if hasattr(dataset, "__len__") else None
     if count is None and lazy:
-        raise TypeError("Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False.")
+        raise TypeError(
+            "Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False."
+        )
     lazy_inputs = DatasetInputs(dataset, 0, torch.arange(count or 0), size, fit)
     if lazy and count and (targets := _targets(dataset, count)) is not None:
         return lazy_inputs, targets
@@ -245,28 +296,40 @@ def pair_of(item: Any) -> Pair:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
         raise TypeError(
-            f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it return pairs."
+            f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it"
+            " return pairs."
         )
     return item[0], item[1].tolist() if isinstance(item[1], Tensor) else item[1]
 
 
 def _targets(dataset: Any, count: int) -> Any:
-    """The attribute ``targets`` if it has the labels of the items, which then need not be read; else None."""
+    """The attribute ``targets`` if it has the labels of the items, which then need not be read;
+    else None.
+    """
     targets = getattr(dataset, "targets", None)
     transforms = getattr(dataset, "transforms", None)  # torchvision's: joint, or separate ones
-    changed = (getattr(dataset, "target_transform", None), getattr(transforms, "target_transform", transforms))
+    changed = (
+        getattr(dataset, "target_transform", None),
+        getattr(transforms, "target_transform", transforms),
+    )
     if targets is None or len(targets) != count or any(change is not None for change in changed):
         return None
     sample = sorted({0, count // 2, count - 1})
-    same = (np.array_equal(pair_of(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample)
+    same = (
+        np.array_equal(pair_of(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample
+    )
     return targets if all(same) else None
 
 
-def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:
+def _lazy(
+    name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y"
+) -> Dataset:
     labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
     encoded = {part: labels.encode_soft(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
     splits = {part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()}
-    return Dataset(name, labels.classes, **splits, encoder=None, notes=tuple(labels.describe(label)), spec="")
+    return Dataset(
+        name, labels.classes, **splits, encoder=None, notes=tuple(labels.describe(label)), spec=""
+    )
 
 
 class _Roles(NamedTuple):
@@ -290,24 +353,32 @@ def from_hf(
     fit: Fit = "crop",
     **options: Any,
 ) -> Dataset:
-    """A dataset from a Hugging Face ``Dataset``, or a ``DatasetDict`` with ``train`` and possibly other splits.
+    """A dataset from a Hugging Face ``Dataset``, or a ``DatasetDict`` with ``train`` and possibly
+    other splits.
 
-    The label is the column of class labels; the input is the image column (lazy if ``size`` is given), else the only
-    text column, else all other columns as a table. ``options`` are passed to ``from_text`` or ``from_table``.
+    The label is the column of class labels; the input is the image column (lazy if ``size`` is
+    given), else the only text column, else all other columns as a table. ``options`` are passed to
+    ``from_text`` or ``from_table``.
     """
     parts = {"train": dataset}
     if isinstance(dataset, Mapping):
-        parts = {part: dataset[part] for part in ("train", "test", "validation", "trusted") if part in dataset}
+        parts = {
+            part: dataset[part]
+            for part in ("train", "test", "validation", "trusted")
+            if part in dataset
+        }
     train: Any = parts.get("train")
     if not hasattr(train, "column_names") or not hasattr(train, "__len__"):
         raise TypeError(
-            f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}. "
-            "A streamed one has no length: load it without streaming."
+            "Expected a Hugging Face Dataset, or a DatasetDict with a train split, got"
+            f" {type(dataset).__name__}. A streamed one has no length: load it without streaming."
         )
     roles = hf_roles(train, label, image, text, features)
     if roles.image is not None:
         if options:
-            raise TypeError(f"Expected no further options for images, got {preview(list(options))}.")
+            raise TypeError(
+                f"Expected no further options for images, got {preview(list(options))}."
+            )
         pairs: dict[str, Pair] = {}
         for part, data in parts.items():
             lazy = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
@@ -317,7 +388,9 @@ def from_hf(
     import pandas as pd
 
     columns = [*([roles.text] if roles.text else roles.features), roles.label]
-    frames = {part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()}
+    frames = {
+        part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()
+    }
     train, label, names = frames.pop("train"), roles.label, roles.classes
     if roles.text is not None:
         return from_text(train, text=roles.text, label=label, classes=names, **frames, **options)
@@ -325,21 +398,42 @@ def from_hf(
 
 
 def hf_roles(
-    train: Any, label: str | None, image: str | None, text: str | None, features: Sequence[str] | None
+    train: Any,
+    label: str | None,
+    image: str | None,
+    text: str | None,
+    features: Sequence[str] | None,
 ) -> _Roles:
-    """The columns that the user named; without an input, those that the types of the columns suggest."""
+    """The columns that the user named; without an input, those that the types of the columns
+    suggest.
+    """
     columns, kinds = list(train.column_names), train.features
     if not label:
-        class_labels = [c for c in columns if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None]
-        label = next(iter(class_labels), "labels" if "labels" in columns and "label" not in columns else "label")
+        class_labels = [
+            c
+            for c in columns
+            if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None
+        ]
+        label = next(
+            iter(class_labels),
+            "labels" if "labels" in columns and "label" not in columns else "label",
+        )
     if label not in columns:
-        raise ValueError(f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`.")
-    if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
-        raise ValueError(f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}.")
+        raise ValueError(
+            f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`."
+        )
+    if absent := [
+        c for c in (image, text, *(features or ())) if c is not None and c not in columns
+    ]:
+        raise ValueError(
+            f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}."
+        )
     others = [c for c in columns if c != label]
     if not (image or text or features):
         image, text = _suggest_input(kinds, others)
-    return _Roles(label, image, text, list(features or others), getattr(kinds[label], "names", None))
+    return _Roles(
+        label, image, text, list(features or others), getattr(kinds[label], "names", None)
+    )
 
 
 def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | None, str | None]:
@@ -357,7 +451,9 @@ def is_sparse(value: Any) -> bool:
 
 
 class SparseAxes:
-    """Projects a sparse matrix (N, F) onto its ``dim`` main axes, by truncated SVD; one of few columns stays itself."""
+    """Projects a sparse matrix (N, F) onto its ``dim`` main axes, by truncated SVD; one of few
+    columns stays itself.
+    """
 
     def __init__(self, x: Any, dim: int = 256, seed: int = 0) -> None:
         self.project = None
@@ -367,22 +463,30 @@ class SparseAxes:
 
         sample = np.sort(np.random.default_rng(seed).permutation(x.shape[0])[:FIT_ROWS])
         axes = min(dim, len(sample))
-        self.project = TruncatedSVD(axes, random_state=seed % 2**31).fit(_finite(x.tocsr()[sample])[0])
+        self.project = TruncatedSVD(axes, random_state=seed % 2**31).fit(
+            _finite(x.tocsr()[sample])[0]
+        )
 
     def encode(self, x: Any) -> NDArray[np.float32]:
-        """(N, dim) float32, computed in blocks to save memory; NaN in rows that hold NaN or infinite numbers."""
+        """(N, dim) float32, computed in blocks to save memory; NaN in rows that hold NaN or
+        infinite numbers.
+        """
         x, is_finite = _finite(x.tocsr())
         blocks = [x[i : i + BLOCK] for i in range(0, x.shape[0], BLOCK)]
         if self.project is None:
             dense = np.concatenate([block.toarray() for block in blocks])
         else:
-            dense = np.concatenate([self.project.transform(block) for block in blocks]).astype(np.float32)
+            dense = np.concatenate([self.project.transform(block) for block in blocks]).astype(
+                np.float32
+            )
         dense[~is_finite] = np.nan
         return np.asarray(dense)
 
 
 def _finite(x: Any) -> tuple[Any, NDArray[np.bool_]]:
-    """Return the matrix as float32, 0 in place of NaN and infinite numbers, and the rows without any of these, (N,)."""
+    """Return the matrix as float32, 0 in place of NaN and infinite numbers, and the rows without
+    any of these, (N,).
+    """
     with np.errstate(over="ignore"):  # too large for float32 counts as infinite
         x = x.astype(np.float32)
     is_odd = ~np.isfinite(x.data)

@@ -1,9 +1,10 @@
 """Batched augmentation on the device.
 
-Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1], and of one tensor of
-uniform random numbers (B, columns), which ``draw`` creates and ``apply`` uses: a distributed run draws for the global
-batch, and the images do not depend on the number of processes. Random numbers of ½ are neutral: no shift, no flip, no
-rotation, no change of colour; only what always cuts something out has no neutral ones.
+Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1],
+and of one tensor of uniform random numbers (B, columns), which ``draw`` creates and ``apply`` uses:
+a distributed run draws for the global batch, and the images do not depend on the number of
+processes. Random numbers of ½ are neutral: no shift, no flip, no rotation, no change of colour;
+only what always cuts something out has no neutral ones.
 
 No tensor is read by the host and no constant is copied to the device, so ``apply`` runs inside
 ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
@@ -32,8 +33,8 @@ Interpolation = Literal["bilinear", "nearest"]
 def _check_batch(images: Tensor) -> None:
     if images.dim() != 4:
         raise ValueError(
-            f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. "
-            "Use images[None] for one image, images[:, None] for grey images without a channel axis."
+            f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. Use images[None]"
+            " for one image, images[:, None] for grey images without a channel axis."
         )
     if images.dtype is not torch.uint8 and not images.is_floating_point():
         raise TypeError(f"Expected images of dtype uint8 or floating point, got {images.dtype}.")
@@ -62,32 +63,43 @@ class Transform(ABC):
             return torch.empty(n, 0)
         if generator is None:
             raise TypeError(
-                f"Expected a torch.Generator for {type(self).__name__}, got None. The global generator is never used: "
-                "pass torch.Generator().manual_seed(seed)."
+                f"Expected a torch.Generator for {type(self).__name__}, got None. The global"
+                " generator is never used: pass torch.Generator().manual_seed(seed)."
             )
-        return torch.rand(n, self.columns, generator=generator, device=generator.device, dtype=torch.float32)
+        return torch.rand(
+            n, self.columns, generator=generator, device=generator.device, dtype=torch.float32
+        )
 
     def check(self, images: Tensor) -> None:
         """Refuse what is no batch of images."""
         _check_batch(images)
 
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
-        """Transform ``images`` with random numbers from ``draw``; row i of ``params`` is for image i."""
+        """Transform ``images`` with random numbers from ``draw``; row i of ``params`` is for image
+        i.
+        """
         self.check(images)
         if params.shape != (len(images), self.columns):
             raise ValueError(
-                f"Expected params of shape {(len(images), self.columns)} for {type(self).__name__}, "
-                f"got {tuple(params.shape)}. Use draw(n, generator), then the rows of these images."
+                f"Expected params of shape {(len(images), self.columns)} for {type(self).__name__},"
+                f" got {tuple(params.shape)}. Use draw(n, generator), then the rows of these"
+                " images."
             )
         if params.dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones round up to 1."
+                f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones"
+                " round up to 1."
             )
         if params.device != images.device:
-            raise ValueError(f"Expected params on {images.device}, got {params.device}. Use params.to(images.device).")
+            raise ValueError(
+                f"Expected params on {images.device}, got {params.device}. Use"
+                " params.to(images.device)."
+            )
         return self.transform(images, params)
 
-    def __call__(self, images: Tensor | NDArray[Any], generator: torch.Generator | None = None) -> Tensor:
+    def __call__(
+        self, images: Tensor | NDArray[Any], generator: torch.Generator | None = None
+    ) -> Tensor:
         images = torch.as_tensor(images)
         self.check(images)
         params = self.draw(len(images), generator)
@@ -98,17 +110,24 @@ def _check_crop(size: int, length: int, padding: int = 0) -> None:
     if size > length + 2 * padding:
         padded = f"{length} + 2·{padding}" if padding else f"{length}"
         raise ValueError(
-            f"Expected a crop no larger than the image, got {size} pixels of {padded}. Pad more, or resize first."
+            f"Expected a crop no larger than the image, got {size} pixels of {padded}. Pad more, or"
+            " resize first."
         )
 
 
 def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
     if fill == "zero":
-        return F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0])) if any(paddings) else images
+        return (
+            F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0]))
+            if any(paddings)
+            else images
+        )
     for dim, padding in enumerate(paddings, 2):
         last = images.shape[dim] - 1
         if padding > last:
-            raise ValueError(f"Expected reflected padding below the image's {last + 1} pixels, got {padding}.")
+            raise ValueError(
+                f"Expected reflected padding below the image's {last + 1} pixels, got {padding}."
+            )
         index = torch.arange(-padding, last + 1 + padding, device=images.device)
         images = images.index_select(dim, last - (last - index.abs()).abs())
     return images
@@ -117,7 +136,9 @@ def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
 def _random_crop(
     images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int], fill: Fill
 ) -> Tensor:
-    """Pad, then crop a window of each image: every row of a window is a contiguous strip of the padded batch."""
+    """Pad, then crop a window of each image: every row of a window is a contiguous strip of the
+    padded batch.
+    """
     B, C = images.shape[:2]
     h, w = size
     for length, padding, wanted in zip(images.shape[2:], paddings, size, strict=True):
@@ -126,7 +147,8 @@ def _random_crop(
         return images.new_empty(0, C, h, w)
     padded = _pad(images, paddings, fill).contiguous()
     height, width = padded.shape[2:]
-    # Below the number of positions also after rounding, as every float32 below 1 is at most 1 − 2⁻²⁴.
+    # Below the number of positions also after rounding, as every float32 below 1 is at most 1 −
+    # 2⁻²⁴.
     top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
     left = (params[:, 1] * (width - w + 1)).long().view(B, 1, 1)
     plane = torch.arange(B * C, device=images.device).view(B, C, 1)
@@ -137,7 +159,9 @@ def _random_crop(
 
 @dataclass(frozen=True)
 class PadCrop(Transform):
-    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that of the image)."""
+    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that
+    of the image).
+    """
 
     padding: int
     mode: Fill = "zero"
@@ -158,7 +182,8 @@ class PadCrop(Transform):
 
 @dataclass(frozen=True)
 class Shift(Transform):
-    """Shift by up to ``max_fraction`` of height and width, uniformly in whole pixels (curriculum paper).
+    """Shift by up to ``max_fraction`` of height and width, uniformly in whole pixels (curriculum
+    paper).
 
     On 32-pixel images, ``Shift(0.125)`` equals ``PadCrop(4)`` exactly.
     """
@@ -217,7 +242,9 @@ class CenterCrop(Transform):
 
 @dataclass(frozen=True)
 class Resize(Transform):
-    """Resize the shorter side to ``size``, or to (height, width): bilinear and antialiased, as PIL does."""
+    """Resize the shorter side to ``size``, or to (height, width): bilinear and antialiased, as PIL
+    does.
+    """
 
     size: Size
 
@@ -233,12 +260,16 @@ class Resize(Transform):
             size = self.size
         if size == (height, width):
             return images
-        return _restore(F.interpolate(_floating(images), size, mode="bilinear", antialias=True), images)
+        return _restore(
+            F.interpolate(_floating(images), size, mode="bilinear", antialias=True), images
+        )
 
 
 @dataclass(frozen=True)
 class ResizeCrop(Transform):
-    """Resize the shorter side to ``resize``, then crop the centre: for test images (256 and 224, or 227)."""
+    """Resize the shorter side to ``resize``, then crop the centre: for test images (256 and 224, or
+    227).
+    """
 
     resize: Size
     size: Size
@@ -248,16 +279,20 @@ class ResizeCrop(Transform):
         _pair("size", self.size)
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        return CenterCrop(self.size).transform(Resize(self.resize).transform(images, params), params)
+        return CenterCrop(self.size).transform(
+            Resize(self.resize).transform(images, params), params
+        )
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """Crop a box of random area and shape, resize it to ``size``: bilinear and antialiased, as torchvision with PIL.
+    """Crop a box of random area and shape, resize it to ``size``: bilinear and antialiased, as
+    torchvision with PIL.
 
-    The box has ``scale`` of the area of the image and a width : height in ``ratio`` (uniform in its logarithm): the
-    first of ten draws that fits, else the largest central box. Two batched matrix products with PIL's triangle filter
-    as weights resize it; call it outside autocast, which would round them to 8 bits.
+    The box has ``scale`` of the area of the image and a width : height in ``ratio`` (uniform in its
+    logarithm): the first of ten draws that fits, else the largest central box. Two batched matrix
+    products with PIL's triangle filter as weights resize it; call it outside autocast, which would
+    round them to 8 bits.
     """
 
     size: Size
@@ -274,7 +309,9 @@ class RandomResizedCrop(Transform):
         check_number("ratio[0]", self.ratio[0], "(0, inf)")
         check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)")
 
-    def boxes(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def boxes(
+        self, params: Tensor, height: int, width: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, height and width of the box of each image in whole pixels, each (B,)."""
         area, shape, place = torch.split(params, [self._TRIES, self._TRIES, 2], dim=1)
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * area)
@@ -304,10 +341,13 @@ class RandomResizedCrop(Transform):
 
 
 def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
-    """Weights (B, size, full) that resize pixels start … start + length − 1 of a line to ``size`` pixels."""
+    """Weights (B, size, full) that resize pixels start … start + length − 1 of a line to ``size``
+    pixels.
+    """
     start, scale = start[:, None, None], (length / size)[:, None, None]
     pixel = torch.arange(full, device=start.device) + 0.5
-    centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale  # (B, size, 1)
+    # (B, size, 1)
+    centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
     weight = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0)
     weight = weight * ((pixel > start) & (pixel < start + length[:, None, None]))
     return weight / weight.sum(2, keepdim=True)
@@ -317,7 +357,8 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tens
 class Rotate(Transform):
     """Rotate about the centre by an angle uniform in ±``degrees``, filled with zeros (bias paper).
 
-    The code that the bias paper cites for CIFAR-100 uses the default of torchvision, ``interpolation="nearest"``.
+    The code that the bias paper cites for CIFAR-100 uses the default of torchvision,
+    ``interpolation="nearest"``.
     """
 
     degrees: float = 15.0
@@ -335,23 +376,32 @@ class Rotate(Transform):
         angle = math.radians(self.degrees) * (2 * params.view(-1, 1, 1) - 1)  # counter-clockwise
         cos, sin = angle.cos(), angle.sin()
         # Centres of the output pixels, each axis from −1 to 1, and their positions in the input.
-        y = (2 * torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None] + 1) / height - 1
+        y = (
+            2 * torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None] + 1
+        ) / height - 1
         x = (2 * torch.arange(width, device=images.device, dtype=pixels.dtype) + 1) / width - 1
-        grid = torch.stack([cos * x - sin * (height / width) * y, sin * (width / height) * x + cos * y], dim=3)
+        grid = torch.stack(
+            [cos * x - sin * (height / width) * y, sin * (width / height) * x + cos * y], dim=3
+        )
         rotated = F.grid_sample(
-            pixels, grid.to(pixels.dtype), self.interpolation, padding_mode="zeros", align_corners=False
+            pixels,
+            grid.to(pixels.dtype),
+            self.interpolation,
+            padding_mode="zeros",
+            align_corners=False,
         )
         return _restore(rotated, images)
 
 
 @dataclass(frozen=True)
 class ColorJitter(Transform):
-    """Change brightness, contrast, saturation and hue, with random amounts and a random order for each image.
+    """Change brightness, contrast, saturation and hue, with random amounts and a random order for
+    each image.
 
-    Brightness, contrast and saturation mix the image with black, its mean grey and its grey values by a factor uniform
-    in 1 ± the given number, clamped after each step; hue is rotated by a uniform ± ``hue`` of the colour circle. The
-    formulas are those of torchvision, with one rounding at the end. Grey images (C = 1) change brightness and contrast
-    only.
+    Brightness, contrast and saturation mix the image with black, its mean grey and its grey values
+    by a factor uniform in 1 ± the given number, clamped after each step; hue is rotated by a
+    uniform ± ``hue`` of the colour circle. The formulas are those of torchvision, with one rounding
+    at the end. Grey images (C = 1) change brightness and contrast only.
     """
 
     brightness: float = 0.0
@@ -372,14 +422,18 @@ class ColorJitter(Transform):
         x = _floating(images) if images.is_floating_point() else images.float().div_(255)
         swing = 2 * params[:, 4:, None, None, None] - 1  # (B, 4, 1, 1, 1) in ±1
         limits = self.brightness, self.contrast, self.saturation, 0.0
-        factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(x.dtype)
+        factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(
+            x.dtype
+        )
         angle = (self.hue * swing[:, 3]).to(x.dtype)
         steps = 2 if channels == 1 else 4 if self.hue else 3
-        order = params[:, :steps].argsort(dim=1, stable=True)  # (B, steps): the first step, the second, …
+        # (B, steps): the first step, the second, …
+        order = params[:, :steps].argsort(dim=1, stable=True)
         chosen = order[..., None] == torch.arange(4, device=x.device)
         chosen = chosen.to(x.dtype)[..., None, None, None]  # (B, steps, 4, 1, 1, 1)
         for step in range(steps):
-            _, contrast, saturation, hue = chosen[:, step].unbind(1)  # each (B, 1, 1, 1), 1 for its images, else 0
+            # each (B, 1, 1, 1), 1 for its images, else 0
+            _, contrast, saturation, hue = chosen[:, step].unbind(1)
             factor = (chosen[:, step] * factors).sum(1)
             grey = _luma(x)  # (B, 1, H, W)
             target = (saturation * grey).add_(contrast * grey.mean((2, 3), keepdim=True))
@@ -391,7 +445,9 @@ class ColorJitter(Transform):
 def _check_channels(transform: Transform, images: Tensor) -> int:
     channels = images.shape[1]
     if channels not in (1, 3):
-        raise ValueError(f"Expected images of 1 or 3 channels for {type(transform).__name__}, got {channels}.")
+        raise ValueError(
+            f"Expected images of 1 or 3 channels for {type(transform).__name__}, got {channels}."
+        )
     return channels
 
 
@@ -403,7 +459,9 @@ def _luma(x: Tensor) -> Tensor:
 
 
 def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
-    """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps the largest and smallest value of each pixel."""
+    """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps the largest and smallest
+    value of each pixel.
+    """
     # In place where possible: on a CPU, new memory costs more than the arithmetic.
     high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = high - low
@@ -411,18 +469,20 @@ def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
     scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel has no effect: its chroma is zero
     green_or_blue = torch.where(high == g, (b - r).mul_(scale).add_(2), (r - g).mul_(scale).add_(4))
     sixths = torch.where(high == r, (g - b).mul_(scale), green_or_blue)
-    # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two more turns keep the
-    # phase positive, where frac is the remainder (% is much slower on a CPU).
+    # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two
+    # more turns keep the phase positive, where frac is the remainder (% is much slower on a CPU).
     about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
     phase = sixths.div_(6).add_(angle) + about
     return phase.frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(chroma).add_(low)
 
 
-# Operations of AutoAugment on whole numbers 0 … 255 in float32, by an amount for each image (B, 1, 1, 1), as in PIL:
-# nearest pixels, black from outside the image, blends rounded down.
+# Operations of AutoAugment on whole numbers 0 … 255 in float32, by an amount for each image (B, 1,
+# 1, 1), as in PIL: nearest pixels, black from outside the image, blends rounded down.
 
 
-def _affine(x: Tensor, a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0) -> Tensor:
+def _affine(
+    x: Tensor, a: Any = 1, b: Any = 0, c: Any = 0, d: Any = 0, e: Any = 1, f: Any = 0
+) -> Tensor:
     """Each pixel from the column a·x + b·y + c and the row d·x + e·y + f."""
     height, width = x.shape[2:]
     down = torch.arange(height, device=x.device)[:, None] + 0.5
@@ -451,7 +511,9 @@ def _grey(x: Tensor) -> Tensor:
 
 def _smooth(x: Tensor) -> Tensor:
     smooth = x.clone()  # keeps its border
-    smooth[..., 1:-1, 1:-1] = ((F.avg_pool2d(x, 3, 1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]) / 13).round()
+    smooth[..., 1:-1, 1:-1] = (
+        (F.avg_pool2d(x, 3, 1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]) / 13
+    ).round()
     return smooth
 
 
@@ -465,7 +527,12 @@ def _equalize(x: Tensor) -> Tensor:
     counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
     darker = (counts.cumsum(2) - counts).gather(2, flat)  # how many pixels of the channel are
     step = darker.amax(2, keepdim=True) // 255
-    return torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat).clamp(max=255).view_as(x).float()
+    return (
+        torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat)
+        .clamp(max=255)
+        .view_as(x)
+        .float()
+    )
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -484,7 +551,14 @@ _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "brightness": lambda x, v: _blend(x, x.new_zeros(()), v),
     "sharpness": lambda x, v: _blend(x, _smooth(x), v),
 }
-_PER_LEVEL = {"shear-x": 0.03, "shear-y": 0.03, "translate-x": 1.0, "translate-y": 1.0, "rotate": 3.0}  # either way
+# either way
+_PER_LEVEL = {
+    "shear-x": 0.03,
+    "shear-y": 0.03,
+    "translate-x": 1.0,
+    "translate-y": 1.0,
+    "rotate": 3.0,
+}
 # Cubuk et al. 2019, Table 7: pairs of operations, their probabilities in tenths, and levels.
 _CIFAR10_POLICY = """
 invert 1 7, contrast 2 6; rotate 7 2, translate-x 3 9; sharpness 8 1, sharpness 9 3; shear-y 5 8, translate-y 7 9;
@@ -507,10 +581,11 @@ def _amount(name: str, level: int) -> float:
 
 @dataclass(frozen=True)
 class AutoAugment(Transform):
-    """One of the 25 pairs of operations found on CIFAR-10, each operation with its probability (Cubuk et al. 2019).
+    """One of the 25 pairs of operations found on CIFAR-10, each operation with its probability
+    (Cubuk et al. 2019).
 
-    Amounts are those of SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's on 8 bits, to which
-    floats are rounded.
+    Amounts are those of SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's
+    on 8 bits, to which floats are rounded.
     """
 
     columns = 5  # which pair; whether its operations happen; their directions
@@ -537,7 +612,9 @@ class AutoAugment(Transform):
 
 @dataclass(frozen=True)
 class Cutout(Transform):
-    """Zeros, after ``Normalise`` the mean colour, in a square about a random pixel (DeVries & Taylor 2017)."""
+    """Zeros, after ``Normalise`` the mean colour, in a square about a random pixel (DeVries &
+    Taylor 2017).
+    """
 
     size: int = 16
 
@@ -549,7 +626,11 @@ class Cutout(Transform):
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         cut = []
         for length, u in zip(images.shape[2:], params.unbind(1), strict=True):
-            offset = torch.arange(length, device=images.device) - (u * length).long()[:, None] + self.size // 2
+            offset = (
+                torch.arange(length, device=images.device)
+                - (u * length).long()[:, None]
+                + self.size // 2
+            )
             cut.append((offset >= 0) & (offset < self.size))
         return images.masked_fill(cut[0][:, None, :, None] & cut[1][:, None, None], 0)
 
@@ -563,19 +644,26 @@ class Normalise(Transform):
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
-            raise ValueError(f"Expected as many means as deviations, got {len(self.mean)} and {len(self.std)}.")
-        object.__setattr__(self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean))
-        object.__setattr__(self, "std", tuple(check_number("std", value, "(0, inf)") for value in self.std))
+            raise ValueError(
+                f"Expected as many means as deviations, got {len(self.mean)} and {len(self.std)}."
+            )
+        object.__setattr__(
+            self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean)
+        )
+        object.__setattr__(
+            self, "std", tuple(check_number("std", value, "(0, inf)") for value in self.std)
+        )
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         if images.shape[1] != len(self.mean):
             raise ValueError(
-                f"Expected images of {len(self.mean)} channels, as many as means, got {images.shape[1]}. "
-                "Check the order of axes: (B, C, H, W)."
+                f"Expected images of {len(self.mean)} channels, as many as means, got"
+                f" {images.shape[1]}. Check the order of axes: (B, C, H, W)."
             )
         # In place: images / 255 would need a second buffer.
         out = images.clone() if images.is_floating_point() else images.float().div_(255)
-        # By channel with Python numbers: a tensor of constants would have to be copied to the device.
+        # By channel with Python numbers: a tensor of constants would have to be copied to the
+        # device.
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].sub_(mean).div_(std)
         return out
@@ -583,11 +671,15 @@ class Normalise(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Standardise(Transform):
-    """(x − mean) / std of each feature of vectors (B, D), clamped to ±10: features may be almost constant."""
+    """(x − mean) / std of each feature of vectors (B, D), clamped to ±10: features may be almost
+    constant.
+    """
 
     mean: Tensor
     std: Tensor
-    _copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, repr=False
+    )
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         x = images if images.is_floating_point() else images.float()
@@ -600,8 +692,8 @@ class Standardise(Transform):
     def check(self, images: Tensor) -> None:
         if images.dim() < 2 or images.shape[1:] != self.mean.shape:
             raise ValueError(
-                f"Expected vectors of shape (B, {', '.join(map(str, self.mean.shape))}), got {tuple(images.shape)}. "
-                "Use x[None] for one vector."
+                f"Expected vectors of shape (B, {', '.join(map(str, self.mean.shape))}), got"
+                f" {tuple(images.shape)}. Use x[None] for one vector."
             )
 
 
@@ -637,7 +729,9 @@ def _flatten(transforms: Iterable[Transform]) -> Iterable[Transform]:
         elif isinstance(transform, Transform):
             yield transform
         else:
-            raise TypeError(f"Expected transformations of noiseproof.data.augment, got {transform!r}.")
+            raise TypeError(
+                f"Expected transformations of noiseproof.data.augment, got {transform!r}."
+            )
 
 
 def _floating(images: Tensor) -> Tensor:
@@ -645,13 +739,16 @@ def _floating(images: Tensor) -> Tensor:
 
 
 def _restore(values: Tensor, images: Tensor) -> Tensor:
-    return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(images.dtype)
+    return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(
+        images.dtype
+    )
 
 
 SAME_IMAGES = {"cifar10n": "cifar10", "cifar10h": "cifar10", "cifar100n": "cifar100"}
 IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
-# Deviations are over all pixels of the training set; some papers take the mean of each image's own instead.
+# Deviations are over all pixels of the training set; some papers take the mean of each image's own
+# instead.
 _CIFAR10 = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 _CROP_FLIP = (PadCrop(4), Flip())
@@ -667,10 +764,18 @@ _RECIPES: dict[str, tuple[tuple[Transform, ...], tuple[Transform, ...], Normalis
     "webvision": ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
 }
 _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
-    "pad-crop": PadCrop, "shift": Shift, "flip": Flip, "resize": Resize, "resize-crop": ResizeCrop,
-    "random-resized-crop": RandomResizedCrop, "rotate": Rotate, "color-jitter": ColorJitter,
-    "auto-augment": AutoAugment, "cutout": Cutout, "normalise": Normalise,
-}  # fmt: skip
+    "pad-crop": PadCrop,
+    "shift": Shift,
+    "flip": Flip,
+    "resize": Resize,
+    "resize-crop": ResizeCrop,
+    "random-resized-crop": RandomResizedCrop,
+    "rotate": Rotate,
+    "color-jitter": ColorJitter,
+    "auto-augment": AutoAugment,
+    "cutout": Cutout,
+    "normalise": Normalise,
+}
 
 
 def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
@@ -679,7 +784,9 @@ def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
     for spec in specs if "normalise" in specs else [*specs, "normalise"]:
         name, params = parse_call(spec)
         params |= {"mean": recipe["mean"], "std": recipe["std"]} if name == "normalise" else {}
-        yield _TRANSFORMS[name](**{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()})
+        yield _TRANSFORMS[name](
+            **{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()}
+        )
 
 
 def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
@@ -687,16 +794,20 @@ def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def strong_augmentation(dataset: str, paper: str | None) -> Compose | None:
-    """What ``paper`` applies to a second view of training images, if it is not what it applies to the first."""
+    """What ``paper`` applies to a second view of training images, if it is not what it applies to
+    the first.
+    """
     recipe = _recipes().get((paper or "", SAME_IMAGES.get(dataset, dataset)), {})
     return Compose([*_from_paper(recipe, "strong")]) if "strong" in recipe else None
 
 
 def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
-    """The transformation that ``paper`` applies to ``dataset`` in training, or at test with ``train=False``.
+    """The transformation that ``paper`` applies to ``dataset`` in training, or at test with
+    ``train=False``.
 
-    Without a paper it is the usual one: pad 4, crop and flip on CIFAR, random crops of the large datasets, and the
-    moments of the dataset. ``noiseproof.papers.get_paper(paper).notes`` has what the text of a paper leaves open.
+    Without a paper it is the usual one: pad 4, crop and flip on CIFAR, random crops of the large
+    datasets, and the moments of the dataset. ``noiseproof.papers.get_paper(paper).notes`` has what
+    the text of a paper leaves open.
 
     >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
@@ -710,6 +821,6 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
         return Compose([*_from_paper(recipes[paper, name], "train" if train else "test")])
     known = ", ".join([*sorted(_RECIPES), *(f"{d}@{p}" for p, d in sorted(recipes))])
     raise ValueError(
-        f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There are: {known}. "
-        "For your own images, write Compose([…, Normalise(mean, std)])."
+        f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There"
+        f" are: {known}. For your own images, write Compose([…, Normalise(mean, std)])."
     )

@@ -1,4 +1,6 @@
-"""What every source of data returns: inputs, labels, names of the classes and notes; the rows of an epoch."""
+"""What every source of data returns: inputs, labels, names of the classes and notes; the rows of an
+epoch.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from noiseproof.noise.base import as_generator, uniform
 
 
 class LazyInputs(Protocol):
-    """Inputs that are read on access, so that a dataset larger than memory can be used like a tensor."""
+    """Inputs that are read on access, so that a dataset larger than memory can be used like a
+    tensor.
+    """
 
     def __len__(self) -> int: ...
 
@@ -47,19 +51,27 @@ def take(x: Inputs, index: Tensor) -> Inputs:
 def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
     for name, column in columns.items():
         if column is not None and len(column) != len(x):
-            raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
+            raise ValueError(
+                f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}."
+            )
 
 
 def _check_given(given: Tensor, num_classes: int) -> None:
-    """Refuse labels that are no classes (N,), and of rows with several labels no 0 or 1 for each class (N, K)."""
+    """Refuse labels that are no classes (N,), and of rows with several labels no 0 or 1 for each
+    class (N, K).
+    """
     if given.dim() == 2 and given.shape[1] != num_classes:
-        raise ValueError(f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}.")
+        raise ValueError(
+            f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}."
+        )
     check_labels(given.flatten(), num_classes if given.dim() == 1 else 2)
 
 
 def _check_width(soft: Tensor | None, num_classes: int) -> None:
     if soft is not None and soft.shape[1:] != (num_classes,):
-        raise ValueError(f"Expected soft labels of shape (N, {num_classes}), got {tuple(soft.shape)}.")
+        raise ValueError(
+            f"Expected soft labels of shape (N, {num_classes}), got {tuple(soft.shape)}."
+        )
 
 
 def derive_seeds(n: int, *numbers: int) -> list[int]:
@@ -74,12 +86,16 @@ def derive_seed(*numbers: int) -> int:
 
 
 def derive_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded by ``derive_seed``: independent of generators seeded with any of the ``numbers``."""
+    """A generator seeded by ``derive_seed``: independent of generators seeded with any of the
+    ``numbers``.
+    """
     return torch.Generator(device).manual_seed(derive_seed(*numbers))
 
 
 def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-    """A random permutation of 0 … n−1, the same on every machine, which ``torch.randperm`` does not guarantee."""
+    """A random permutation of 0 … n−1, the same on every machine, which ``torch.randperm`` does not
+    guarantee.
+    """
     return moved(uniform(generator, n), torch.device(device)).argsort(stable=True)
 
 
@@ -88,15 +104,22 @@ class Split:
     """One part of a dataset: inputs and the labels that came with them."""
 
     x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)) or lazy inputs
-    y: Tensor  # (N,) int64; of soft labels the most probable class; of several labels a row (N, K), 0 or 1
+    # (N,) int64; of soft labels the most probable class; of several labels a row (N, K), 0 or 1
+    y: Tensor
     clean: Tensor | None = None  # like y: the true labels where they are known
     raw: Sequence[str] | None = None  # how to show each row to a person: its text, its file name
-    soft: Tensor | None = None  # (N, K) float32: the distribution of each label, where it is not a single class
+    # (N, K) float32: the distribution of each label, where it is not a single class
+    soft: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(self.x, {"label": self.y, "clean label": self.clean, "raw": self.raw, "soft label": self.soft})
+        _check_lengths(
+            self.x,
+            {"label": self.y, "clean label": self.clean, "raw": self.raw, "soft label": self.soft},
+        )
         if self.y.dtype is not torch.int64:
-            raise TypeError(f"Expected labels of dtype torch.int64, got {self.y.dtype}. Use y.long().")
+            raise TypeError(
+                f"Expected labels of dtype torch.int64, got {self.y.dtype}. Use y.long()."
+            )
 
     def __len__(self) -> int:
         return len(self.y)
@@ -124,7 +147,10 @@ class Dataset:
             if split is not None:
                 _check_given(split.y, len(self.classes))
                 if split.y.dim() != self.train.y.dim():
-                    raise ValueError("Expected one label a row in all parts of a dataset, or several in all of them.")
+                    raise ValueError(
+                        "Expected one label a row in all parts of a dataset, or several in all of"
+                        " them."
+                    )
                 _check_width(split.soft, len(self.classes))
 
     @property
@@ -142,12 +168,19 @@ class NoisyData:
     index: Tensor  # (N,) int64: the row number of each row in the source
     clean: Tensor | None = None  # like given: the true labels if known, −1 for inputs of no class
     raw: Sequence[str] | None = None
-    soft: Tensor | None = None  # (N, K) float32: distributions to train on, in which ``given`` is a most probable class
+    # (N, K) float32: distributions to train on, in which ``given`` is a most probable class
+    soft: Tensor | None = None
     annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     def __post_init__(self) -> None:
-        columns = {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw, "soft": self.soft,
-                   "annotator": self.annotator}  # fmt: skip
+        columns = {
+            "label": self.given,
+            "index": self.index,
+            "clean": self.clean,
+            "raw": self.raw,
+            "soft": self.soft,
+            "annotator": self.annotator,
+        }
         _check_lengths(self.x, columns)
         _check_given(self.given, len(self.classes))
         _check_width(self.soft, len(self.classes))
@@ -175,14 +208,22 @@ class NoisyData:
 
     @property
     def shares(self) -> Tensor:
-        """The share of each class in the labels to train on, (K,) float64; with several labels a row, of the rows."""
+        """The share of each class in the labels to train on, (K,) float64; with several labels a
+        row, of the rows.
+        """
         labels = self.labels.cpu()
-        counts = torch.bincount(labels, minlength=self.num_classes) if labels.dim() == 1 else labels.double().sum(0)
+        counts = (
+            torch.bincount(labels, minlength=self.num_classes)
+            if labels.dim() == 1
+            else labels.double().sum(0)
+        )
         return counts.double() / len(self)
 
     @property
     def is_flipped(self) -> Tensor | None:
-        """Whether the given label differs from the clean one, bool like ``given``; None if the truth is unknown."""
+        """Whether the given label differs from the clean one, bool like ``given``; None if the
+        truth is unknown.
+        """
         return None if self.clean is None else self.given != self.clean
 
     @property
@@ -202,21 +243,36 @@ class NoisyData:
 
     def _with_columns(self, change: Callable[[Tensor], Tensor], **others: Any) -> NoisyData:
         """The same data with ``change`` of each column of labels and row numbers."""
-        columns = {name: getattr(self, name) for name in ("given", "index", "clean", "soft", "annotator")}
-        others |= {name: column if column is None else change(column) for name, column in columns.items()}
+        columns = {
+            name: getattr(self, name) for name in ("given", "index", "clean", "soft", "annotator")
+        }
+        others |= {
+            name: column if column is None else change(column) for name, column in columns.items()
+        }
         return replace(self, **others)
 
-    def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
-        """A random split into training and noisy validation part (the LN paper validates on 10 % of the noisy labels).
+    def split(
+        self, validation: float, *, generator: torch.Generator | int
+    ) -> tuple[NoisyData, NoisyData]:
+        """A random split into training and noisy validation part (the LN paper validates on 10 % of
+        the noisy labels).
 
-        Rows with the same ``index``, the labels of several annotators for one sample, go to the same part.
+        Rows with the same ``index``, the labels of several annotators for one sample, go to the
+        same part.
         """
-        _, first, inverse = np.unique(self.index.cpu().numpy(), return_index=True, return_inverse=True)
-        samples, sample_of_row = np.unique(first[inverse], return_inverse=True)  # in order of first occurrence
+        _, first, inverse = np.unique(
+            self.index.cpu().numpy(), return_index=True, return_inverse=True
+        )
+        # in order of first occurrence
+        samples, sample_of_row = np.unique(first[inverse], return_inverse=True)
         num_held = round(len(samples) * check_number("validation", validation, "(0, 1)"))
         if not 0 < num_held < len(samples):
-            raise ValueError(f"Expected rows in both parts, got {num_held} of {len(samples)} samples to validate on.")
-        # Not from the random numbers that flipped the labels: with one seed for both, only flips would be held out.
+            raise ValueError(
+                f"Expected rows in both parts, got {num_held} of {len(samples)} samples to"
+                " validate on."
+            )
+        # Not from the random numbers that flipped the labels: with one seed for both, only flips
+        # would be held out.
         key = int(torch.randint(2**62, (), generator=as_generator(generator)))
         is_held = torch.zeros(len(samples), dtype=torch.bool)
         is_held[shuffled(len(samples), derive_generator(key))[:num_held]] = True
@@ -232,20 +288,33 @@ def corrupt(
     features: Tensor | None = None,
     foreign: Tensor | None = None,
 ) -> NoisyData:
-    """The training set with its own labels, or with the labels of a noise model, which is applied once.
+    """The training set with its own labels, or with the labels of a noise model, which is applied
+    once.
 
-    The clean labels are those of the source if it has any, else the labels that noise was added to. ``features`` are
-    the input of instance-dependent noise (by default x), ``foreign`` the images of another dataset that open-set noise
-    inserts. Where noise flips the most probable class of a soft label, the two exchange their probabilities.
+    The clean labels are those of the source if it has any, else the labels that noise was added to.
+    ``features`` are the input of instance-dependent noise (by default x), ``foreign`` the images of
+    another dataset that open-set noise inserts. Where noise flips the most probable class of a soft
+    label, the two exchange their probabilities.
     """
     split = data.train
     if noise is None or str(noise) == "none":
-        return NoisyData(split.x, split.y, data.classes, torch.arange(len(split)), split.clean, split.raw, split.soft)
+        return NoisyData(
+            split.x,
+            split.y,
+            data.classes,
+            torch.arange(len(split)),
+            split.clean,
+            split.raw,
+            split.soft,
+        )
     model = get_noise(noise) if isinstance(noise, str) else noise
     if features is None and isinstance(split.x, Tensor) and model.needs == "inputs":
         features = split.x
-    noisy = model.corrupt(split.y, generator=generator, features=features, num_classes=data.num_classes)
-    index = torch.arange(len(split)) if noisy.index is None else noisy.index  # several annotators repeat a row
+    noisy = model.corrupt(
+        split.y, generator=generator, features=features, num_classes=data.num_classes
+    )
+    # several annotators repeat a row
+    index = torch.arange(len(split)) if noisy.index is None else noisy.index
     clean = noisy.clean
     if split.clean is not None:  # the labels were noisy before, such as human ones
         clean = torch.where(clean == split.y[index], split.clean[index], clean)
@@ -253,44 +322,57 @@ def corrupt(
     if isinstance(noisy, OpenSetLabels):
         if foreign is None:
             raise ValueError(
-                f"Expected `foreign` images, with which {model} replaces images of {data.name}, got none. "
-                "Take those of another dataset, such as cifar100."
+                f"Expected `foreign` images, with which {model} replaces images of {data.name}, got"
+                " none. Take those of another dataset, such as cifar100."
             )
         if not isinstance(x, Tensor):
             raise ValueError(
-                f"Expected images in memory, some of which {model} replaces with `foreign` ones, got files in "
-                f"{data.name}. Use a dataset such as cifar10."
+                f"Expected images in memory, some of which {model} replaces with `foreign` ones,"
+                f" got files in {data.name}. Use a dataset such as cifar10."
             )
         x = noisy.apply(x, foreign)
     given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
-    soft = None if split.soft is None else _exchanged(split.soft[index], split.y[index], noisy.given)
+    soft = (
+        None if split.soft is None else _exchanged(split.soft[index], split.y[index], noisy.given)
+    )
     rows = given if noisy.index is None else given.subset(index)
     return replace(rows, given=noisy.given, clean=clean, soft=soft, annotator=noisy.annotator)
 
 
 def _exchanged(soft: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Distributions (N, K) whose classes ``a`` and ``b``, (N,) each, have exchanged their probabilities."""
+    """Distributions (N, K) whose classes ``a`` and ``b``, (N,) each, have exchanged their
+    probabilities.
+    """
     a, b = a[:, None], b[:, None]
     return soft.scatter(1, a, soft.gather(1, b)).scatter(1, b, soft.gather(1, a))
 
 
 class ClassBalanced(Sampler[int]):
-    """The same number of rows of each given class in every epoch, in an order that depends on the seed and the epoch.
+    """The same number of rows of each given class in every epoch, in an order that depends on the
+    seed and the epoch.
 
-    SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper does the same). NAL
-    paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to random classes. Rows repeat only
-    in classes that are too small.
+    SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper
+    does the same). NAL paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder
+    goes to random classes. Rows repeat only in classes that are too small.
     """
 
     def __init__(
-        self, labels: Tensor, *, per_class: int | None = None, total: int | None = None, seed: int = 0
+        self,
+        labels: Tensor,
+        *,
+        per_class: int | None = None,
+        total: int | None = None,
+        seed: int = 0,
     ) -> None:
         if (per_class is None) == (total is None):
-            raise ValueError(f"Expected either `per_class` or `total`, got {per_class!r} and {total!r}.")
+            raise ValueError(
+                f"Expected either `per_class` or `total`, got {per_class!r} and {total!r}."
+            )
         if len(labels) == 0:
             raise ValueError("Expected at least one label to draw rows by, got none.")
         by_class = torch.split(labels.argsort(stable=True), torch.bincount(labels).tolist())
-        self.members = [indices for indices in by_class if len(indices)]  # of the classes that have rows
+        # of the classes that have rows
+        self.members = [indices for indices in by_class if len(indices)]
         if total is None:
             total = len(self.members) * check_count("per_class", per_class, 1)
         self.total = check_count("total", total, 1)
@@ -315,27 +397,47 @@ class ClassBalanced(Sampler[int]):
         parts = []
         for k, members in enumerate(self.members):
             count = share + (k in gets_one_more)
-            rounds = [members[shuffled(len(members), generator)] for _ in range(-(-count // len(members)))]
+            rounds = [
+                members[shuffled(len(members), generator)] for _ in range(-(-count // len(members)))
+            ]
             parts.append(torch.cat([members[:0], *rounds])[:count])
         drawn = torch.cat(parts)
         return drawn[shuffled(len(drawn), generator)]
 
 
 def find_copies(data: Dataset) -> tuple[str, bool]:
-    """How many test rows equal training rows, whatever their labels, and whether these are more than by chance.
+    """How many test rows equal training rows, whatever their labels, and whether these are more
+    than by chance.
 
-    By chance a test row has a copy as often as a training row equals another; four standard errors, and one row, or one
-    in a hundred, are allowed beyond that. Inputs that are read from files or are sparse are not compared.
+    By chance a test row has a copy as often as a training row equals another; four standard errors,
+    and one row, or one in a hundred, are allowed beyond that. Inputs that are read from files or
+    are sparse are not compared.
     """
-    parts = [part.x for part in (data.train, data.test) if part is not None and isinstance(part.x, Tensor)]
-    if len(parts) < 2 or any(x.is_sparse or x.dim() < 2 or not len(x) or x.dtype == torch.bfloat16 for x in parts):
+    parts = [
+        part.x
+        for part in (data.train, data.test)
+        if part is not None and isinstance(part.x, Tensor)
+    ]
+    if len(parts) < 2 or any(
+        x.is_sparse or x.dim() < 2 or not len(x) or x.dtype == torch.bfloat16 for x in parts
+    ):
         return "", False
-    train, test = ([xxh3_128_digest(row) for row in x.detach().cpu().flatten(1).contiguous().numpy()] for x in parts)
+    train, test = (
+        [xxh3_128_digest(row) for row in x.detach().cpu().flatten(1).contiguous().numpy()]
+        for x in parts
+    )
     counts, rows = Counter(train), len(test)
     copies = sum(row in counts for row in test)
     repeats = sum(count for count in counts.values() if count > 1) / len(train)
-    spread = math.sqrt(rows * repeats * (1 - repeats) * (1 + 2 * rows / len(train)))  # the training rows vary, too
+    # the training rows vary, too
+    spread = math.sqrt(rows * repeats * (1 - repeats) * (1 + 2 * rows / len(train)))
     chance = rows * repeats + 4 * spread + max(1, rows / 100)
     more = "more" if copies > chance else "no more"
-    words = f"{copies} of the {rows} test rows equal training rows in all but the label, {more} than chance gives"
-    return f"{words} where {repeats:.1%} of the training rows equal others" if copies else "", copies > chance
+    words = (
+        f"{copies} of the {rows} test rows equal training rows in all but the label, {more} than"
+        " chance gives"
+    )
+    return (
+        f"{words} where {repeats:.1%} of the training rows equal others" if copies else "",
+        copies > chance,
+    )

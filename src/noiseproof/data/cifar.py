@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100, with human labels or their own: python or binary files, in a folder or an archive."""
+"""CIFAR-10 and CIFAR-100, with human labels or their own: python or binary files, in a folder or an
+archive.
+"""
 
 import io
 import pickle
@@ -18,18 +20,47 @@ from torch import Tensor
 from noiseproof.core.limits import check_limit, check_members
 from noiseproof.data.base import Dataset, Split, take
 from noiseproof.data.labels import soft_labels
-from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
+from noiseproof.data.sources import (
+    DATASETS,
+    FILES,
+    Download,
+    OfficialFiles,
+    PathLike,
+    data_root,
+    find,
+)
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN, PICKLED_ARRAYS
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 PIXELS = 3 * 32 * 32
 AGAIN = "Delete it and fetch the dataset again."
 Batch = tuple[NDArray[np.uint8], list[Tensor]]  # pixels (N, 3072), label columns (N,)
 
 
 _PLACES = {
-    10: ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
-    100: ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
+    10: (
+        "cifar-10-batches-py",
+        "cifar-10-batches-bin",
+        "cifar-10-python.tar.gz",
+        "cifar-10-binary.tar.gz",
+    ),
+    100: (
+        "cifar-100-python",
+        "cifar-100-binary",
+        "cifar-100-python.tar.gz",
+        "cifar-100-binary.tar.gz",
+    ),
 }
 
 
@@ -40,31 +71,41 @@ def _register_files(classes: int, md5: str, human_md5: str) -> None:
     url = f"https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main/data/{human}"
     labels = Download(url, human_md5, f"cifar-n/{human}")
     FILES[f"cifar{classes}"] = OfficialFiles((places,), (images,))
-    FILES[f"cifar{classes}n"] = OfficialFiles((places, (f"cifar-n/{human}", human)), (images, labels))
+    FILES[f"cifar{classes}n"] = OfficialFiles(
+        (places, (f"cifar-n/{human}", human)), (images, labels)
+    )
 
 
 _register_files(10, "c58f30108f718f92721af3b95e74349a", "96644db5574813cae939af5f7f2a0aec")
 _register_files(100, "eb9058c3a382ffc7106e4002c42a8d85", "a67b45c1d7992051865b5c755bd68bb1")
 FILES["cifar10h"] = OfficialFiles(
     (("cifar10h-counts.npy", "cifar10h.npz"), _PLACES[10]),
-    request="Download data/cifar10h-counts.npy of https://github.com/jcpeterson/cifar-10h and put it beside the folder "
-    "cifar-10-batches-py",
+    request=(
+        "Download data/cifar10h-counts.npy of https://github.com/jcpeterson/cifar-10h and put it"
+        " beside the folder cifar-10-batches-py"
+    ),
 )
 
 
 def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
-    """The contents of the files ``names`` in a folder or in a .tar.gz of it; nothing is extracted."""
+    """The contents of the files ``names`` in a folder or in a .tar.gz of it; nothing is
+    extracted.
+    """
     blobs: dict[str, bytes] = {}
     try:
         if place.is_dir():
-            blobs = {name: (place / name).read_bytes() for name in names if (place / name).is_file()}
+            blobs = {
+                name: (place / name).read_bytes() for name in names if (place / name).is_file()
+            }
         else:
             wanted = {f"{folder}/{name}": name for name in names}
             with tarfile.open(place, "r|gz") as archive:
                 for member in archive:
                     name = wanted.get(member.name.removeprefix("./"))
                     if name is not None and member.isreg():
-                        check_limit("member_bytes", member.size, "bytes", f"{member.name} of {place}")
+                        check_limit(
+                            "member_bytes", member.size, "bytes", f"{member.name} of {place}"
+                        )
                         file = archive.extractfile(member)
                         blobs[name] = file.read() if file else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
@@ -96,26 +137,38 @@ def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batc
         labels = [_plain_integers(batch[key.encode()]) for key in keys]
         shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
         if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)] or pixels.dtype != np.uint8:
-            raise ValueError(f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}")
+            raise ValueError(
+                f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}"
+            )
     except Exception as error:  # an unpickler may raise anything on damaged bytes
-        raise ValueError(f"Expected a CIFAR python batch of {rows} images in {path}, got {error!r}. {AGAIN}") from error
+        raise ValueError(
+            f"Expected a CIFAR python batch of {rows} images in {path}, got {error!r}. {AGAIN}"
+        ) from error
     return pixels, labels
 
 
 def _plain_integers(values: Any) -> Tensor:
-    """A list of integers as a tensor; lists in lists may be small in a file and endless in memory."""
+    """A list of integers as a tensor; lists in lists may be small in a file and endless in
+    memory.
+    """
     if not isinstance(values, list) or any(isinstance(value, (list, dict)) for value in values):
         raise ValueError("labels that are no list of integers")
     return torch.tensor(values, dtype=torch.int64)
 
 
 def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> Batch:
-    """Pixels (N, 3072) and labels of one binary batch: each row is its label bytes, then its pixels."""
+    """Pixels (N, 3072) and labels of one binary batch: each row is its label bytes, then its
+    pixels.
+    """
     width = labels + PIXELS
     if len(blob) != rows * width:
-        raise ValueError(f"Expected {rows} records of {width} bytes in {path}, got {len(blob)} bytes. {AGAIN}")
+        raise ValueError(
+            f"Expected {rows} records of {width} bytes in {path}, got {len(blob)} bytes. {AGAIN}"
+        )
     records = np.frombuffer(blob, dtype=np.uint8).reshape(rows, width)
-    return records[:, labels:], [torch.from_numpy(records[:, i].astype(np.int64)) for i in range(labels)]
+    return records[:, labels:], [
+        torch.from_numpy(records[:, i].astype(np.int64)) for i in range(labels)
+    ]
 
 
 def read_batch(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batch:
@@ -135,7 +188,9 @@ def _locate(name: str, data_dir: PathLike | None) -> tuple[Path, str, str]:
     """The folder or archive, the name of the folder in the archive, and the suffix of its files."""
     place = find(name, data_dir)
     python, binary, _, binary_archive = FILES[name].places[0]
-    return (place, binary, ".bin") if place.name in (binary, binary_archive) else (place, python, "")
+    return (
+        (place, binary, ".bin") if place.name in (binary, binary_archive) else (place, python, "")
+    )
 
 
 @DATASETS.register("cifar10")
@@ -150,7 +205,9 @@ def cifar10(data_dir: PathLike | None = None) -> Dataset:
 
 @DATASETS.register("cifar100")
 def cifar100(data_dir: PathLike | None = None, labels: str = "fine") -> Dataset:
-    """60 000 photographs of 100 classes in 20 superclasses, 32 × 32; ``labels`` is ``fine`` or ``coarse``."""
+    """60 000 photographs of 100 classes in 20 superclasses, 32 × 32; ``labels`` is ``fine`` or
+    ``coarse``.
+    """
     if labels not in ("fine", "coarse"):
         raise ValueError(f"Expected `labels` to be fine or coarse, got {labels!r}.")
     place, folder, suffix = _locate("cifar100", data_dir)
@@ -158,11 +215,15 @@ def cifar100(data_dir: PathLike | None = None, labels: str = "fine") -> Dataset:
     rows = {f"train{suffix}": 50_000, f"test{suffix}": 10_000}
     blobs = read_members(place, folder, [*rows, meta])
     keys = ["coarse_labels", "fine_labels"]
-    train, test = (read_batch(blobs[name], place / name, count, keys) for name, count in rows.items())
+    train, test = (
+        read_batch(blobs[name], place / name, count, keys) for name, count in rows.items()
+    )
     classes = _class_names(blobs[meta], place / meta, labels)
     column, num_classes = (1, 100) if labels == "fine" else (0, 20)
     if len(classes) != num_classes:
-        raise ValueError(f"Expected {num_classes} class names in {place / meta}, got {len(classes)}. {AGAIN}")
+        raise ValueError(
+            f"Expected {num_classes} class names in {place / meta}, got {len(classes)}. {AGAIN}"
+        )
     return Dataset("cifar100", classes, _split([train], column), _split([test], column))
 
 
@@ -178,7 +239,9 @@ def _class_names(blob: bytes, path: Path, labels: str) -> tuple[str, ...]:
 
 @DATASETS.register("cifar10n")
 def cifar10n(data_dir: PathLike | None = None, labels: str = "worst") -> Dataset:
-    """CIFAR-10 with human labels: ``aggregate``, ``random1``, ``random2``, ``random3``, ``worst`` (Wei et al. 2022)."""
+    """CIFAR-10 with human labels: ``aggregate``, ``random1``, ``random2``, ``random3``, ``worst``
+    (Wei et al. 2022).
+    """
     return _human("cifar10n", cifar10(data_dir), CIFAR10N(labels, data_root(data_dir)))
 
 
@@ -195,7 +258,8 @@ def _human(name: str, data: Dataset, noise: CIFARN) -> Dataset:
 
 @DATASETS.register("cifar10h")
 def cifar10h(data_dir: PathLike | None = None) -> Dataset:
-    """CIFAR-10's test images, each with the labels of about 51 people (Peterson et al. 2019), as soft labels.
+    """CIFAR-10's test images, each with the labels of about 51 people (Peterson et al. 2019), as
+    soft labels.
 
     The test images are the first 10 000 of CIFAR-10's training images.
     """
@@ -204,7 +268,9 @@ def cifar10h(data_dir: PathLike | None = None) -> Dataset:
     data = cifar10(data_dir)
     assert data.test is not None
     train, first = replace(data.test, y=soft.argmax(1), soft=soft), torch.arange(10_000)
-    return Dataset("cifar10h", data.classes, train, Split(take(data.train.x, first), data.train.y[first]))
+    return Dataset(
+        "cifar10h", data.classes, train, Split(take(data.train.x, first), data.train.y[first])
+    )
 
 
 def _read_counts(path: Path) -> Tensor:
@@ -220,5 +286,7 @@ def _read_counts(path: Path) -> Tensor:
         if soft is None:
             raise ValueError(f"{counts.dtype} of shape {counts.shape}")
     except Exception as error:  # a broken or hostile header can raise anything
-        raise ValueError(f"Expected the counts (10000, 10) of CIFAR-10H in {path}, got {error!r}. {AGAIN}") from error
+        raise ValueError(
+            f"Expected the counts (10000, 10) of CIFAR-10H in {path}, got {error!r}. {AGAIN}"
+        ) from error
     return soft

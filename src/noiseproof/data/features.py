@@ -1,4 +1,6 @@
-"""Features of texts and pictures by name: a registry with one class for each way to compute them, and their cache."""
+"""Features of texts and pictures by name: a registry with one class for each way to compute them,
+and their cache.
+"""
 
 import hashlib
 import logging
@@ -25,29 +27,38 @@ FORMAT = "1"  # of cached features: a new one recomputes them
 
 
 class Extractor(ABC):
-    """Computes features (N, F) of N texts or pictures; its options are keyword arguments of the class."""
+    """Computes features (N, F) of N texts or pictures; its options are keyword arguments of the
+    class.
+    """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
     packages: ClassVar[tuple[str, ...]] = ()  # modules that must be installed
     extra: ClassVar[str] = ""  # of noiseproof, which installs them
-    loads_by_name: ClassVar[bool] = False  # whether it is a library of models, the first option the model's name
+    # whether it is a library of models, the first option the model's name
+    loads_by_name: ClassVar[bool] = False
     summary: ClassVar[str]  # one line for the list
 
     def fit(self, rows: Any, *, seed: int = 0) -> Self:
-        """Learn from the rows what ``encode`` needs, without labels; most pretrained ones learn nothing."""
+        """Learn from the rows what ``encode`` needs, without labels; most pretrained ones learn
+        nothing.
+        """
         return self
 
     @abstractmethod
     def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
         """Return features (N, F) of texts (a sequence of strings) or of `Pictures`."""
 
-    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+    def fit_encode(
+        self, rows: Any, *, seed: int = 0, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         """Return the features of the rows that it is fitted to."""
         return self.fit(rows, seed=seed).encode(rows, progress=progress)
 
     def weights(self) -> Weights | None:
-        """Return where the pretrained weights come from; None where all is computed from the rows."""
+        """Return where the pretrained weights come from; None where all is computed from the
+        rows.
+        """
         return None
 
     def checksums(self) -> list[str]:
@@ -71,7 +82,9 @@ FEATURES: Registry[Extractor] = Registry("features", returns=Extractor)
 
 
 def get_extractor(spec: str, kind: Kind) -> Extractor:
-    """Return the extractor that ``spec`` names: ``tfidf:dim=128``, ``timm:resnet50.a1_in1k``, ``wordllama + tfidf``."""
+    """Return the extractor that ``spec`` names: ``tfidf:dim=128``, ``timm:resnet50.a1_in1k``,
+    ``wordllama + tfidf``.
+    """
     if not isinstance(spec, str):
         raise TypeError(f"Expected the name of features for {kind}, got {type(spec).__name__}.")
     terms = [(weight, _create(term, kind)) for weight, term in parse_sum(spec)]
@@ -83,7 +96,9 @@ def _create(spec: str, kind: Kind) -> Extractor:
     cls: Any = FEATURES[name]
     if cls.kind != kind:
         suitable = sorted(name for name in FEATURES if cast(Any, FEATURES[name]).kind == kind)
-        raise ValueError(f"Expected features for {kind}, one of {', '.join(suitable)}, got {spec!r}.")
+        raise ValueError(
+            f"Expected features for {kind}, one of {', '.join(suitable)}, got {spec!r}."
+        )
     if missing := [package for package in cls.packages if not is_installed(package)]:
         raise ModuleNotFoundError(
             f"The features {spec!r} need {' and '.join(missing)}, not installed here. Install with "
@@ -94,19 +109,25 @@ def _create(spec: str, kind: Kind) -> Extractor:
 
 
 def _spelled_out(spec: str) -> str:
-    """``timm:NAME,key=value`` as a call like any other: the first value without a key is the name of a model."""
+    """``timm:NAME,key=value`` as a call like any other: the first value without a key is the name
+    of a model.
+    """
     prefix, colon, rest = spec.strip().partition(":")
     first, comma, others = rest.partition(",")
     if not colon or "=" in first:
         return spec
     if not first.strip():
-        raise ValueError(f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}.")
+        raise ValueError(
+            f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}."
+        )
     model = first.strip() if first.strip().startswith("(") else f"({first.strip()})"
     return f"{prefix}:model={model}{comma}{others}"
 
 
 class Joined(Extractor):
-    """Features of several extractors side by side, each with the same total variance times its weight squared."""
+    """Features of several extractors side by side, each with the same total variance times its
+    weight squared.
+    """
 
     def __init__(self, terms: Sequence[tuple[float, Extractor]]) -> None:
         self.terms, self.kind = terms, terms[0][1].kind  # type: ignore[misc]
@@ -116,17 +137,28 @@ class Joined(Extractor):
         self.fit_encode(rows, seed=seed)
         return self
 
-    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
-        parts = [extractor.fit_encode(rows, seed=seed, progress=progress) for _, extractor in self.terms]
+    def fit_encode(
+        self, rows: Any, *, seed: int = 0, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        parts = [
+            extractor.fit_encode(rows, seed=seed, progress=progress) for _, extractor in self.terms
+        ]
         spreads = [float(part.var(0).sum()) ** 0.5 for part in parts]
-        self.scales = [weight / max(spread, 1e-9) for (weight, _), spread in zip(self.terms, spreads, strict=True)]
+        self.scales = [
+            weight / max(spread, 1e-9)
+            for (weight, _), spread in zip(self.terms, spreads, strict=True)
+        ]
         return self._join(parts)
 
     def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
-        return self._join([extractor.encode(rows, progress=progress) for _, extractor in self.terms])
+        return self._join(
+            [extractor.encode(rows, progress=progress) for _, extractor in self.terms]
+        )
 
     def _join(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.hstack([np.float32(scale) * part for scale, part in zip(self.scales, parts, strict=True)])
+        return np.hstack(
+            [np.float32(scale) * part for scale, part in zip(self.scales, parts, strict=True)]
+        )
 
     def weights(self) -> Weights | None:
         return next(filter(None, (extractor.weights() for _, extractor in self.terms)), None)
@@ -137,12 +169,15 @@ class Joined(Extractor):
     @property
     def spec(self) -> str:
         return " + ".join(
-            extractor.spec if weight == 1 else f"{weight:g}*{extractor.spec}" for weight, extractor in self.terms
+            extractor.spec if weight == 1 else f"{weight:g}*{extractor.spec}"
+            for weight, extractor in self.terms
         )
 
 
 def describe(extractor: Extractor) -> dict[str, Any]:
-    """Return the spec of an extractor and, where it is pretrained, package, version, licence and checksum."""
+    """Return the spec of an extractor and, where it is pretrained, package, version, licence and
+    checksum.
+    """
     weights = extractor.weights()
     return {"name": extractor.spec, "weights": None if weights is None else asdict(weights)}
 
@@ -156,7 +191,9 @@ def compute(
     progress: Progress | None,
     cache: PathLike | None,
 ) -> NDArray[np.float32]:
-    """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()`` is their digest."""
+    """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()``
+    is their digest.
+    """
     if cache is None:
         return extractor.fit_encode(rows, seed=seed, progress=progress)
     key = digest([FORMAT, extractor.spec, *extractor.checksums(), str(seed), content()])
@@ -169,7 +206,9 @@ def compute(
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-    """SHA-256 of strings in order; their lengths count, too, so that ["ab", "c"] is not ["a", "bc"]."""
+    """SHA-256 of strings in order; their lengths count, too, so that ["ab", "c"] is not ["a",
+    "bc"].
+    """
     total = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -179,7 +218,9 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
-    """Return the array in a file of the cache; None if there is none, or it is damaged or of something else."""
+    """Return the array in a file of the cache; None if there is none, or it is damaged or of
+    something else.
+    """
     from safetensors import safe_open
 
     if not path.is_file():
@@ -187,7 +228,10 @@ def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
     try:
         with safe_open(path, "np") as file:
             x, stored = np.asarray(file.get_tensor("x")), file.metadata() or {}
-        if stored.get("key") == key and stored.get("sha256") == hashlib.sha256(x.tobytes()).hexdigest():
+        if (
+            stored.get("key") == key
+            and stored.get("sha256") == hashlib.sha256(x.tobytes()).hexdigest()
+        ):
             return x
         why = "of other data" if stored.get("key") != key else "damaged"
     except Exception as error:  # safetensors raises its own kinds on foreign files
@@ -203,6 +247,8 @@ def keep_array(path: Path, key: str, x: NDArray[np.float32]) -> None:
     x = np.ascontiguousarray(x)
     try:
         with replacing(path) as part:
-            save_file({"x": x}, part, {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()})
+            save_file(
+                {"x": x}, part, {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}
+            )
     except OSError as error:
         log.warning("%s could not be stored: %s.", path, error)

@@ -1,4 +1,6 @@
-"""Downloads from the official sources: resumed after an interruption, verified by checksum, extracted safely."""
+"""Downloads from the official sources: resumed after an interruption, verified by checksum,
+extracted safely.
+"""
 
 import hashlib
 import http.client
@@ -19,12 +21,16 @@ CHUNK = 2**20
 
 
 def fetch(
-    name: str, data_dir: PathLike | None = None, *, progress: Progress | None = None, base_url: str | None = None
+    name: str,
+    data_dir: PathLike | None = None,
+    *,
+    progress: Progress | None = None,
+    base_url: str | None = None,
 ) -> tuple[Path, ...]:
     """Download the official files of ``name`` into the data folder and return their paths.
 
-    An interrupted download is resumed; a file is used only if its checksum matches. ``base_url`` is a mirror that has
-    the files under their official names.
+    An interrupted download is resumed; a file is used only if its checksum matches. ``base_url`` is
+    a mirror that has the files under their official names.
     """
     root = data_root(data_dir)
     files = FILES.get(name)
@@ -32,7 +38,9 @@ def fetch(
         DATASETS[name]  # refuses an unknown name
         raise ValueError(f"{name} needs no download.")
     if files.request:
-        raise PermissionError(f"{name} can't be downloaded automatically. {files.request} of {root}.")
+        raise PermissionError(
+            f"{name} can't be downloaded automatically. {files.request} of {root}."
+        )
     return tuple(_fetch_one(item, root, progress, base_url) for item in files.downloads)
 
 
@@ -59,7 +67,9 @@ def md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def download(url: str, path: Path, checksum: str, *, progress: Progress | None = None, timeout: float = 30) -> None:
+def download(
+    url: str, path: Path, checksum: str, *, progress: Progress | None = None, timeout: float = 30
+) -> None:
     """Download ``url`` to ``path`` through ``path.part``, which a later call resumes."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Expected an http or https address, got {url!r}.")
@@ -72,8 +82,8 @@ def download(url: str, path: Path, checksum: str, *, progress: Progress | None =
         if resumed:  # the part may belong to another version of the file
             return download(url, path, checksum, progress=progress, timeout=timeout)
         raise ValueError(
-            f"Expected the md5 checksum {checksum} of {url}, got {actual}; the download is deleted. "
-            f"Try again, or download the file yourself to {path}."
+            f"Expected the md5 checksum {checksum} of {url}, got {actual}; the download is deleted."
+            f" Try again, or download the file yourself to {path}."
         )
     os.replace(part, path)
 
@@ -89,7 +99,8 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
                 done = 0
             length = reply.headers.get("Content-Length")
             total = done + int(length) if length is not None else None
-            part.parent.mkdir(parents=True, exist_ok=True)  # not earlier: an empty folder would look like the dataset
+            # not earlier: an empty folder would look like the dataset
+            part.parent.mkdir(parents=True, exist_ok=True)
             with part.open("ab" if done else "wb") as file:
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)
@@ -99,15 +110,17 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
         if total is not None and done < total:
             raise http.client.IncompleteRead(b"", total - done)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing left to send: the part is complete, or of another file; the checksum decides
+        # nothing left to send: the part is complete, or of another file; the checksum decides
+        if error.code == 416:
             return
         raise ConnectionError(
-            f"{url} answered {error.code} {error.reason}. Download it yourself to {part.with_suffix('')}."
+            f"{url} answered {error.code} {error.reason}. Download it yourself to"
+            f" {part.with_suffix('')}."
         ) from error
     except urllib.error.URLError as error:
         raise ConnectionError(
-            f"No network: {url} can't be reached ({error.reason}). Download it elsewhere and put it at "
-            f"{part.with_suffix('')}, or set NOISEPROOF_DATA to a folder that has it."
+            f"No network: {url} can't be reached ({error.reason}). Download it elsewhere and put it"
+            f" at {part.with_suffix('')}, or set NOISEPROOF_DATA to a folder that has it."
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(
@@ -117,25 +130,32 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
 
 
 def extract(archive: Path, root: Path, folder: str) -> None:
-    """Unpack ``folder`` of a tar archive into ``root``: plain files inside that folder only, all or nothing."""
+    """Unpack ``folder`` of a tar archive into ``root``: plain files inside that folder only, all or
+    nothing.
+    """
     with tempfile.TemporaryDirectory(dir=root, prefix=".extract-") as scratch:
         size = 0
         try:
             with tarfile.open(archive) as tar:
                 for member in tar:
                     parts = PurePosixPath(member.name).parts
-                    if not (member.isreg() or member.isdir()) or ".." in parts or parts[:1] != (folder,):
+                    if (
+                        not (member.isreg() or member.isdir())
+                        or ".." in parts
+                        or parts[:1] != (folder,)
+                    ):
                         raise ValueError(f"the member {member.name!r}")
                     size += member.size
                     check_limit("archive_bytes", size, "bytes", archive)
                     target = Path(scratch, *parts)
                     (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
                     if (source := tar.extractfile(member)) is not None:
-                        with source, target.open("xb") as file:  # neither owner nor mode come from the archive
+                        # neither owner nor mode come from the archive
+                        with source, target.open("xb") as file:
                             shutil.copyfileobj(source, file)
         except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
             raise ValueError(
-                f"Expected {archive} to hold plain files in {folder}/ and nothing else, got {error}. "
-                "Nothing was unpacked; delete the archive and fetch it again."
+                f"Expected {archive} to hold plain files in {folder}/ and nothing else, got"
+                f" {error}. Nothing was unpacked; delete the archive and fetch it again."
             ) from error
         os.rename(Path(scratch) / folder, root / folder)

@@ -1,4 +1,6 @@
-"""Tables as pandas ``DataFrame``: read from files of every kind, and from tables of other libraries."""
+"""Tables as pandas ``DataFrame``: read from files of every kind, and from tables of other
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:  # takes half a second to import
 
 Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
 NOTES = "noiseproof"  # the key of a frame's attrs
-LONG_TABLE, BLOCK = 50_000, 2**17  # rows that Arrow writes faster than pandas, and that it writes at once
+# rows that Arrow writes faster than pandas, and that it writes at once
+LONG_TABLE, BLOCK = 50_000, 2**17
 LONG_COLUMN = 2**26  # bytes of words that are looked at in parts before they are read
 
 
@@ -45,12 +48,15 @@ def read_table(
 ) -> pd.DataFrame:
     """A table in memory or in a file as a DataFrame, not empty, with unique columns and the label.
 
-    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are written. So are
-    ``categories``, the columns of words of another table, except for what pandas reads as missing. Without ``header``,
-    the columns of a file are called 0, 1, …
+    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are
+    written. So are ``categories``, the columns of words of another table, except for what pandas
+    reads as missing. Without ``header``, the columns of a file are called 0, 1, …
     """
     if isinstance(table, (str, os.PathLike)):
-        frame, source = read_file(Path(table), [label, text, *verbatim], categories, header=header), str(table)
+        frame, source = (
+            read_file(Path(table), [label, text, *verbatim], categories, header=header),
+            str(table),
+        )
     else:
         frame, source = as_frame(table), "the table"
     check_table(frame, source, label, text)
@@ -66,7 +72,8 @@ def check_table(frame: Any, source: str, *columns: str | None) -> None:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()]
         raise ValueError(
-            f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one of them."
+            f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one"
+            " of them."
         )
 
 
@@ -88,8 +95,14 @@ def library_of(value: Any) -> str:
 
 
 def is_foreign_table(value: Any) -> bool:
-    """Whether a value is a table of polars, Arrow or Hugging Face, a dict of columns, or a list of dicts."""
-    names = {"polars": ("DataFrame", "LazyFrame"), "pyarrow": ("Table", "RecordBatch"), "datasets": ("Dataset",)}
+    """Whether a value is a table of polars, Arrow or Hugging Face, a dict of columns, or a list of
+    dicts.
+    """
+    names = {
+        "polars": ("DataFrame", "LazyFrame"),
+        "pyarrow": ("Table", "RecordBatch"),
+        "datasets": ("Dataset",),
+    }
     if library_of(value) in names:
         return type(value).__name__ in names[library_of(value)]
     return isinstance(value, dict) or is_list_of_dicts(value)
@@ -100,19 +113,25 @@ def is_list_of_dicts(value: Any) -> bool:
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A table of pandas, polars, Arrow or Hugging Face, a dict of columns or a list of dicts, as a DataFrame.
+    """A table of pandas, polars, Arrow or Hugging Face, a dict of columns or a list of dicts, as a
+    DataFrame.
 
-    Columns of Hugging Face's ClassLabel, or of lists of it, hold the names of the classes, None where there is none.
+    Columns of Hugging Face's ClassLabel, or of lists of it, hold the names of the classes, None
+    where there is none.
     """
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
         return table
     if not is_foreign_table(table):
-        hint = " Name a split, as in data['train'], read without streaming." if library_of(table) == "datasets" else ""
+        hint = (
+            " Name a split, as in data['train'], read without streaming."
+            if library_of(table) == "datasets"
+            else ""
+        )
         raise TypeError(
-            f"Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or the path of a file, "
-            f"got {type(table).__name__}.{hint}"
+            "Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or"
+            f" the path of a file, got {type(table).__name__}.{hint}"
         )
     if library_of(table) == "datasets":
         return _from_hugging_face(table)
@@ -128,7 +147,9 @@ def as_frame(table: Any) -> pd.DataFrame:
 
 def _column(values: Any, name: Any) -> Any:
     if getattr(values, "ndim", 1) != 1:
-        raise ValueError(f"Expected one value a row in column {name!r}, got shape {tuple(values.shape)}.")
+        raise ValueError(
+            f"Expected one value a row in column {name!r}, got shape {tuple(values.shape)}."
+        )
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
@@ -138,7 +159,10 @@ def _from_hugging_face(dataset: Any) -> pd.DataFrame:
     frame: pd.DataFrame = dataset.with_format("pandas")[:]
     for column, kind in dataset.features.items():
         if (names := getattr(kind, "names", None)) is not None:
-            frame[column] = [names[k] if k is not None and k == k and k >= 0 else None for k in frame[column].tolist()]
+            frame[column] = [
+                names[k] if k is not None and k == k and k >= 0 else None
+                for k in frame[column].tolist()
+            ]
         elif (names := list_class_names(kind)) is not None:
             cells = [None if cell is None else [names[k] for k in cell] for cell in frame[column]]
             frame[column] = pd.Series(cells, index=frame.index, dtype=object)
@@ -146,7 +170,9 @@ def _from_hugging_face(dataset: Any) -> pd.DataFrame:
 
 
 def list_class_names(kind: Any) -> list[str] | None:
-    """The class names of a Hugging Face column whose cells are lists of ``ClassLabel``; None for any other."""
+    """The class names of a Hugging Face column whose cells are lists of ``ClassLabel``; None for
+    any other.
+    """
     inner = kind[0] if isinstance(kind, list) and kind else getattr(kind, "feature", None)
     names: list[str] | None = getattr(inner, "names", None)
     return names
@@ -156,13 +182,19 @@ def list_class_names(kind: Any) -> list[str] | None:
 
 
 def read_file(
-    path: Path, verbatim: Sequence[str | None] = (), categories: Iterable[str] = (), *, header: bool = True
+    path: Path,
+    verbatim: Sequence[str | None] = (),
+    categories: Iterable[str] = (),
+    *,
+    header: bool = True,
 ) -> pd.DataFrame:
     kind = table_kind(path)
     if not path.exists():
         raise FileNotFoundError(f"Expected a table at {path}, found no such file.{near_file(path)}")
     if not header and kind not in HEADERLESS_KINDS:
-        raise ValueError(f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}.")
+        raise ValueError(
+            f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}."
+        )
     with readable(path):
         if kind in (".csv", ".tsv"):
             return _read_csv(path, verbatim, categories, header)
@@ -171,7 +203,8 @@ def read_file(
         if kind == ".xlsx":
             return sheet_frame(path, header)[0]
         if kind in (".parquet", ".arrow"):
-            # Numbers are not copied, and each other column of the Arrow table is freed when it was converted.
+            # Numbers are not copied, and each other column of the Arrow table is freed when it was
+            # converted.
             frame: pd.DataFrame = read_arrow(path).to_pandas(split_blocks=True, self_destruct=True)
             return frame
         raise ValueError(f"a file of kind {path.suffix.lstrip('.')!r}")
@@ -183,7 +216,9 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeError as error:
-        raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
+        raise ValueError(
+            f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding."
+        ) from error
     except (ImportError, LimitExceeded):
         raise
     except Exception as error:  # readers raise many kinds of error on damaged files
@@ -192,7 +227,9 @@ def readable(path: Path) -> Iterator[None]:
         raise ValueError(f"Expected a readable {endings} file in {path}, got {reason}.") from error
 
 
-def _read_csv(path: Path, verbatim: Sequence[str | None], categories: Iterable[str], header: bool) -> pd.DataFrame:
+def _read_csv(
+    path: Path, verbatim: Sequence[str | None], categories: Iterable[str], header: bool
+) -> pd.DataFrame:
     import pandas as pd
 
     found = detect_format(path, verbatim, header=header)
@@ -204,18 +241,29 @@ def _read_csv(path: Path, verbatim: Sequence[str | None], categories: Iterable[s
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            # pandas infers types from this file alone: 02 would become the number 2 if no other word is in its column.
+            # pandas infers types from this file alone: 02 would become the number 2 if no other
+            # word is in its column.
             dtypes: Any = dict.fromkeys(categories, str)
             with open_bytes(path) as file:
                 frame: pd.DataFrame = pd.read_csv(
-                    file, **options, low_memory=False, dtype=dtypes, decimal=found.decimal, thousands=found.thousands
+                    file,
+                    **options,
+                    low_memory=False,
+                    dtype=dtypes,
+                    decimal=found.decimal,
+                    thousands=found.thousands,
                 )
-        except pd.errors.ParserWarning:  # pandas would use the first field as an index and shift all columns
+        except (
+            pd.errors.ParserWarning
+        ):  # pandas would use the first field as an index and shift all columns
             raise ValueError("rows with more fields than the header") from None
         if present := [c for c in frame.columns if c in verbatim]:
-            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty fields are missing.
+            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty
+            # fields are missing.
             with open_bytes(path) as file:
-                words = pd.read_csv(file, **options, usecols=present, dtype=str, keep_default_na=False)
+                words = pd.read_csv(
+                    file, **options, usecols=present, dtype=str, keep_default_na=False
+                )
             frame[present] = words[present]
     frame.attrs[NOTES] = found.notes
     return frame
@@ -253,7 +301,8 @@ def _import_arrow(path: Path, module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"Expected pyarrow to read {path}, it is not installed. Run `{install_command('parquet')}`."
+            f"Expected pyarrow to read {path}, it is not installed. Run"
+            f" `{install_command('parquet')}`."
         ) from None
 
 
@@ -276,12 +325,16 @@ def open_parquet(path: Path) -> Any:
     """A Parquet file; one with many more cells than bytes is refused."""
     pq = _import_arrow(path, "pyarrow.parquet")
     file = pq.ParquetFile(path, pre_buffer=False)
-    check_unpacked(8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path)
+    check_unpacked(
+        8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path
+    )
     return file
 
 
 def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
-    """Write a table as pandas does, byte by byte; a long one by Arrow, in less than half of the time, if that can."""
+    """Write a table as pandas does, byte by byte; a long one by Arrow, in less than half of the
+    time, if that can.
+    """
     try:
         if len(frame) < LONG_TABLE:
             raise ImportError("pandas is fast enough")
@@ -290,10 +343,19 @@ def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
         with open(path, "wb") as file:
             file.write(frame.iloc[:0].to_csv(index=False, lineterminator=line_end).encode())
             for i in range(0, len(frame), BLOCK):
-                cells = [_cell_texts(frame[name].iloc[i : i + BLOCK], line_end) for name in frame.columns]
-                lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), "", line_end)
+                cells = [
+                    _cell_texts(frame[name].iloc[i : i + BLOCK], line_end) for name in frame.columns
+                ]
+                lines = pc.binary_join_element_wise(
+                    pc.binary_join_element_wise(*cells, ","), "", line_end
+                )
                 file.write(lines.buffers()[2])
-    except (ImportError, NotImplementedError, TypeError, ValueError):  # by Arrow, of a column that it does not know
+    except (
+        ImportError,
+        NotImplementedError,
+        TypeError,
+        ValueError,
+    ):  # by Arrow, of a column that it does not know
         frame.to_csv(path, index=False, lineterminator=line_end, encoding="utf-8")
 
 
@@ -310,22 +372,31 @@ def _cell_texts(column: pd.Series[Any], line_end: str) -> Any:
         texts = cells.cast(pa.string())
     elif pa.types.is_float64(cells.type):
         size = pc.abs(cells)
-        is_plain = pc.or_(pc.equal(size, 0), pc.and_(pc.greater_equal(size, 1e-4), pc.less(size, 1e6)))
-        written = [repr(value) for value in cells.filter(pc.invert(is_plain)).to_pylist()]  # else Arrow's differ
+        is_plain = pc.or_(
+            pc.equal(size, 0), pc.and_(pc.greater_equal(size, 1e-4), pc.less(size, 1e6))
+        )
+        # else Arrow's differ
+        written = [repr(value) for value in cells.filter(pc.invert(is_plain)).to_pylist()]
         texts = pc.if_else(pc.equal(pc.floor(cells), cells), ".0", "")
         texts = pc.binary_join_element_wise(cells.cast(pa.string()), texts, "")
-        texts = pc.replace_with_mask(texts, pc.fill_null(pc.invert(is_plain), False), pa.array(written, pa.string()))
+        texts = pc.replace_with_mask(
+            texts, pc.fill_null(pc.invert(is_plain), False), pa.array(written, pa.string())
+        )
     elif pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-        quoted = pc.binary_join_element_wise('"', pc.replace_substring(cells.cast(pa.string()), '"', '""'), '"', "")
-        texts = pc.if_else(pc.match_substring_regex(cells, f'[,"{line_end}]'), quoted, cells.cast(pa.string()))
+        quoted = pc.binary_join_element_wise(
+            '"', pc.replace_substring(cells.cast(pa.string()), '"', '""'), '"', ""
+        )
+        texts = pc.if_else(
+            pc.match_substring_regex(cells, f'[,"{line_end}]'), quoted, cells.cast(pa.string())
+        )
     else:
         raise TypeError(f"a column of {cells.type}")
     return pc.fill_null(texts, "")
 
 
 class ParquetColumns:
-    """The columns of a Parquet file, each read when it is asked for: a DataFrame where single columns or rows are
-    enough.
+    """The columns of a Parquet file, each read when it is asked for: a DataFrame where single
+    columns or rows are enough.
     """
 
     def __init__(self, path: Path) -> None:
@@ -336,10 +407,18 @@ class ParquetColumns:
 
     @classmethod
     def open(cls, path: Path) -> ParquetColumns | None:
-        """The columns, or None where the file is read as a whole: with repeated or other than plain names."""
+        """The columns, or None where the file is read as a whole: with repeated or other than plain
+        names.
+        """
         columns = cls(path)
-        is_plain = all(isinstance(name, str) for name in columns.names) and len({*columns.names}) == len(columns.names)
-        return columns if is_plain and columns.file.metadata.num_rows and columns.empty.index.nlevels == 1 else None
+        is_plain = all(isinstance(name, str) for name in columns.names) and len(
+            {*columns.names}
+        ) == len(columns.names)
+        return (
+            columns
+            if is_plain and columns.file.metadata.num_rows and columns.empty.index.nlevels == 1
+            else None
+        )
 
     @property
     def columns(self) -> Any:
@@ -374,7 +453,9 @@ class ParquetColumns:
 
     def read(self) -> pd.DataFrame:
         with readable(self.path):
-            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(split_blocks=True, self_destruct=True)
+            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(
+                split_blocks=True, self_destruct=True
+            )
         frame = frame[self.names].reset_index(drop=True)
         return frame if self.rows is None else frame.take(self.rows)
 
@@ -390,7 +471,9 @@ class ParquetColumns:
                 yield self.file.read_row_group(i, columns=[name]).to_pandas()[name]
 
     def word_parts(self, name: str) -> Iterator[list[str]]:
-        """The different words of each row group in turn, of a long column of words; of others, none."""
+        """The different words of each row group in turn, of a long column of words; of others,
+        none.
+        """
         import pyarrow as pa
 
         kind, metadata = self.file.schema_arrow.field(name).type, self.file.metadata
@@ -398,6 +481,15 @@ class ParquetColumns:
             return
         at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(name)
         groups = range(metadata.num_row_groups)
-        if sum(metadata.row_group(i).column(at).total_uncompressed_size for i in groups) > LONG_COLUMN:
+        if (
+            sum(metadata.row_group(i).column(at).total_uncompressed_size for i in groups)
+            > LONG_COLUMN
+        ):
             for i in groups:
-                yield self.file.read_row_group(i, columns=[name]).column(0).unique().drop_null().to_pylist()
+                yield (
+                    self.file.read_row_group(i, columns=[name])
+                    .column(0)
+                    .unique()
+                    .drop_null()
+                    .to_pylist()
+                )

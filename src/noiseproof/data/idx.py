@@ -12,13 +12,34 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_labels
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
+from noiseproof.data.sources import (
+    DATASETS,
+    FILES,
+    Download,
+    OfficialFiles,
+    PathLike,
+    data_root,
+    find,
+)
 
-FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+FASHION = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Read an idx file of unsigned bytes that must have ``shape``; at most one byte more is read."""
+    """Read an idx file of unsigned bytes that must have ``shape``; at most one byte more is
+    read.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
     header = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">i4").tobytes()
     try:
@@ -28,7 +49,10 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
                 raise ValueError(f"the header {first_bytes.hex()} instead of {header.hex()}")
             body = bytearray(file.read(math.prod(shape) + 1))
             if len(body) != math.prod(shape):
-                raise ValueError(f"{len(body)} bytes after the header{' or more' * (len(body) > math.prod(shape))}")
+                raise ValueError(
+                    f"{len(body)} bytes after the"
+                    f" header{' or more' * (len(body) > math.prod(shape))}"
+                )
     except (EOFError, OSError, ValueError, zlib.error) as error:
         raise ValueError(
             f"Expected an idx file of {' × '.join(map(str, shape))} bytes in {path}, got {error}. "
@@ -44,21 +68,27 @@ def _read_split(folder: Path, prefix: str, count: int) -> Split:
         files = [folder / f"{stem}{end}" for stem in stems for end in ("", ".gz")]
         path = next((file for file in files if file.exists()), None)
         if path is None:
-            raise FileNotFoundError(f"Expected {stems[0]} or {stems[0]}.gz in {folder}. Fetch the missing file.")
+            raise FileNotFoundError(
+                f"Expected {stems[0]} or {stems[0]}.gz in {folder}. Fetch the missing file."
+            )
         arrays.append(read_idx(path, shape))
     images, labels = arrays[0][:, None], arrays[1].long()
     check_labels(labels, 10)
     return Split(images, labels, clean=labels)
 
 
-def _read(name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None) -> Dataset:
+def _read(
+    name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None
+) -> Dataset:
     root = data_root(data_dir)
-    is_own_folder = any(root.glob("train-labels*"))  # the data folder may be the folder of the dataset
+    # the data folder may be the folder of the dataset
+    is_own_folder = any(root.glob("train-labels*"))
     folder = root if is_own_folder else find(name, data_dir)
     train = _read_split(folder, "train", 60_000)
     if torch.bincount(train.y, minlength=10).tolist() != list(counts):
         raise ValueError(
-            f"Expected {name} in {folder}, got another dataset of the same format. Set `data_dir` to its folder."
+            f"Expected {name} in {folder}, got another dataset of the same format. Set `data_dir`"
+            " to its folder."
         )
     return Dataset(name, classes, train, _read_split(folder, "t10k", 10_000))
 
@@ -109,5 +139,7 @@ def mnist(data_dir: PathLike | None = None) -> Dataset:
 
 @DATASETS.register("fashion-mnist")
 def fashion_mnist(data_dir: PathLike | None = None) -> Dataset:
-    """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017); Debian's dataset-fashion-mnist is found, too."""
+    """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017); Debian's dataset-fashion-mnist is
+    found, too.
+    """
     return _read("fashion-mnist", FASHION, (6000,) * 10, data_dir)

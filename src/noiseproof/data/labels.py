@@ -1,4 +1,6 @@
-"""Labels of users (words, numbers with gaps, dates) as classes 0 … K−1, with notes on what is unusual."""
+"""Labels of users (words, numbers with gaps, dates) as classes 0 … K−1, with notes on what is
+unusual.
+"""
 
 import re
 import unicodedata
@@ -14,11 +16,23 @@ from torch import Tensor
 from noiseproof.core.messages import preview
 
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
-_NO_CLASS = (complex, np.complexfloating, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
+_NO_CLASS = (
+    complex,
+    np.complexfloating,
+    timedelta,
+    np.timedelta64,
+    list,
+    tuple,
+    dict,
+    set,
+    np.ndarray,
+)
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
-    """One label a row, int64 or str objects, dates in ISO 8601; missing labels and quantities are refused."""
+    """One label a row, int64 or str objects, dates in ISO 8601; missing labels and quantities are
+    refused.
+    """
     return _numbered(_as_written(values, name), name)
 
 
@@ -34,10 +48,17 @@ def _as_written(values: Any, name: str) -> NDArray[Any]:
         return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in any unit
     if (kind := _not_a_class(labels)) is not None:
         raise ValueError(
-            f"Expected words, whole numbers or dates as labels in `{name}`, got {kind}. Write each class as one word."
+            f"Expected words, whole numbers or dates as labels in `{name}`, got {kind}. Write each"
+            " class as one word."
         )
-    words = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
-    _refuse_rows(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
+    words = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for value in labels.tolist()
+    ]
+    _refuse_rows(
+        np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool),
+        name,
+    )
     return np.array([str(value) for value in words], dtype=object)
 
 
@@ -47,7 +68,8 @@ def _one_column(values: Any, name: str) -> NDArray[Any]:
     except ValueError:  # rows of different lengths
         raise ValueError(f"Expected one label a row in `{name}`, got lists of labels.") from None
     if labels.dtype.kind == "U" and isinstance(values, (list, tuple)):
-        labels = np.array(values, dtype=object)  # among words, NumPy turns a missing value into the word "nan"
+        # among words, NumPy turns a missing value into the word "nan"
+        labels = np.array(values, dtype=object)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
@@ -61,7 +83,9 @@ def _one_column(values: Any, name: str) -> NDArray[Any]:
 
 
 def _numbered(labels: NDArray[Any], name: str) -> NDArray[Any]:
-    """Words that are all numerals as int64, so that 2 sorts before 10 and 1.0 is 1; else the words."""
+    """Words that are all numerals as int64, so that 2 sorts before 10 and 1.0 is 1; else the
+    words.
+    """
     if labels.dtype != object or not all(map(NUMBER.fullmatch, labels)):
         return labels
     if any("." in word for word in labels):
@@ -80,7 +104,9 @@ def _not_a_class(labels: NDArray[Any]) -> str | None:
 def _is_missing(value: Any) -> bool:
     """Whether a value is None, NaN, or pandas' NA or NaT (recognised without importing pandas)."""
     return (
-        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float) and value != value)
     )
 
 
@@ -89,49 +115,68 @@ def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
     _refuse_rows(np.isinf(labels), name, "infinite numbers")
     real = labels[(labels != np.rint(labels)) | (np.abs(labels) > 2**53)]
     if len(real):
-        raise ValueError(f"Expected classes in `{name}`, got real numbers such as {real[0]}. Bin them into classes.")
+        raise ValueError(
+            f"Expected classes in `{name}`, got real numbers such as {real[0]}. Bin them into"
+            " classes."
+        )
     return labels.astype(np.int64)
 
 
 def _refuse_rows(refused: NDArray[np.bool_], name: str, what: str = "none") -> None:
     if len(row_numbers := np.flatnonzero(refused)):
         raise ValueError(
-            f"Expected a label in every row of `{name}`, got {what} in {len(row_numbers)} of {len(refused)} rows, "
-            f"the first of them {preview(row_numbers.tolist())}. Drop those rows or label them."
+            f"Expected a label in every row of `{name}`, got {what} in {len(row_numbers)} of"
+            f" {len(refused)} rows, the first of them {preview(row_numbers.tolist())}. Drop those"
+            " rows or label them."
         )
 
 
 def encode_labels(
     values: Any, classes: Sequence[str] | None = None, *, positions: bool = False, name: str = "y"
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Class numbers (N,) and class names: those of the labels, sorted (numbers as numbers), or ``classes``.
+    """Class numbers (N,) and class names: those of the labels, sorted (numbers as numbers), or
+    ``classes``.
 
-    With ``positions``, whole numbers are positions in ``classes``, unless they are written as words and some of the
-    ``classes`` are numbers; otherwise each label is looked up by its name.
+    With ``positions``, whole numbers are positions in ``classes``, unless they are written as words
+    and some of the ``classes`` are numbers; otherwise each label is looked up by its name.
     """
     labels = _as_written(values, name)
     known = None if classes is None else tuple(map(str, classes))
     are_words = isinstance(next(iter(values), None), (str, bytes))
-    # Independent of the other labels, which differ between parts of the data: "2" is the class "2" in each of them.
+    # Independent of the other labels, which differ between parts of the data: "2" is the class "2"
+    # in each of them.
     if known is None or (positions and not (are_words and any(map(NUMBER.fullmatch, known)))):
         labels = _numbered(labels, name)
     distinct = sorted(set(labels.tolist()))
     classes = tuple(map(str, distinct)) if known is None else known
     if len(set(classes)) < len(classes):
-        raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {preview(list(classes))}.")
+        raise ValueError(
+            f"Expected each of the {len(classes)} `classes` once, got {preview(list(classes))}."
+        )
     by_position = positions and labels.dtype != object
-    number = find_words(map(str, distinct), [str(k) for k in range(len(classes))] if by_position else classes)
+    number = find_words(
+        map(str, distinct), [str(k) for k in range(len(classes))] if by_position else classes
+    )
     if unknown := [word for word, k in number.items() if k is None]:
-        expected = f"the positions 0 … {len(classes) - 1} in `classes`" if by_position else preview(classes)
+        expected = (
+            f"the positions 0 … {len(classes) - 1} in `classes`"
+            if by_position
+            else preview(classes)
+        )
         raise ValueError(
             f"Expected labels of `{name}` among {expected}, got {preview(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
-    return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), classes
+    return (
+        torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64),
+        classes,
+    )
 
 
 def soft_labels(values: Any, name: str = "y") -> Tensor | None:
-    """Rows of probabilities or counts as distributions (N, K) float32; None where there is one label a row."""
+    """Rows of probabilities or counts as distributions (N, K) float32; None where there is one
+    label a row.
+    """
     try:
         rows = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths, which `read_labels` refuses
@@ -146,37 +191,44 @@ def soft_labels(values: Any, name: str = "y") -> Tensor | None:
     if len(row_numbers := np.flatnonzero(refused)):
         first = row_numbers[0]
         raise ValueError(
-            f"Expected probabilities or counts in every row of `{name}`, got {preview(rows[first].tolist())} in row "
-            f"{first}; {len(row_numbers)} of {len(rows)} rows are negative, missing or zero everywhere. Drop those "
-            "rows or label them."
+            f"Expected probabilities or counts in every row of `{name}`, got"
+            f" {preview(rows[first].tolist())} in row {first}; {len(row_numbers)} of {len(rows)}"
+            " rows are negative, missing or zero everywhere. Drop those rows or label them."
         )
     are_counts = bool((rows == np.rint(rows)).all())
     if not are_counts and len(row_numbers := np.flatnonzero(np.abs(total - 1) > 1e-3)):
         raise ValueError(
-            f"Expected rows of probabilities that sum to one, or of whole counts, in `{name}`, got the sum "
-            f"{total[row_numbers[0]]:.6g} in row {row_numbers[0]}. Divide each row by its sum."
+            f"Expected rows of probabilities that sum to one, or of whole counts, in `{name}`, got"
+            f" the sum {total[row_numbers[0]]:.6g} in row {row_numbers[0]}. Divide each row by its"
+            " sum."
         )
     return torch.from_numpy(rows / total[:, None]).float()
 
 
 class TrainingLabels:
-    """Encoded labels ``y`` of a training set and its ``classes``, by which those of other parts are encoded.
+    """Encoded labels ``y`` of a training set and its ``classes``, by which those of other parts are
+    encoded.
 
-    Rows of probabilities or counts are kept as ``soft``; their ``y`` is the most probable class, the first of several.
+    Rows of probabilities or counts are kept as ``soft``; their ``y`` is the most probable class,
+    the first of several.
     """
 
     def __init__(self, values: Any, classes: Sequence[str] | None = None, name: str = "y") -> None:
         self.positions = classes is not None
         self.soft = soft_labels(values, name)
         if self.soft is None:
-            self.y, self.classes = encode_labels(values, classes, positions=self.positions, name=name)
+            self.y, self.classes = encode_labels(
+                values, classes, positions=self.positions, name=name
+            )
             return
-        columns = getattr(values, "columns", range(self.soft.shape[1])) if classes is None else classes
+        columns = (
+            getattr(values, "columns", range(self.soft.shape[1])) if classes is None else classes
+        )
         self.y, self.classes = self.soft.argmax(1), tuple(map(str, columns))
         if len(set(self.classes)) < len(self.classes) or len(self.classes) != self.soft.shape[1]:
             raise ValueError(
-                f"Expected a name for each of the {self.soft.shape[1]} columns of `{name}`, each once, got "
-                f"{preview(list(self.classes))}."
+                f"Expected a name for each of the {self.soft.shape[1]} columns of `{name}`, each"
+                f" once, got {preview(list(self.classes))}."
             )
 
     def encode(self, values: Any, name: str) -> Tensor:
@@ -184,12 +236,17 @@ class TrainingLabels:
         return self.encode_soft(values, name)[0]
 
     def encode_soft(self, values: Any, name: str) -> tuple[Tensor, Tensor | None]:
-        """Class numbers (N,) of another part, and the distributions (N, K) if it has soft labels."""
+        """Class numbers (N,) of another part, and the distributions (N, K) if it has soft
+        labels.
+        """
         soft = soft_labels(values, name)
         if soft is None:
             return encode_labels(values, self.classes, positions=self.positions, name=name)[0], None
         if soft.shape[1] != len(self.classes):
-            raise ValueError(f"Expected {len(self.classes)} columns in `{name}`, as in training, got {soft.shape[1]}.")
+            raise ValueError(
+                f"Expected {len(self.classes)} columns in `{name}`, as in training, got"
+                f" {soft.shape[1]}."
+            )
         return soft.argmax(1), soft
 
     def describe(self, name: str = "y") -> list[str]:
@@ -199,15 +256,17 @@ class TrainingLabels:
         if not ties:
             return []
         return [
-            f"{ties} of {len(self.y)} soft labels in `{name}` have several most probable classes: accuracy and margins "
-            "take the first of them as the given label."
+            f"{ties} of {len(self.y)} soft labels in `{name}` have several most probable classes:"
+            " accuracy and margins take the first of them as the given label."
         ]
 
 
 def find_words(words: Iterable[str], known: Sequence[str]) -> dict[str, int | None]:
-    """The position of each word in ``known``: the same word, else the only word of the same value; None if absent.
+    """The position of each word in ``known``: the same word, else the only word of the same value;
+    None if absent.
 
-    pandas reads 02 and 2.0 as the number 2, and TRUE as True, unless there are other words in the column.
+    pandas reads 02 and 2.0 as the number 2, and TRUE as True, unless there are other words in the
+    column.
 
     >>> find_words(["1", "True", "02", "other"], known=["01", "TRUE", "2", "02"])
     {'1': 0, 'True': 1, '02': 3, 'other': None}
@@ -243,32 +302,43 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
     present = counts.nonzero().flatten().tolist()
     if len(present) < 2:
         only = f"every label is {classes[present[0]]!r}" if present else "there are no rows"
-        raise ValueError(f"Expected at least two classes in `{name}`, {only}. There is nothing to classify.")
+        raise ValueError(
+            f"Expected at least two classes in `{name}`, {only}. There is nothing to classify."
+        )
     notes = []
     if all(map(NUMBER.fullmatch, classes)) and "." not in "".join(classes):
         numbers = [int(c) for c in classes]
         if sorted(numbers) != list(range(len(classes))):
             notes.append(
-                f"The labels {preview(numbers)} do not count from 0 without gaps: they were renumbered "
-                f"0 … {len(classes) - 1} in this order; `classes` has the originals."
+                f"The labels {preview(numbers)} do not count from 0 without gaps: they were"
+                f" renumbered 0 … {len(classes) - 1} in this order; `classes` has the originals."
             )
     if absent := [classes[k] for k in (counts == 0).nonzero().flatten().tolist()]:
-        notes.append(f"{len(absent)} of {len(classes)} classes have no training example: {preview(absent)}.")
+        notes.append(
+            f"{len(absent)} of {len(classes)} classes have no training example: {preview(absent)}."
+        )
     if single := [classes[k] for k in (counts == 1).nonzero().flatten().tolist()]:
         notes.append(
-            f"{len(single)} of {len(classes)} classes have a single training example: {preview(single)}. "
-            "Nothing can be held out or audited in them"
-            + ("; is this column an identifier rather than a label?" if len(single) > len(y) / 2 else ".")
+            f"{len(single)} of {len(classes)} classes have a single training example:"
+            f" {preview(single)}. Nothing can be held out or audited in them"
+            + (
+                "; is this column an identifier rather than a label?"
+                if len(single) > len(y) / 2
+                else "."
+            )
         )
     if alike := _alike(classes, lambda c: " ".join(c.split()).casefold()):
         notes.append(f"Some classes differ in case or spaces only: {preview(alike)}. Are they one?")
     if alike := _alike(classes, lambda c: unicodedata.normalize("NFC", c)):
         spelled = preview(alike).encode("ascii", "backslashreplace").decode()  # shows what differs
         notes.append(
-            f"Some classes look the same and are made of different characters: {spelled}. Are they one? "
-            'unicodedata.normalize("NFC", word) makes one of them.'
+            f"Some classes look the same and are made of different characters: {spelled}. Are they"
+            ' one? unicodedata.normalize("NFC", word) makes one of them.'
         )
     if len(classes) > 1000:
         per_class = len(y) / len(classes)
-        notes.append(f"There are {len(classes)} classes with {per_class:.1f} training examples each on average.")
+        notes.append(
+            f"There are {len(classes)} classes with {per_class:.1f} training examples each on"
+            " average."
+        )
     return notes

@@ -28,15 +28,18 @@ PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own featu
 THUMBNAIL = 32  # pixels of a picture file for patches
 FIT_IMAGES, PATCHES, BLOCK = 5_000, 50_000, 256
 PER_TASK = 32  # batches that a task on another machine looks at
-MANY = 100_000  # pictures whose 1280 features would take half a gigabyte: those of a sample are computed twice
+# pictures whose 1280 features would take half a gigabyte: those of a sample are computed twice
+MANY = 100_000
 PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit_features.md
 _Encode: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (B, 3, size, size) -> (B, F)
 
 
 class MainAxes:
-    """Projection onto the ``dim`` principal axes of x (N, D), each divided by the root of its deviation.
+    """Projection onto the ``dim`` principal axes of x (N, D), each divided by the root of its
+    deviation.
 
-    Half-way to unit variance on each axis is best for linear models and neighbours together (docs/audit_features.md).
+    Half-way to unit variance on each axis is best for linear models and neighbours together
+    (docs/audit_features.md).
     """
 
     def __init__(self, x: Tensor, dim: int) -> None:
@@ -46,8 +49,8 @@ class MainAxes:
         dim = min(dim, max(8, len(x) // 4), int((spread > 1e-4 * spread[0]).sum()))
         if dim == 0 or bool((x == x[0]).all()):
             raise ValueError(
-                f"Expected pictures that differ, got {len(x)} that all look the same. Check the files, or pass other "
-                "features as `embeddings`."
+                f"Expected pictures that differ, got {len(x)} that all look the same. Check the"
+                " files, or pass other features as `embeddings`."
             )
         self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(x)).sqrt()  # (D, dim)
 
@@ -57,15 +60,20 @@ class MainAxes:
 
 
 class PatchFeatures:
-    """Similarity of each quarter of a picture to typical patches of all pictures; learned without labels.
+    """Similarity of each quarter of a picture to typical patches of all pictures; learned without
+    labels.
 
-    Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres`` typical ones, and a
-    patch activates centre k by max(0, mean distance − distance to k), averaged over each quarter (Coates, Ng and Lee,
-    AISTATS 2011). Brightness and colour are added as a picture of 4 × 4 pixels with a quarter of their total variance,
-    and all is projected onto its ``dim`` principal axes.
+    Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres``
+    typical ones, and a patch activates centre k by max(0, mean distance − distance to k), averaged
+    over each quarter (Coates, Ng and Lee, AISTATS 2011). Brightness and colour are added as a
+    picture of 4 × 4 pixels with a quarter of their total variance, and all is projected onto its
+    ``dim`` principal axes.
     """
 
-    def __init__(self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0) -> None:  # (N, C, H, W)
+    # (N, C, H, W)
+    def __init__(
+        self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0
+    ) -> None:
         generator = derive_generator(seed)
         sample = images[shuffled(len(images), generator)[:FIT_IMAGES]]
         patches = self._patches(sample[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
@@ -73,11 +81,14 @@ class PatchFeatures:
         self.mean = patches.mean(0)
         covariance = (patches - self.mean).T @ (patches - self.mean) / len(patches)
         values, axes = torch.linalg.eigh(covariance)
-        self.whitening = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T  # zero-phase; 0.1 keeps noise small
+        # zero-phase; 0.1 keeps noise small
+        self.whitening = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T
         self.centres = self._kmeans(patches, min(centres, len(patches)), generator)
         self.colour = 1.0
         pooled = torch.cat([self._pool(block) for block in torch.split(sample, BLOCK)])
-        texture, colour = (float(part.var(0).sum()) for part in pooled.tensor_split([4 * len(self.centres)], 1))
+        texture, colour = (
+            float(part.var(0).sum()) for part in pooled.tensor_split([4 * len(self.centres)], 1)
+        )
         self.colour = (texture / colour / 4) ** 0.5 if texture > 0 and colour > 0 else 1.0
         pooled[:, 4 * len(self.centres) :] *= self.colour
         if bool((sample == sample[0]).all()):  # rounding may leave an axis for equal pictures
@@ -109,7 +120,11 @@ class PatchFeatures:
     def _pool(self, images: Tensor) -> Tensor:
         """Return (B, 4 · centres + 16 · C)."""
         white = (self._patches(images) - self.mean) @ self.whitening  # (B, P, D)
-        squares = white.square().sum(2, keepdim=True) - 2 * white @ self.centres.T + self.centres.square().sum(1)
+        squares = (
+            white.square().sum(2, keepdim=True)
+            - 2 * white @ self.centres.T
+            + self.centres.square().sum(1)
+        )
         distance = squares.clamp(min=0).sqrt()  # (B, P, centres)
         activation = (distance.mean(2, keepdim=True) - distance).clamp(min=0)
         height = (images.shape[2] - PATCH) // STRIDE + 1
@@ -129,7 +144,8 @@ class Pictures:
         self.source = source
         if isinstance(source, Tensor) and (source.dim() != 4 or source.dtype is not torch.uint8):
             raise ValueError(
-                f"Expected pictures as bytes of shape (N, C, H, W), got {tuple(source.shape)}, {source.dtype}."
+                f"Expected pictures as bytes of shape (N, C, H, W), got {tuple(source.shape)},"
+                f" {source.dtype}."
             )
 
     def __len__(self) -> int:
@@ -159,10 +175,16 @@ class Pictures:
     def read(self, start: int, stop: int, size: int) -> Tensor:
         """Return pictures in colour, each scaled to a square, uint8 (B, 3, size, size)."""
         if not isinstance(self.source, Tensor):
-            return torch.stack([decode(self._path(i), size, "squash") for i in range(start, min(stop, len(self)))])
+            return torch.stack(
+                [decode(self._path(i), size, "squash") for i in range(start, min(stop, len(self)))]
+            )
         pictures = self.source[start:stop]
-        colour = pictures[:, :3] if pictures.shape[1] >= 3 else pictures[:, :1].expand(-1, 3, -1, -1)
-        scaled = F.interpolate(colour.float(), (size, size), mode="bilinear", align_corners=False, antialias=True)
+        colour = (
+            pictures[:, :3] if pictures.shape[1] >= 3 else pictures[:, :1].expand(-1, 3, -1, -1)
+        )
+        scaled = F.interpolate(
+            colour.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
+        )
         return scaled.round().clamp(0, 255).to(torch.uint8)
 
     def has_colours(self) -> bool:
@@ -173,13 +195,18 @@ class Pictures:
 
     def thumbnails(self) -> Tensor:
         """Return bytes (N, C, H, W): arrays as they are, files scaled to 32 × 32 pixels."""
-        return self.source if isinstance(self.source, Tensor) else self.read(0, len(self), THUMBNAIL)
+        return (
+            self.source if isinstance(self.source, Tensor) else self.read(0, len(self), THUMBNAIL)
+        )
 
     def digest(self) -> str:
         """Return the SHA-256 of the content."""
         if isinstance(self.source, Tensor):
-            return digest([str(tuple(self.source.shape)), self.source.contiguous().numpy().tobytes()])
-        return digest(self._path(i).read_bytes() for i in range(len(self)))  # one file in memory at a time
+            return digest(
+                [str(tuple(self.source.shape)), self.source.contiguous().numpy().tobytes()]
+            )
+        # one file in memory at a time
+        return digest(self._path(i).read_bytes() for i in range(len(self)))
 
 
 @FEATURES.register_class("pixels")
@@ -190,16 +217,23 @@ class PixelFeatures(Extractor):
 
     def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
         pixels = rows.thumbnails().flatten(1).float()
-        self.mean, self.spread = pixels.mean(0), pixels.std(0).square().mean().sqrt().clamp(min=1e-6)
+        self.mean, self.spread = (
+            pixels.mean(0),
+            pixels.std(0).square().mean().sqrt().clamp(min=1e-6),
+        )
         return self
 
     def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
-        return np.asarray(((rows.thumbnails().flatten(1).float() - self.mean) / self.spread).numpy())
+        return np.asarray(
+            ((rows.thumbnails().flatten(1).float() - self.mean) / self.spread).numpy()
+        )
 
 
 @FEATURES.register_class("patches")
 class PicturePatches(Extractor):
-    """Similarity to typical patches of all pictures, learned from the pictures; files at 32 × 32 pixels."""
+    """Similarity to typical patches of all pictures, learned from the pictures; files at 32 × 32
+    pixels.
+    """
 
     kind, summary = "pictures", "similarity to typical patches, learned from the pictures"
 
@@ -214,8 +248,12 @@ class PicturePatches(Extractor):
         return np.asarray(self.fitted.encode(rows.thumbnails()).numpy())
 
 
-def _in_batches(encode: _Encode, pictures: Pictures, size: int, batch: int, progress: Progress | None) -> Tensor:
-    """The features of ``pictures`` of ``size`` pixels; ``encode`` is a function of a module, or a part of one."""
+def _in_batches(
+    encode: _Encode, pictures: Pictures, size: int, batch: int, progress: Progress | None
+) -> Tensor:
+    """The features of ``pictures`` of ``size`` pixels; ``encode`` is a function of a module, or a
+    part of one.
+    """
     starts, blocks = range(0, len(pictures), batch), []
     for block in map_jobs(_encode_batch, starts, encode, pictures, size, batch, per_task=PER_TASK):
         blocks.append(block)
@@ -224,13 +262,17 @@ def _in_batches(encode: _Encode, pictures: Pictures, size: int, batch: int, prog
     return torch.from_numpy(np.concatenate(blocks))
 
 
-def _encode_batch(start: int, encode: _Encode, pictures: Pictures, size: int, batch: int) -> NDArray[np.float32]:
+def _encode_batch(
+    start: int, encode: _Encode, pictures: Pictures, size: int, batch: int
+) -> NDArray[np.float32]:
     return np.asarray(encode(pictures.read(start, start + batch, size)).float().cpu().numpy())
 
 
 @FEATURES.register_class("efficientnet-lite0")
 class EfficientNetFeatures(Extractor):
-    """The 1280 pooled features of EfficientNet-Lite0 for pictures of ``size`` pixels, on their ``dim`` main axes."""
+    """The 1280 pooled features of EfficientNet-Lite0 for pictures of ``size`` pixels, on their
+    ``dim`` main axes.
+    """
 
     kind, summary = "pictures", "EfficientNet-Lite0, trained on ImageNet"
     packages, extra = EfficientNetLite0.packages, "vision"
@@ -247,7 +289,9 @@ class EfficientNetFeatures(Extractor):
         self.axes = MainAxes(self._features(sample), self.dim)
         return self
 
-    def fit_encode(self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+    def fit_encode(
+        self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         if len(rows) > MANY:
             return super().fit_encode(rows, seed=seed, progress=progress)
         x = self._features(rows, progress)
@@ -258,10 +302,16 @@ class EfficientNetFeatures(Extractor):
         assert self.axes is not None, "fit comes first"
         return np.asarray(self._features(rows, progress, self.axes).numpy())
 
-    def _features(self, rows: Pictures, progress: Progress | None = None, axes: MainAxes | None = None) -> Tensor:
+    def _features(
+        self, rows: Pictures, progress: Progress | None = None, axes: MainAxes | None = None
+    ) -> Tensor:
         """Return (N, 1280), or (N, dim) on ``axes``."""
-        # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6 times as long as 8.
-        encode, batch = partial(_efficientnet_features, size=self.size, axes=axes), 8 if self.size > 160 else 16
+        # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6
+        # times as long as 8.
+        encode, batch = (
+            partial(_efficientnet_features, size=self.size, axes=axes),
+            8 if self.size > 160 else 16,
+        )
         return _in_batches(encode, rows, self.size, batch, progress)
 
 
@@ -277,7 +327,9 @@ def _efficientnet(size: int) -> EfficientNetLite0:
 
 @FEATURES.register_class("timm")
 class TimmFeatures(Extractor):
-    """Features of a model of timm, pretrained or from a local ``checkpoint_path``, at 224 × 224 pixels."""
+    """Features of a model of timm, pretrained or from a local ``checkpoint_path``, at 224 × 224
+    pixels.
+    """
 
     kind, summary = "pictures", "a pretrained model of timm, or a local checkpoint"
     packages, extra, loads_by_name = ("timm",), "timm", True
@@ -287,7 +339,11 @@ class TimmFeatures(Extractor):
 
     @cached_property
     def network(self) -> Backbone:
-        weights = {"checkpoint_path": self.checkpoint_path} if self.checkpoint_path else {"pretrained": True}
+        weights = (
+            {"checkpoint_path": self.checkpoint_path}
+            if self.checkpoint_path
+            else {"pretrained": True}
+        )
         return get_model(f"timm:{self.model}", **weights).eval()
 
     def weights(self) -> Weights:
@@ -303,14 +359,19 @@ class TimmFeatures(Extractor):
 
 
 def picture_extractor(name: str, pictures: Pictures) -> Extractor:
-    """Return the extractor ``name``; ``auto`` is pretrained where the packages are installed, else ``patches``.
+    """Return the extractor ``name``; ``auto`` is pretrained where the packages are installed, else
+    ``patches``.
 
     Pictures below 16 pixels are seen by their pixels.
     """
     if name == "auto" and pictures.side() < SMALLEST:
         name = "pixels"
     elif name == "auto":
-        name = PRETRAINED if EfficientNetFeatures.is_available() and pictures.has_colours() else "patches"
+        name = (
+            PRETRAINED
+            if EfficientNetFeatures.is_available() and pictures.has_colours()
+            else "patches"
+        )
     return get_extractor(name, "pictures")
 
 
@@ -322,11 +383,12 @@ def encode_pictures(
     progress: Progress | None = None,
     cache: PathLike | None = None,
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of pictures, bytes (N, C, H, W) or paths of files, and a description of how they were
-    made.
+    """Return features (N, F) of pictures, bytes (N, C, H, W) or paths of files, and a description
+    of how they were made.
 
     Args:
-        name: of ``FEATURES``, as ``patches``, ``efficientnet-lite0:size=160`` or ``timm:resnet50.a1_in1k``.
+        name: of ``FEATURES``, as ``patches``, ``efficientnet-lite0:size=160`` or
+            ``timm:resnet50.a1_in1k``.
         seed: of what is learned from the pictures.
         cache: folder where features are kept and looked for, by a digest of pictures and extractor.
     """

@@ -1,4 +1,6 @@
-"""WebDataset shards: tar files of ``KEY.jpg`` and ``KEY.cls``, read sequentially and split over a cluster."""
+"""WebDataset shards: tar files of ``KEY.jpg`` and ``KEY.cls``, read sequentially and split over a
+cluster.
+"""
 
 import io
 import tarfile
@@ -45,7 +47,9 @@ def read_shard_labels(path: Path) -> list[int]:
                 elif suffix in SUFFIXES:
                     images.append(key)
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
-        raise ValueError(f"Expected a tar shard of images and .cls labels in {path}, got {error}. {AGAIN}") from error
+        raise ValueError(
+            f"Expected a tar shard of images and .cls labels in {path}, got {error}. {AGAIN}"
+        ) from error
     if set(images) != set(labels) or len(images) != len(labels) or not images:
         raise ValueError(
             f"Expected one image and one .cls file for each key in {path}, "
@@ -55,10 +59,12 @@ def read_shard_labels(path: Path) -> list[int]:
 
 
 class Shards(IterableDataset[tuple[Tensor, int, int]]):
-    """Images, given labels and row numbers; each shard is read by one worker process of one machine.
+    """Images, given labels and row numbers; each shard is read by one worker process of one
+    machine.
 
-    Rows are numbered across the shards in the order of ``paths``. ``labels`` replaces the labels of the files, by
-    noisy ones for example. With a ``seed``, shards and (within a buffer) samples are shuffled by seed and epoch.
+    Rows are numbered across the shards in the order of ``paths``. ``labels`` replaces the labels of
+    the files, by noisy ones for example. With a ``seed``, shards and (within a buffer) samples are
+    shuffled by seed and epoch.
     """
 
     def __init__(
@@ -76,15 +82,27 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
         self.paths = [Path(path) for path in paths]
         if not 0 <= rank < world or len(self.paths) < world:
             raise ValueError(
-                f"Expected a rank below the number of machines, and a shard for each, "
+                "Expected a rank below the number of machines, and a shard for each, "
                 f"got rank {rank} of {world} and {len(self.paths)} shards. Write smaller shards."
             )
         shard_labels = [read_shard_labels(path) for path in self.paths]
-        self.first = np.cumsum([0, *map(len, shard_labels)])  # row number of the first sample of each shard
-        self.labels = torch.tensor([label for part in shard_labels for label in part]) if labels is None else labels
+        # row number of the first sample of each shard
+        self.first = np.cumsum([0, *map(len, shard_labels)])
+        self.labels = (
+            torch.tensor([label for part in shard_labels for label in part])
+            if labels is None
+            else labels
+        )
         if len(self.labels) != self.first[-1]:
-            raise ValueError(f"Expected {self.first[-1]} labels, one for each image, got {len(self.labels)}.")
-        self.size, self.fit, self.seed, self.buffer = size, fit, seed, check_count("buffer", buffer, 1)
+            raise ValueError(
+                f"Expected {self.first[-1]} labels, one for each image, got {len(self.labels)}."
+            )
+        self.size, self.fit, self.seed, self.buffer = (
+            size,
+            fit,
+            seed,
+            check_count("buffer", buffer, 1),
+        )
         self.rank, self.world, self.epoch = rank, world, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -98,8 +116,14 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
         if self.seed is not None:  # the same order everywhere, so that each shard is read once
             np.random.default_rng([self.seed, self.epoch]).shuffle(order)
         samples = self._read(order[self.rank :: self.world][number::workers].tolist())
-        for blob, row, path in samples if self.seed is None else self._shuffle(samples, self.rank * workers + number):
-            yield decode(blob, self.size, self.fit, f"{path}, row {row}"), int(self.labels[row]), row
+        for blob, row, path in (
+            samples if self.seed is None else self._shuffle(samples, self.rank * workers + number)
+        ):
+            yield (
+                decode(blob, self.size, self.fit, f"{path}, row {row}"),
+                int(self.labels[row]),
+                row,
+            )
 
     def _read(self, shards: Iterable[int]) -> Iterator[tuple[bytes, int, Path]]:
         for shard in shards:
@@ -110,7 +134,9 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
                         yield _read(tar, member), row, path
                         row += 1
 
-    def _shuffle(self, samples: Iterator[tuple[bytes, int, Path]], reader: int) -> Iterator[tuple[bytes, int, Path]]:
+    def _shuffle(
+        self, samples: Iterator[tuple[bytes, int, Path]], reader: int
+    ) -> Iterator[tuple[bytes, int, Path]]:
         """Samples in random order, drawn from a buffer of encoded ones."""
         random = np.random.default_rng([self.seed or 0, self.epoch, reader])
         pool: list[tuple[bytes, int, Path]] = []
@@ -136,7 +162,10 @@ def write_shards(data: Split, folder: PathLike, *, per_shard: int = 10_000) -> l
         with tarfile.open(paths[-1], "w") as tar:
             for row in range(start, min(start + per_shard, len(data))):
                 file = data.x.path(row)
-                for suffix, blob in ((file.suffix, file.read_bytes()), (".cls", str(int(data.y[row])).encode())):
+                for suffix, blob in (
+                    (file.suffix, file.read_bytes()),
+                    (".cls", str(int(data.y[row])).encode()),
+                ):
                     member = tarfile.TarInfo(f"{row:09d}{suffix}")
                     member.size = len(blob)
                     tar.addfile(member, io.BytesIO(blob))

@@ -14,7 +14,9 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Download:
-    """One official file: its address, checksum and path in the data folder, and the folder that it unpacks to."""
+    """One official file: its address, checksum and path in the data folder, and the folder that it
+    unpacks to.
+    """
 
     url: str
     md5: str
@@ -30,13 +32,14 @@ class Download:
 class OfficialFiles:
     """Where the official files of a dataset may be, and how to get them.
 
-    Each group of ``places`` lists alternatives, of which one must exist: a path below the data folder, the name of the
-    data folder itself, or an absolute path.
+    Each group of ``places`` lists alternatives, of which one must exist: a path below the data
+    folder, the name of the data folder itself, or an absolute path.
     """
 
     places: tuple[tuple[str, ...], ...]
     downloads: tuple[Download, ...] = ()
-    request: str = ""  # how to get files that can't be downloaded automatically; ends in the name of their folder
+    # how to get files that can't be downloaded automatically; ends in the name of their folder
+    request: str = ""
     marker: str = ""  # what a place must contain, where folders of other things have the same name
 
 
@@ -45,7 +48,9 @@ FILES: dict[str, OfficialFiles] = {}  # by dataset; those without files have no 
 
 
 def data_root(data_dir: PathLike | None = None) -> Path:
-    """The folder of the official files: ``data_dir``, else ``$NOISEPROOF_DATA``, else ``~/.cache/noiseproof``."""
+    """The folder of the official files: ``data_dir``, else ``$NOISEPROOF_DATA``, else
+    ``~/.cache/noiseproof``.
+    """
     return Path(data_dir or os.environ.get("NOISEPROOF_DATA") or "~/.cache/noiseproof").expanduser()
 
 
@@ -61,12 +66,16 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
         get = f"Run {get}, or set `data_dir` or NOISEPROOF_DATA to where they are"
     if root.is_file():
         raise FileNotFoundError(
-            f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got the file {root}."
+            f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got"
+            f" the file {root}."
         )
     below = " or ".join(place for place in files.places[group] if not Path(place).is_absolute())
-    elsewhere = "".join(f" or in {place}" for place in files.places[group] if Path(place).is_absolute())
+    elsewhere = "".join(
+        f" or in {place}" for place in files.places[group] if Path(place).is_absolute()
+    )
     raise FileNotFoundError(
-        f"Expected the files of {name} in {below} under {root}{elsewhere}, found none of them. {get}."
+        f"Expected the files of {name} in {below} under {root}{elsewhere}, found none of them."
+        f" {get}."
     )
 
 
@@ -83,7 +92,9 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     (torch.Size([100, 2]), ('upper', 'lower'))
     """
     if spec not in DATASETS and Path(spec).is_file():
-        raise ValueError(f"Expected a dataset, got the file {spec}. Use table:table={spec},label=COLUMN.")
+        raise ValueError(
+            f"Expected a dataset, got the file {spec}. Use table:table={spec},label=COLUMN."
+        )
     name, params = DATASETS.parse(spec, options)
     is_plain = all(isinstance(value, str | int | float | list | None) for value in params.values())
     plain_spec = format_call(name, params) if is_plain else ""

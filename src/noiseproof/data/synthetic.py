@@ -1,4 +1,6 @@
-"""Datasets without files: the two synthetic ones of the LN paper, and the digits of scikit-learn."""
+"""Datasets without files: the two synthetic ones of the LN paper, and the digits of
+scikit-learn.
+"""
 
 import math
 from collections.abc import Callable
@@ -36,24 +38,32 @@ def _plane(
 
 @DATASETS.register("two-moons")
 def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles in the plane (LN paper, section 5.3); ``spread`` is the noise on the points."""
+    """Two interleaved half circles in the plane (LN paper, section 5.3); ``spread`` is the noise on
+    the points.
+    """
     from sklearn.datasets import make_moons
 
     return Dataset("two-moons", ("upper", "lower"), *_plane(make_moons, n, n_test, spread, seed))
 
 
 @DATASETS.register("circles")
-def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: float = 0.5, seed: int = 0) -> Dataset:
+def circles(
+    n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: float = 0.5, seed: int = 0
+) -> Dataset:
     """Two circles of different radii (LN paper, section 5.3); ``factor`` is the inner radius."""
     from sklearn.datasets import make_circles
 
     check_number("factor", factor, "[0, 1)")
-    return Dataset("circles", ("outer", "inner"), *_plane(make_circles, n, n_test, spread, seed, factor=factor))
+    return Dataset(
+        "circles", ("outer", "inner"), *_plane(make_circles, n, n_test, spread, seed, factor=factor)
+    )
 
 
 @DATASETS.register("digits")
 def digits(test: float = 0.2, seed: int = 0) -> Dataset:
-    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; the split is stratified."""
+    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; the split is
+    stratified.
+    """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -61,9 +71,12 @@ def digits(test: float = 0.2, seed: int = 0) -> Dataset:
     x, y = load_digits(return_X_y=True)
     if not 10 <= (num_test := math.ceil(test * len(y))) <= len(y) - 10:
         raise ValueError(
-            f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {num_test} of {len(y)}."
+            f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {num_test} of"
+            f" {len(y)}."
         )
     images = np.rint(x * (255 / 16)).reshape(-1, 1, 8, 8)  # 17 grey levels onto 0 … 255
-    x, x_test, y, y_test = train_test_split(images, y, test_size=test, random_state=_seed(seed, 2**32), stratify=y)
+    x, x_test, y, y_test = train_test_split(
+        images, y, test_size=test, random_state=_seed(seed, 2**32), stratify=y
+    )
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", names, _split(x, y, torch.uint8), _split(x_test, y_test, torch.uint8))

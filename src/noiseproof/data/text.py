@@ -31,7 +31,8 @@ _SPACELESS = (
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u109f\u1780-\u17d3"
 )
-# A word of two letters or more, as in scikit-learn, or one character of those scripts with its marks.
+# A word of two letters or more, as in scikit-learn, or one character of those scripts with its
+# marks.
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
 BLOCK, BATCH, PER_TASK = 10_000, 64, 32  # texts at once, by a network, and batches of a task
@@ -39,7 +40,8 @@ PRETRAINED = "wordllama"  # where installed: measured in docs/audit_features.md
 
 
 class TextFeatures:
-    """Words and word pairs, hashed, weighted by TF-IDF and projected onto their main axes: (N, dim) of unit length.
+    """Words and word pairs, hashed, weighted by TF-IDF and projected onto their main axes: (N, dim)
+    of unit length.
 
     In scripts without spaces between words, every character counts as a word.
     """
@@ -49,14 +51,20 @@ class TextFeatures:
         from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
         self.hash = HashingVectorizer(
-            ngram_range=(1, 2), n_features=2**17, alternate_sign=False, norm=None, dtype=np.float32, token_pattern=TOKEN
+            ngram_range=(1, 2),
+            n_features=2**17,
+            alternate_sign=False,
+            norm=None,
+            dtype=np.float32,
+            token_pattern=TOKEN,
         )
         self.weigh = TfidfTransformer(sublinear_tf=True)
         sample = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
         counts = self.hash.transform([texts[i] for i in np.sort(sample)])
         if counts.nnz == 0:
             raise ValueError("Expected words of two letters or more in the texts, got none.")
-        self.known = np.unique(counts.indices)  # other hashes are zero: leaving them out makes the fit fast
+        # other hashes are zero: leaving them out makes the fit fast
+        self.known = np.unique(counts.indices)
         weighted = self.weigh.fit_transform(counts[:, self.known])
         axes = min(check_count("dim", dim, 1), *weighted.shape)
         self.project = TruncatedSVD(axes, random_state=seed).fit(weighted)
@@ -71,7 +79,9 @@ class TextFeatures:
     @staticmethod
     def _encode_block(texts: Sequence[str], features: TextFeatures) -> Tensor:
         counts = features.hash.transform(texts)[:, features.known]
-        return torch.from_numpy(features.project.transform(features.weigh.transform(counts))).float()
+        return torch.from_numpy(
+            features.project.transform(features.weigh.transform(counts))
+        ).float()
 
 
 @FEATURES.register_class("tfidf")
@@ -88,14 +98,18 @@ class TfidfFeatures(Extractor):
         self.fitted = TextFeatures([text for text in rows if text], self.dim, seed)
         return self
 
-    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(
+        self, rows: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         assert self.fitted is not None, "fit comes first"
         return np.asarray(self.fitted.encode(rows).numpy())
 
 
 @FEATURES.register_class("wordllama")
 class WordLlamaFeatures(Extractor):
-    """Mean of WordLlama's pretrained token vectors, of unit length; zeros for a text without tokens."""
+    """Mean of WordLlama's pretrained token vectors, of unit length; zeros for a text without
+    tokens.
+    """
 
     kind, summary = "texts", "mean of WordLlama's pretrained token vectors"
     packages, extra = WordVectors.packages, "text"
@@ -103,14 +117,20 @@ class WordLlamaFeatures(Extractor):
     def weights(self) -> Weights:
         return WordVectors.weights()
 
-    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(
+        self, rows: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         blocks = map_jobs(_mean_vectors, _split(rows, BLOCK))
-        return np.asarray(torch.cat([torch.zeros(0, 256), *_counted(blocks, len(rows), progress)]).numpy())
+        return np.asarray(
+            torch.cat([torch.zeros(0, 256), *_counted(blocks, len(rows), progress)]).numpy()
+        )
 
 
 @FEATURES.register_class("sentence-transformers")
 class SentenceTransformerFeatures(Extractor):
-    """Sentence embeddings of a model of the library sentence-transformers, from its cache or a folder."""
+    """Sentence embeddings of a model of the library sentence-transformers, from its cache or a
+    folder.
+    """
 
     kind, summary = "texts", "a model of sentence-transformers, by name or folder"
     packages, extra, loads_by_name = ("sentence_transformers",), "transformers", True
@@ -125,7 +145,9 @@ class SentenceTransformerFeatures(Extractor):
     def weights(self) -> Weights:
         return loaded_weights("sentence_transformers", self.network)
 
-    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(
+        self, rows: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         return _in_batches(self, rows, progress)
 
     def encode_batch(self, texts: list[str]) -> Tensor:
@@ -134,7 +156,9 @@ class SentenceTransformerFeatures(Extractor):
 
 @FEATURES.register_class("transformers")
 class TransformerFeatures(Extractor):
-    """Last hidden states of a model of the library transformers, averaged over the tokens of each text."""
+    """Last hidden states of a model of the library transformers, averaged over the tokens of each
+    text.
+    """
 
     kind, summary = "texts", "last hidden states of a model of transformers, averaged over tokens"
     packages, extra, loads_by_name = ("transformers",), "transformers", True
@@ -153,12 +177,16 @@ class TransformerFeatures(Extractor):
     def weights(self) -> Weights:
         return loaded_weights("transformers", self.network)
 
-    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(
+        self, rows: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         return _in_batches(self, rows, progress)
 
     @torch.inference_mode()
     def encode_batch(self, texts: list[str]) -> Tensor:
-        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt")
+        inputs = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
+        )
         states: Tensor = self.network(**inputs).last_hidden_state  # (B, T, F)
         mask = inputs["attention_mask"][..., None].to(states.dtype)
         mean: Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
@@ -187,7 +215,9 @@ def _encode_batch(texts: list[str], extractor: Any) -> NDArray[np.float32]:
     return np.asarray(extractor.encode_batch(texts).float().cpu().numpy())
 
 
-def _in_batches(extractor: Any, texts: Sequence[str], progress: Progress | None) -> NDArray[np.float32]:
+def _in_batches(
+    extractor: Any, texts: Sequence[str], progress: Progress | None
+) -> NDArray[np.float32]:
     """Return the features of texts, those of similar length together, which need less padding."""
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = _split([texts[i] for i in order], BATCH)
@@ -199,7 +229,9 @@ def _in_batches(extractor: Any, texts: Sequence[str], progress: Progress | None)
 
 
 def text_extractor(name: str = "auto") -> Extractor:
-    """Return the extractor ``name``; ``auto`` is pretrained where the package is installed, else ``tfidf``."""
+    """Return the extractor ``name``; ``auto`` is pretrained where the package is installed, else
+    ``tfidf``.
+    """
     if name == "auto":
         name = PRETRAINED if WordLlamaFeatures.is_available() else "tfidf"
     return get_extractor(name, "texts")
@@ -213,10 +245,12 @@ def encode_texts(
     progress: Progress | None = None,
     cache: PathLike | None = None,
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of texts, zeros for one without words, and a description of how they were made.
+    """Return features (N, F) of texts, zeros for one without words, and a description of how they
+    were made.
 
     Args:
-        name: of ``FEATURES``, as ``tfidf``, ``wordllama + tfidf`` or ``sentence-transformers:NAME``.
+        name: of ``FEATURES``, as ``tfidf``, ``wordllama + tfidf`` or
+            ``sentence-transformers:NAME``.
         seed: of fitted axes.
         cache: folder where features are kept and looked for, by a digest of texts and extractor.
 
@@ -233,8 +267,9 @@ def encode_texts(
 def _texts(frame: pd.DataFrame, text: str) -> list[str]:
     if row_numbers := np.flatnonzero(frame[text].isna()).tolist():
         raise ValueError(
-            f"Expected a text in every row of {text!r}, got none in {counted(len(row_numbers), 'row')}, the first of "
-            f"them {row_numbers[0]}. Drop those rows or fill them in."
+            f"Expected a text in every row of {text!r}, got none in"
+            f" {counted(len(row_numbers), 'row')}, the first of them {row_numbers[0]}. Drop those"
+            " rows or fill them in."
         )
     return [str(value) for value in frame[text].tolist()]
 
@@ -253,7 +288,9 @@ def from_text(
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
-    """A dataset from a text column; ``raw`` has the texts, and ``dataset.encoder`` encodes new ones."""
+    """A dataset from a text column; ``raw`` has the texts, and ``dataset.encoder`` encodes new
+    ones.
+    """
     if text == label:
         raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")
     frame = read_table(table, label, text, header=header)
@@ -265,7 +302,9 @@ def from_text(
     features = TextFeatures(texts, dim, seed)
     x = features.encode(texts)
     if num_empty := int((x == 0).all(1).sum()):
-        notes.append(f"{num_empty} of {len(texts)} texts contain no words: nothing can be learned from them.")
+        notes.append(
+            f"{num_empty} of {len(texts)} texts contain no words: nothing can be learned from them."
+        )
     splits = {"train": Split(x, labels.y, raw=texts)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
@@ -275,6 +314,14 @@ def from_text(
             splits[part] = Split(x, labels.encode(frame[label], f"{label} of {part}"), raw=texts)
             if num_empty := int((x == 0).all(1).sum()):
                 notes.append(
-                    f"{num_empty} of {len(texts)} texts of the {part} set contain no word of the training texts."
+                    f"{num_empty} of {len(texts)} texts of the {part} set contain no word of the"
+                    " training texts."
                 )
-    return Dataset(table_name(table, "text"), labels.classes, **splits, encoder=features, notes=tuple(notes), spec="")
+    return Dataset(
+        table_name(table, "text"),
+        labels.classes,
+        **splits,
+        encoder=features,
+        notes=tuple(notes),
+        spec="",
+    )

@@ -14,7 +14,8 @@ from noiseproof.core.messages import Brief
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Votes(Brief):
-    """V labels that A annotators gave to N rows, sorted by row; memory is that of the labels, not of N × A.
+    """V labels that A annotators gave to N rows, sorted by row; memory is that of the labels, not
+    of N × A.
 
     >>> votes = Votes.of_table([[0, 1, 1], [-1, 2, -1]], names=["ann", "bob", "cid"])
     >>> len(votes), votes.row, votes.annotator, votes.label
@@ -28,12 +29,18 @@ class Votes(Brief):
     names: tuple[str, ...]  # (A,)
 
     def __post_init__(self) -> None:
-        if len(self.row) and (np.any(np.diff(self.row) < 0) or self.row[0] < 0 or self.row[-1] >= self.num_rows):
-            raise ValueError(f"Expected votes sorted by row, rows from 0 to {self.num_rows - 1}, got others.")
+        if len(self.row) and (
+            np.any(np.diff(self.row) < 0) or self.row[0] < 0 or self.row[-1] >= self.num_rows
+        ):
+            raise ValueError(
+                f"Expected votes sorted by row, rows from 0 to {self.num_rows - 1}, got others."
+            )
 
     @classmethod
     def of_table(cls, table: Any, names: Sequence[str] | None = None) -> Votes:
-        """Of a table (N, A) of class numbers, −1 where an annotator gave none; ``names`` are by default 0, 1, …"""
+        """Of a table (N, A) of class numbers, −1 where an annotator gave none; ``names`` are by
+        default 0, 1, …
+        """
         labels = np.asarray(table)
         if (
             labels.ndim != 2
@@ -41,9 +48,10 @@ class Votes(Brief):
             or {"annotator", "label"} <= {*getattr(table, "columns", ())}
         ):
             raise ValueError(
-                "Expected a table (N, A) of class numbers, a column for each annotator, -1 where one gave none, got "
-                f"{labels.dtype} of shape {labels.shape}. Lines of row, annotator and label are `annotations` of "
-                "`noiseproof.audit.read_rows`, whose `annotators` are votes."
+                "Expected a table (N, A) of class numbers, a column for each annotator, -1 where"
+                f" one gave none, got {labels.dtype} of shape {labels.shape}. Lines of row,"
+                " annotator and label are `annotations` of `noiseproof.audit.read_rows`, whose"
+                " `annotators` are votes."
             )
         row, annotator = (labels >= 0).nonzero()
         names = tuple(map(str, range(labels.shape[1]) if names is None else names))
@@ -58,7 +66,13 @@ class Votes(Brief):
         first, count = self.first[rows], np.diff(self.first)[rows]
         ends = np.cumsum(count)
         at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + count, count)
-        return Votes(np.repeat(np.arange(len(rows)), count), self.annotator[at], self.label[at], len(rows), self.names)
+        return Votes(
+            np.repeat(np.arange(len(rows)), count),
+            self.annotator[at],
+            self.label[at],
+            len(rows),
+            self.names,
+        )
 
     @property
     def first(self) -> NDArray[np.int64]:
@@ -72,7 +86,9 @@ class Votes(Brief):
 
     def counts(self, num_classes: int) -> NDArray[np.float64]:
         """How many annotators gave each label to each row, (N, K): soft labels for any method."""
-        cells = np.bincount(self.row * num_classes + self.label, minlength=self.num_rows * num_classes)
+        cells = np.bincount(
+            self.row * num_classes + self.label, minlength=self.num_rows * num_classes
+        )
         return cells.reshape(self.num_rows, num_classes).astype(np.float64)
 
     def table(self) -> NDArray[np.int64]:

@@ -1,4 +1,6 @@
-"""The choice of ``auto`` among methods, by their accuracy on held-out rows with the given labels."""
+"""The choice of ``auto`` among methods, by their accuracy on held-out rows with the given
+labels.
+"""
 
 from collections.abc import Mapping
 
@@ -10,7 +12,9 @@ from noiseproof.estimator.inputs import Bools, Floats, Ints
 FOLDS = 5  # one of them is held out
 MAX_HELD = 5000  # rows, which distinguish methods by a percent
 MIN_ROWS = 100  # below, a fifth of the rows says nothing
-CHANCE = 1.0  # standard errors of a difference in accuracy; with 2, few tables are large enough to change the choice
+# standard errors of a difference in accuracy; with 2, few tables are large enough to change the
+# choice
+CHANCE = 1.0
 
 
 def held_out(labels: Ints, seed: int) -> Bools:
@@ -26,7 +30,9 @@ def held_out(labels: Ints, seed: int) -> Bools:
     return held
 
 
-def best_method(preferred: str, is_right: Mapping[str, Bools], weights: Floats | None = None) -> str:
+def best_method(
+    preferred: str, is_right: Mapping[str, Bools], weights: Floats | None = None
+) -> str:
     """The most accurate method of those ahead of ``preferred`` by more than chance.
 
     It is ``preferred`` if there is no such method.

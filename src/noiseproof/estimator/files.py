@@ -1,4 +1,6 @@
-"""The files of a fitted ``NoisyLabelClassifier``: weights as safetensors, everything else as JSON."""
+"""The files of a fitted ``NoisyLabelClassifier``: weights as safetensors, everything else as
+JSON.
+"""
 
 import hashlib
 import json
@@ -32,7 +34,9 @@ def write_estimator(estimator: Any, folder: Path) -> None:
     classes = estimator.classes_
     _check_classes(classes.dtype, classes.tolist())
     if not all(isinstance(model, Classifier) for model in predictor.models):
-        raise ValueError(f"Expected a network to save, got `{estimator.method_}`. Pickle the estimator instead.")
+        raise ValueError(
+            f"Expected a network to save, got `{estimator.method_}`. Pickle the estimator instead."
+        )
     tensors = {name: value.detach().contiguous() for name, value in predictor.state_dict().items()}
     normalise = predictor.normalise
     if isinstance(normalise, Standardise):
@@ -65,7 +69,10 @@ def write_estimator(estimator: Any, folder: Path) -> None:
         "normalise": vars(normalise) if isinstance(normalise, Normalise) else None,
         "method": estimator.method_,
         "noise_rate": estimator.noise_rate_,
-        "history": [{key: None if math.isnan(v) else v for key, v in row.items()} for row in estimator.history_],
+        "history": [
+            {key: None if math.isnan(v) else v for key, v in row.items()}
+            for row in estimator.history_
+        ],
         "weights": hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest(),
     }
     write_text(folder / DESCRIPTION, to_json(description))
@@ -96,7 +103,10 @@ def read_estimator(cls: Any, folder: Path) -> Any:
         estimator.columns_ = Columns(
             tuple(map(str, encoding["numeric"])),
             tensors.pop("columns.fill"),
-            {str(column): tuple(map(str, words)) for column, words in encoding["categories"].items()},
+            {
+                str(column): tuple(map(str, words))
+                for column, words in encoding["categories"].items()
+            },
             "impute" if encoding["missing"] == "impute" else "refuse",
             tensors.pop("columns.mean"),
             tensors.pop("columns.std"),
@@ -108,13 +118,17 @@ def read_estimator(cls: Any, folder: Path) -> Any:
     estimator._model = description["model"]
     estimator._head = description["head"]
     estimator.history_ = [
-        {key: math.nan if v is None else float(v) for key, v in row.items()} for row in description["history"]
+        {key: math.nan if v is None else float(v) for key, v in row.items()}
+        for row in description["history"]
     ]
     return estimator
 
 
 def _predictor(
-    description: dict[str, Any], tensors: dict[str, Tensor], num_classes: int, input_shape: tuple[int, ...]
+    description: dict[str, Any],
+    tensors: dict[str, Tensor],
+    num_classes: int,
+    input_shape: tuple[int, ...],
 ) -> Predictor:
     normalise: Transform | None = None
     if description["normalise"] is not None:
@@ -129,14 +143,21 @@ def _predictor(
         raise ValueError(f"weights of another model, {saved} of {description['models']} networks")
     generator = torch.Generator()
     models = [
-        build_classifier(model, description["head"], input_shape=input_shape, num_outputs=outputs, generator=generator)
+        build_classifier(
+            model,
+            description["head"],
+            input_shape=input_shape,
+            num_outputs=outputs,
+            generator=generator,
+        )
         for _ in range(saved)
     ]
     predictor = Predictor(models, loss, normalise, variance=True)
     state = predictor.state_dict()
     if other := sorted(state.keys() ^ tensors.keys()):
         raise ValueError(f"weights of another model, which differ in {', '.join(other[:3])}")
-    state.update(tensors)  # keeps the metadata on versions, without which batch statistics count as an old format
+    # keeps the metadata on versions, without which batch statistics count as an old format
+    state.update(tensors)
     predictor.load_state_dict(state)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise ValueError("weights that are not finite")
@@ -145,4 +166,7 @@ def _predictor(
 
 def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
     if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in values):
-        raise ValueError(f"Expected strings or numbers as classes, to save them as JSON, got classes of dtype {dtype}.")
+        raise ValueError(
+            "Expected strings or numbers as classes, to save them as JSON, got classes of dtype"
+            f" {dtype}."
+        )

@@ -28,12 +28,15 @@ from noiseproof.train.settings import make_fabric
 if TYPE_CHECKING:
     from noiseproof.train.job import EpochProgress
 
-MIN_STOPPING = 20  # rows of a class with which trees stop early: a tenth of four fifths must have all classes
+# rows of a class with which trees stop early: a tenth of four fifths must have all classes
+MIN_STOPPING = 20
 
 
 @dataclass(frozen=True)
 class FitRows:
-    """Inputs, labels and weights of the same rows; weights have a mean of one, None if they are equal."""
+    """Inputs, labels and weights of the same rows; weights have a mean of one, None if they are
+    equal.
+    """
 
     x: Tensor
     labels: Tensor  # (N,)
@@ -41,7 +44,9 @@ class FitRows:
     soft: Tensor | None = None  # (N, K)
 
     def where(self, mask: Tensor) -> FitRows:
-        optional = (None if column is None else column[mask] for column in (self.weights, self.soft))
+        optional = (
+            None if column is None else column[mask] for column in (self.weights, self.soft)
+        )
         return FitRows(self.x[mask], self.labels[mask], *optional)
 
     def numpy_weights(self) -> Floats | None:
@@ -49,10 +54,14 @@ class FitRows:
 
 
 def positive_weights(x: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
-    """Rows of positive weight, and their weights with a mean of one, or None if all are the same."""
+    """Rows of positive weight, and their weights with a mean of one, or None if all are the
+    same.
+    """
     if sample_weight is None:
         return torch.ones(len(x), dtype=torch.bool), None
-    given = _check_sample_weight(sample_weight, x.numpy(), dtype=np.float64, ensure_non_negative=True)
+    given = _check_sample_weight(
+        sample_weight, x.numpy(), dtype=np.float64, ensure_non_negative=True
+    )
     table = torch.from_numpy(np.array(given))
     keep = table > 0
     if bool((table[keep] == table.max()).all()):
@@ -69,10 +78,13 @@ def weighted_method(name: str, task: Task, settings: Settings, weights: Tensor |
     for strategy in method.strategies:
         if strategy.overrides("step", "penalties") or strategy.mixes:
             raise ValueError(
-                f"Expected a method with a loss for each row to multiply by `sample_weight`, got {name!r}: "
-                f"`{strategy}` adds others. Leave the weights out, or choose another method."
+                "Expected a method with a loss for each row to multiply by `sample_weight`, got"
+                f" {name!r}: `{strategy}` adds others. Leave the weights out, or choose another"
+                " method."
             )
-    return Method(method.loss, method.head, (*method.strategies, SampleWeights(weights[task.train.index])))
+    return Method(
+        method.loss, method.head, (*method.strategies, SampleWeights(weights[task.train.index]))
+    )
 
 
 def boosted_trees(labels: Tensor, seed: int) -> Any:
@@ -114,9 +126,13 @@ def fabric_for(name: str) -> Fabric:
     if name == "auto":
         return make_fabric(accelerator="auto", devices=1)
     if not re.fullmatch(r"cpu|(cuda|mps)(:\d+)?", str(name), re.ASCII):
-        raise ValueError(f"Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got {name!r}.")
+        raise ValueError(
+            f"Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got {name!r}."
+        )
     device = torch.device(name)
-    return make_fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
+    return make_fabric(
+        accelerator=device.type, devices=1 if device.index is None else [device.index]
+    )
 
 
 @contextmanager
@@ -136,7 +152,9 @@ def logged_epochs(verbose: int, epochs: int) -> Iterator[EpochProgress | None]:
     def log(epoch: int, done: int, steps: int, metrics: dict[str, float] | None) -> None:
         if metrics is not None:
             shown = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
-            values = (f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in shown if name in metrics)
+            values = (
+                f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in shown if name in metrics
+            )
             logger.info("epoch %d of %d: %s", epoch + 1, epochs, ", ".join(values))
 
     try:

@@ -110,7 +110,9 @@ def as_words(X: Any) -> list[Any] | None:
     """Texts or paths, one a row, as a list; None for other inputs."""
     if isinstance(X, (str, bytes)) or getattr(X, "ndim", 1) != 1 or not hasattr(X, "__len__"):
         return None
-    is_words = isinstance(X, (list, tuple)) or getattr(getattr(X, "dtype", None), "kind", "O") in "OUST"
+    is_words = (
+        isinstance(X, (list, tuple)) or getattr(getattr(X, "dtype", None), "kind", "O") in "OUST"
+    )
     rows = list(X) if is_words else []
     return rows if rows and all(isinstance(row, (str, os.PathLike)) for row in rows) else None
 
@@ -122,12 +124,20 @@ def are_paths(words: list[Any]) -> bool:
     if all(isinstance(word, os.PathLike) for word in words):
         return True
     first = words[0]
-    return Path(first).suffix.lower() in SUFFIXES and len(first) < 4096 and "\n" not in first and Path(first).is_file()
+    return (
+        Path(first).suffix.lower() in SUFFIXES
+        and len(first) < 4096
+        and "\n" not in first
+        and Path(first).is_file()
+    )
 
 
 def _pictures(paths: Any) -> Pictures:
     if absent := [path for path in paths if not Path(path).is_file()]:
-        raise ValueError(f"Expected paths of picture files, found no file {str(absent[0])!r} ({len(absent)} missing).")
+        raise ValueError(
+            f"Expected paths of picture files, found no file {str(absent[0])!r} ({len(absent)}"
+            " missing)."
+        )
     return Pictures([Path(path) for path in paths])
 
 
@@ -142,7 +152,9 @@ def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
     fill = np.nanmedian(np.where(missing.all(0), 0.0, array), axis=0)
     mean, std = moments(np.where(missing, fill, array))
     column_names = tuple(map(str, range(len(fill)) if names is None else names))
-    medians, means, stds = (torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std))
+    medians, means, stds = (
+        torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std)
+    )
     return Columns(column_names, medians, {}, "impute", means, stds)
 
 
@@ -156,9 +168,13 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints]:
     _check_not_lists(y)
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] > 1:
-        remedy = "NoisyLabelClassifier takes several labels a row, 0 or 1, and soft labels, probabilities or counts"
+        remedy = (
+            "NoisyLabelClassifier takes several labels a row, 0 or 1, and soft labels,"
+            " probabilities or counts"
+        )
         raise ValueError(
-            f"Expected one label a row in y for {estimator}, got shape {shape}. Use y.argmax(axis=1); {remedy}."
+            f"Expected one label a row in y for {estimator}, got shape {shape}. Use"
+            f" y.argmax(axis=1); {remedy}."
         )
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
@@ -197,17 +213,25 @@ def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], Ints] | None:
         matrix = y.toarray() if issparse(y) else np.asarray(y)
     except ValueError:  # rows of different lengths
         return None
-    if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
+    if (
+        matrix.ndim != 2
+        or matrix.shape[1] < 2
+        or matrix.dtype.kind not in "biuf"
+        or not np.isin(matrix, (0, 1)).all()
+    ):
         return None
     check_consistent_length(X, matrix)
     if (matrix.sum(1) == 1).all():
         warnings.warn(
-            "Every row of `y` has a single 1, and is learned as several labels a row, of which none may be predicted. "
-            "For one label a row use y.argmax(axis=1), for soft labels counts other than 1, such as 2 * y.",
+            "Every row of `y` has a single 1, and is learned as several labels a row, of which none"
+            " may be predicted. For one label a row use y.argmax(axis=1), for soft labels counts"
+            " other than 1, such as 2 * y.",
             stacklevel=3,
         )
     names = getattr(y, "columns", None)
-    return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(np.int64)
+    return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(
+        np.int64
+    )
 
 
 def _check_not_lists(y: Any) -> None:
@@ -217,8 +241,8 @@ def _check_not_lists(y: Any) -> None:
     rows = y if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object" else ()
     if any(isinstance(row, list | tuple | set | frozenset) and len(row) != 1 for row in rows):
         raise ValueError(
-            "Expected one label a row in y, or for several a matrix of zeros and ones, got lists. Use "
-            "sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y)."
+            "Expected one label a row in y, or for several a matrix of zeros and ones, got lists."
+            " Use sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y)."
         )
 
 
@@ -227,11 +251,16 @@ def _check_objects(y: NDArray[Any]) -> None:
     import pandas as pd
 
     if (gaps := pd.isna(y)).any():
-        raise ValueError(f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows.")
+        raise ValueError(
+            f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows."
+        )
     is_string = [isinstance(label, str) for label in y]
     if any(is_string) and not all(is_string):
         other = y[is_string.index(False)]
-        raise ValueError(f"Expected labels of one type in y, got strings and {other!r}. Make all of them strings.")
+        raise ValueError(
+            f"Expected labels of one type in y, got strings and {other!r}. Make all of them"
+            " strings."
+        )
 
 
 RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None

@@ -150,7 +150,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None
+    ) -> Self:
         """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of
         probabilities or counts.
 
@@ -162,7 +164,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         instead of the share ``validation`` of the rows.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
-            self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
+            # if this fit fails, the last model must not predict the new classes
+            self.__dict__.pop(name, None)
         seed = draw_seed(self.random_state)
         x = self._inputs(X, reset=True, seed=seed)
         indicators = encode_indicators(x, y)
@@ -175,16 +178,22 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         labels = torch.from_numpy(codes)
         if self.class_weight is not None:
             if self.multilabel_ or soft is not None:
-                raise ValueError("Expected one label a row beside `class_weight`, got a matrix. Use `sample_weight`.")
+                raise ValueError(
+                    "Expected one label a row beside `class_weight`, got a matrix. Use"
+                    " `sample_weight`."
+                )
             factors = compute_sample_weight(self.class_weight, self.classes_[codes])
-            sample_weight = factors if sample_weight is None else factors * np.asarray(sample_weight)
+            sample_weight = (
+                factors if sample_weight is None else factors * np.asarray(sample_weight)
+            )
         keep, weights = positive_weights(x, sample_weight)
         held = self._validation_rows(X_val, y_val)
         if soft is None and not self.multilabel_:
             present = int((torch.bincount(labels[keep]) > 0).sum())
             if present < 2:
                 raise ValueError(
-                    f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
+                    f"Expected rows of at least two classes, got {present} class. Check `y` and"
+                    " `sample_weight`."
                 )
         rows = FitRows(x, labels, None, soft)
         if not bool(keep.all()):
@@ -197,11 +206,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.method_ == "trees":
             if self.multilabel_:
                 raise ValueError(
-                    "Expected one label a row for the method trees, got several. Use another method, or "
-                    "sklearn.multioutput.MultiOutputClassifier(RobustClassifier())."
+                    "Expected one label a row for the method trees, got several. Use another"
+                    " method, or sklearn.multioutput.MultiOutputClassifier(RobustClassifier())."
                 )
             if soft is not None:
-                raise ValueError("Expected one label a row for the method trees, got soft labels. Use argmax(axis=1).")
+                raise ValueError(
+                    "Expected one label a row for the method trees, got soft labels. Use"
+                    " argmax(axis=1)."
+                )
             self.trees_ = fit_trees(rows, seed)
             self.history_ = []
             return self
@@ -281,11 +293,26 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         p = self.predict_proba(X)
         if self.multilabel_:
-            return pd.DataFrame(p, index=X.index if hasattr(X, "iloc") else None, columns=list(map(str, self.classes_)))
-        columns = ["predicted_label", "confidence", *(["variance"] if self._predicts_variance() else [])]
+            return pd.DataFrame(
+                p,
+                index=X.index if hasattr(X, "iloc") else None,
+                columns=list(map(str, self.classes_)),
+            )
+        columns = [
+            "predicted_label",
+            "confidence",
+            *(["variance"] if self._predicts_variance() else []),
+        ]
         if taken := set(columns) & set(map(str, self.classes_)):
-            raise ValueError(f"Expected classes with other names than {taken.pop()!r}, a column. Use predict_proba.")
-        frame = pd.DataFrame(p, index=X.index if hasattr(X, "iloc") else None, columns=[str(c) for c in self.classes_])
+            raise ValueError(
+                f"Expected classes with other names than {taken.pop()!r}, a column. Use"
+                " predict_proba."
+            )
+        frame = pd.DataFrame(
+            p,
+            index=X.index if hasattr(X, "iloc") else None,
+            columns=[str(c) for c in self.classes_],
+        )
         frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
         frame.insert(1, "confidence", p.max(1))
         if self._predicts_variance():
@@ -328,7 +355,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if reset:
             self._input = shape_dtype
         elif shape_dtype != self._input:
-            expected, actual = (f"shape {shape} and {dtype}" for shape, dtype in (self._input, shape_dtype))
+            expected, actual = (
+                f"shape {shape} and {dtype}" for shape, dtype in (self._input, shape_dtype)
+            )
             raise ValueError(f"Expected inputs of {expected} as in fit, got {actual}.")
         return x
 
@@ -338,18 +367,24 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if reset and words is not None:
             for name in ("n_features_in_", "feature_names_in_"):
                 self.__dict__.pop(name, None)
-            self.encoder_ = PictureInputs(self.features) if are_paths(words) else TextInputs(self.features)
+            self.encoder_ = (
+                PictureInputs(self.features) if are_paths(words) else TextInputs(self.features)
+            )
             return self.encoder_.fit_encode(words, seed)
         if reset:
             self.encoder_ = SparseInputs()
         if isinstance(self.encoder_, SparseInputs):
-            matrix = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+            matrix = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
+            )
             matrix = csr_matrix(matrix)
             return self.encoder_.fit_encode(matrix, seed) if reset else self.encoder_.encode(matrix)
         if self.encoder_ is None:  # fitted to dense numbers
             return self._numbers(X.toarray() if issparse(X) else X, reset)
         if words is None:
-            raise ValueError(f"Expected {self.encoder_.kind} as in fit, a list, got {type(X).__name__}.")
+            raise ValueError(
+                f"Expected {self.encoder_.kind} as in fit, a list, got {type(X).__name__}."
+            )
         return self.encoder_.encode(words)
 
     def _numbers(self, X: Any, reset: bool) -> Tensor:
@@ -357,7 +392,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         ``columns_`` fills gaps, and subtracts the mean where float32 is too coarse.
         """
-        array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+        array = validate_data(
+            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
+        )
         with np.errstate(over="ignore"):  # infinite numbers are refused below
             assert_all_finite(array.astype(np.float32), input_name="X", allow_nan=True)
         if reset:
@@ -375,7 +412,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _encoded(self, X: Any, reset: bool) -> Tensor:
         """A DataFrame with categorical columns, one-hot."""
         if not hasattr(X, "columns"):
-            raise ValueError(f"Expected a DataFrame with the columns of fit, got {type(X).__name__}.")
+            raise ValueError(
+                f"Expected a DataFrame with the columns of fit, got {type(X).__name__}."
+            )
         validate_data(self, X, reset=reset, skip_check_array=True)
         frame = X.set_axis([str(c) for c in X.columns], axis=1)
         if reset:
@@ -391,10 +430,20 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if X is None and y is None:
             return None
         if X is None or y is None:
-            raise ValueError(f"Expected both `X_val` and `y_val`, got `{'y_val' if X is None else 'X_val'}` alone.")
+            raise ValueError(
+                f"Expected both `X_val` and `y_val`, got `{'y_val' if X is None else 'X_val'}`"
+                " alone."
+            )
         if self.validation or self.multilabel_:
-            other = f"validation={self.validation}" if self.validation else "several labels a row in `y`"
-            raise ValueError(f"Expected no `validation` and one label a row beside `X_val` and `y_val`, got {other}.")
+            other = (
+                f"validation={self.validation}"
+                if self.validation
+                else "several labels a row in `y`"
+            )
+            raise ValueError(
+                "Expected no `validation` and one label a row beside `X_val` and `y_val`, got"
+                f" {other}."
+            )
         try:
             x = self._inputs(X, reset=False)
             labels = np.asarray(y)
@@ -402,10 +451,13 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             text = re.sub(r"\bX\b", "X_val", str(error))
             raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
         if labels.shape != (len(x),):
-            raise ValueError(f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}.")
+            raise ValueError(
+                f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}."
+            )
         if unknown := sorted({*labels.tolist()} - {*self.classes_.tolist()}, key=str):
             raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
-        position = {label: k for k, label in enumerate(self.classes_.tolist())}  # columns of soft labels are not sorted
+        # columns of soft labels are not sorted
+        position = {label: k for k, label in enumerate(self.classes_.tolist())}
         return FitRows(x, torch.tensor([position[label] for label in labels.tolist()]), None)
 
     # Training
@@ -428,15 +480,23 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             p, _ = self._network_outputs(Predictor.of(self._train(name, fitted, seed)), held_rows.x)
             is_right[name] = p.argmax(1) == held_rows.labels.numpy()
         weights = held_rows.numpy_weights()
-        accuracy = {name: float(np.average(right, weights=weights)) for name, right in is_right.items()}
+        accuracy = {
+            name: float(np.average(right, weights=weights)) for name, right in is_right.items()
+        }
         if rows.x.dim() == 2 and self.encoder_ is None and rows.soft is None:
-            is_right["trees"] = right_by_trees(fitted, held_rows, max(accuracy.values()) - NEAR, seed)
+            is_right["trees"] = right_by_trees(
+                fitted, held_rows, max(accuracy.values()) - NEAR, seed
+            )
             accuracy["trees"] = float(np.average(is_right["trees"], weights=weights))
         self.held_out_accuracy_ = accuracy
         return best_method(preferred, is_right, weights)
 
     def _task(self, rows: FitRows, seed: int, validation: float) -> Task:
-        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), Split(rows.x, rows.labels, soft=rows.soft))
+        data = Dataset(
+            "arrays",
+            tuple(map(str, range(len(self.classes_)))),
+            Split(rows.x, rows.labels, soft=rows.soft),
+        )
         task = prepare(data, seed=seed, validation=validation)
         if self.encoder_ is not None and self.encoder_.has_one_scale:
             return replace(task, normalise=None, augment=None)
@@ -454,11 +514,15 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         task = self._task(rows, seed, validation)
         if held is not None:
             index = len(rows.x) + torch.arange(len(held.x))  # rows that no other row is
-            task = replace(task, validation=NoisyData(held.x, held.labels, task.train.classes, index))
+            task = replace(
+                task, validation=NoisyData(held.x, held.labels, task.train.classes, index)
+            )
         settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
         method = weighted_method(name, task, settings, rows.weights)
         try:
-            result = train(task, method, settings, seed=seed, fabric=fabric_for(self.device), progress=progress)
+            result = train(
+                task, method, settings, seed=seed, fabric=fabric_for(self.device), progress=progress
+            )
         except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
             raise KeyboardInterrupt from None
         self._model = settings.model_for(task)
@@ -473,7 +537,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         parts = [part.to(device) for part in torch.split(x, ROWS)]
         if predictor.has_variance:
             p, variance = (
-                torch.cat(column).double().cpu() for column in zip(*map(predictor.with_variance, parts), strict=True)
+                torch.cat(column).double().cpu()
+                for column in zip(*map(predictor.with_variance, parts), strict=True)
             )
         else:
             p = torch.cat([predictor(part) for part in parts]).double().cpu()
@@ -498,10 +563,16 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if variance:
             _check_variance(self)
         if self.columns_ is not None and bool(self.columns_.shift.any()):
-            far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
+            far = [
+                name
+                for name, shift in zip(
+                    self.columns_.names, self.columns_.shift.tolist(), strict=True
+                )
+                if shift
+            ]
             warnings.warn(
-                f"The network expects the mean subtracted from {preview(far)}, since float32 is too coarse that far "
-                "from zero. Pass it the output of `columns_.encode`.",
+                f"The network expects the mean subtracted from {preview(far)}, since float32 is too"
+                " coarse that far from zero. Pass it the output of `columns_.encode`.",
                 stacklevel=2,
             )
         shape, dtype = self._input
@@ -530,10 +601,19 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         try:
             estimator: Self = read_estimator(cls, Path(folder))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error).strip().rstrip(".")
             raise ValueError(
-                f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save or copy it again."
+                f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save or copy it"
+                " again."
             ) from error
         return estimator
 
@@ -541,14 +621,17 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 def _check_variance(estimator: NoisyLabelClassifier) -> None:
     if not estimator._predicts_variance():
         raise ValueError(
-            f"Expected a method whose head predicts a variance, such as ln or het, got {estimator.method_!r}."
+            "Expected a method whose head predicts a variance, such as ln or het, got"
+            f" {estimator.method_!r}."
         )
 
 
 def _check_network(estimator: NoisyLabelClassifier, what: str) -> None:
     check_is_fitted(estimator)
     if hasattr(estimator, "trees_"):
-        raise ValueError(f"Expected a network to {what}, got `trees`. Pickle the estimator instead.")
+        raise ValueError(
+            f"Expected a network to {what}, got `trees`. Pickle the estimator instead."
+        )
 
 
 def _has_categories(X: Any) -> bool:
@@ -556,7 +639,8 @@ def _has_categories(X: Any) -> bool:
         return False
     from pandas.api import types
 
-    objects = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")  # numbers, for NumPy too
+    # numbers, for NumPy too
+    objects = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
     return not all(
         types.is_numeric_dtype(X.dtypes.iloc[i]) or types.infer_dtype(X.iloc[:, i]) in objects
         for i in range(X.shape[1])

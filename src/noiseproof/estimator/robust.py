@@ -15,7 +15,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
 
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
-from noiseproof.audit.evidence.trees import check_classifier, cross_fit, seeded, select_rows, weight_name
+from noiseproof.audit.evidence.trees import (
+    check_classifier,
+    cross_fit,
+    seeded,
+    select_rows,
+    weight_name,
+)
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
@@ -37,7 +43,8 @@ def _has(name: str) -> Any:
 
 
 class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Trains any scikit-learn classifier in spite of wrong labels: find them, repair them, fit on the rest.
+    """Trains any scikit-learn classifier in spite of wrong labels: find them, repair them, fit on
+    the rest.
 
     Clones of the estimator predict every row from the other folds,
     ``noiseproof.audit.find_label_issues`` compares these predictions with the given labels, and the
@@ -98,9 +105,12 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
 
         ``sample_weight`` is passed on to the estimator; a row of weight 0 is left out.
         """
-        self.__dict__.pop("estimator_", None)  # if this fit fails, the last estimator must not predict the new classes
+        # if this fit fails, the last estimator must not predict the new classes
+        self.__dict__.pop("estimator_", None)
         if self.repair not in get_args(Repair):
-            raise ValueError(f"Expected `repair` to be {', '.join(get_args(Repair))}, got {self.repair!r}.")
+            raise ValueError(
+                f"Expected `repair` to be {', '.join(get_args(Repair))}, got {self.repair!r}."
+            )
         check_count("rounds", self.rounds, 1)
         check_count("folds", self.folds, 2)
         seed = draw_seed(self.random_state)
@@ -112,13 +122,17 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
             _check_weights(inner, "repair='reweigh'")
         if sample_weight is not None:
             _check_weights(inner, "weights")
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            weight = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
         rows = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
         present, labels = np.unique(codes[rows], return_inverse=True)
         _check_rows(labels)
         x = X if len(rows) == len(codes) else select_rows(X, rows)
         with _words_named(X, inner):
-            judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows], seed)
+            judged, repaired = self._rounds(
+                inner, x, labels, None if weight is None else weight[rows], seed
+            )
         with threads_for(NUMBER_WORK * getattr(x, "size", len(labels))):
             self.estimator_ = repaired.fit(inner, x)
         self.classes_ = classes[present]
@@ -135,7 +149,9 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     def predict(self, X: Any) -> NDArray[Any]:
         """The predicted label of each row, (N,)."""
         check_is_fitted(self, "estimator_")
-        labels: NDArray[Any] = self.classes_[np.asarray(self.estimator_.predict(X)).ravel().astype(np.int64)]
+        labels: NDArray[Any] = self.classes_[
+            np.asarray(self.estimator_.predict(X)).ravel().astype(np.int64)
+        ]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -173,14 +189,16 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     def _rounds(
         self, inner: Any, x: Any, labels: Ints, weight: Floats | None, seed: int
     ) -> tuple[_Judgement, _Repaired]:
-        """Judge the given labels by models of the labels as they are repaired so far, and repair them
-        again.
+        """Judge the given labels by models of the labels as they are repaired so far, and repair
+        them again.
         """
         num_classes = int(labels.max()) + 1
         repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
         for number in range(self.rounds):
             folds = make_folds(labels, folds=self.folds, seed=seed + number)
-            judged = _Judgement.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
+            judged = _Judgement.of(
+                labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed
+            )
             repaired = _repair(self.repair, judged, weight, self.folds)
         return judged, repaired
 
@@ -198,7 +216,8 @@ class _Judgement:
 
     @classmethod
     def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
-        judged = np.flatnonzero(~in_one_fold(labels, folds))  # no model that predicts the others has seen their class
+        # no model that predicts the others has seen their class
+        judged = np.flatnonzero(~in_one_fold(labels, folds))
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
         # Where predictions match labels no better than by chance, the audit calls none wrong. A fit
         # needs no proof.
@@ -232,12 +251,16 @@ class _Repaired:
 
     def cross_fit(self, inner: Any, x: Any, folds: Ints, num_classes: int) -> NDArray[np.float32]:
         """Out-of-fold probabilities (N, K) of all rows, by models fitted to those that are kept."""
-        return cross_fit(inner, x, self.labels, num_classes, folds, sample_weight=self.weight, fitted=self.keep)
+        return cross_fit(
+            inner, x, self.labels, num_classes, folds, sample_weight=self.weight, fitted=self.keep
+        )
 
     def fit(self, inner: Any, x: Any) -> Any:
         rows = np.flatnonzero(self.keep)
         options = {} if self.weight is None else {weight_name(inner): self.weight[rows]}
-        return clone(inner).fit(x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options)
+        return clone(inner).fit(
+            x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options
+        )
 
 
 def _repair(repair: Repair, judged: _Judgement, weight: Floats | None, at_least: int) -> _Repaired:
@@ -259,27 +282,37 @@ def _words_named(X: Any, inner: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if "could not convert string" not in str(error) or not (hasattr(X, "columns") or is_foreign_table(X)):
+        if "could not convert string" not in str(error) or not (
+            hasattr(X, "columns") or is_foreign_table(X)
+        ):
             raise
         frame = as_frame(X)
         words = [name for name in frame.columns if frame[name].dtype.kind not in "biufMm"]
         raise ValueError(
-            f"Expected numbers in all columns for {type(inner).__name__}, got words in {preview(words)}. Encode them "
-            "in a pipeline, `make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), columns), "
-            "remainder='passthrough'), estimator)`, or use NoisyLabelClassifier, which encodes them by itself."
+            f"Expected numbers in all columns for {type(inner).__name__}, got words in"
+            f" {preview(words)}. Encode them in a pipeline,"
+            " `make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'),"
+            " columns), remainder='passthrough'), estimator)`, or use NoisyLabelClassifier, which"
+            " encodes them by itself."
         ) from error
 
 
 def _check_rows(labels: Ints) -> None:
     counts = np.bincount(labels)
     if len(labels) == 1:
-        raise ValueError("Expected rows to cross-fit, got n_samples = 1. Fit the estimator without RobustClassifier.")
+        raise ValueError(
+            "Expected rows to cross-fit, got n_samples = 1. Fit the estimator without"
+            " RobustClassifier."
+        )
     if len(counts) < 2:
-        raise ValueError(f"Expected rows of at least two classes, got {len(counts)} class. Check `y`.")
+        raise ValueError(
+            f"Expected rows of at least two classes, got {len(counts)} class. Check `y`."
+        )
     if (counts > 1).sum() < 2:
         raise ValueError(
-            f"Expected two rows or more of at least two classes, so that models of some rows can judge the others, got "
-            f"{int((counts > 1).sum())} such class. Fit the estimator without RobustClassifier."
+            "Expected two rows or more of at least two classes, so that models of some rows can"
+            f" judge the others, got {int((counts > 1).sum())} such class. Fit the estimator"
+            " without RobustClassifier."
         )
 
 
@@ -288,12 +321,14 @@ def _check_weights(inner: Any, what: str) -> None:
         inner = inner.steps[-1][1]
     if not has_fit_parameter(inner, "sample_weight"):
         raise ValueError(
-            f"Expected an estimator whose fit takes sample_weight for {what}, got {type(inner).__name__}. Use "
-            "repair='drop' or 'correct', without weights."
+            f"Expected an estimator whose fit takes sample_weight for {what}, got"
+            f" {type(inner).__name__}. Use repair='drop' or 'correct', without weights."
         )
 
 
-def _frame(judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any) -> pd.DataFrame:
+def _frame(
+    judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any
+) -> pd.DataFrame:
     """One row for each row of X, also for those that were not judged."""
     import pandas as pd
 
@@ -303,5 +338,10 @@ def _frame(judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray
     quality[rows] = np.where(judged.can_judge, judged.quality, np.nan)
     is_issue[rows] = judged.is_issue
     suggested[rows] = classes[judged.suggested]
-    columns = {"is_label_issue": is_issue, "quality": quality, "given_label": given, "suggested_label": suggested}
+    columns = {
+        "is_label_issue": is_issue,
+        "quality": quality,
+        "given_label": given,
+        "suggested_label": suggested,
+    }
     return pd.DataFrame(columns, index=index)

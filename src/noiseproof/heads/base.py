@@ -50,7 +50,9 @@ HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
 def gives(spec: str) -> frozenset[str] | None:
-    """The fields of ``Output`` that the head ``spec`` fills; None if it must be built to know them."""
+    """The fields of ``Output`` that the head ``spec`` fills; None if it must be built to know
+    them.
+    """
     fields: frozenset[str] | None = getattr(HEADS[HEADS.parse(spec, {})[0]], "gives", None)
     return fields
 
@@ -68,8 +70,9 @@ def head_for(fields: frozenset[str]) -> str:
     if not fitting:
         listing = "; ".join(f"{name}: {', '.join(sorted(known[name]))}" for name in sorted(known))
         raise ValueError(
-            f"Expected a loss for which a head gives all it needs, got one that needs {', '.join(sorted(fields))}. "
-            f"Leave out a term, or train each by itself. There are {listing}."
+            "Expected a loss for which a head gives all it needs, got one that needs"
+            f" {', '.join(sorted(fields))}. Leave out a term, or train each by itself. There are"
+            f" {listing}."
         )
     return min(fitting, key=lambda name: len(known[name]))
 
@@ -90,7 +93,7 @@ def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> H
     if not is_output or out.logits.shape != (1, num_outputs):
         actual = f"logits of shape {tuple(out.logits.shape)}" if is_output else type(out).__name__
         raise TypeError(
-            f"Expected the head {name!r} to return Output(logits) of a row with logits of shape (1, {num_outputs}), "
-            f"since its `num_outputs` are {num_outputs}, got {actual}."
+            f"Expected the head {name!r} to return Output(logits) of a row with logits of shape (1,"
+            f" {num_outputs}), since its `num_outputs` are {num_outputs}, got {actual}."
         )
     return head.train()

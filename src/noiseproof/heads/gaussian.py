@@ -11,7 +11,8 @@ from noiseproof.heads.linear import Linear
 
 @HEADS.register("gaussian-root")
 class GaussianRoot(Linear):
-    """μ = W h + b and c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
+    """μ = W h + b and c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper,
+    Eq. 9).
 
     >>> import torch
     >>> GaussianRoot(8, 3)(torch.zeros(2, 8)).root.shape
@@ -31,7 +32,8 @@ class GaussianRoot(Linear):
 
 @HEADS.register("gaussian-scale")
 class GaussianScale(Linear):
-    """μ and standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
+    """μ and standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln``
+    without ``root``.
 
     One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of
     Het's released code.
@@ -40,9 +42,13 @@ class GaussianScale(Linear):
     gives = frozenset({"logits", "scale"})
     has_linear_logits = True
 
-    def __init__(self, num_features: int, num_outputs: int, isotropic: bool = False, floor: float = 1e-3) -> None:
+    def __init__(
+        self, num_features: int, num_outputs: int, isotropic: bool = False, floor: float = 1e-3
+    ) -> None:
         super().__init__(num_features, num_outputs)
-        self.scale = nn.Linear(num_features, 1 if check_flag("isotropic", isotropic) else num_outputs)
+        self.scale = nn.Linear(
+            num_features, 1 if check_flag("isotropic", isotropic) else num_outputs
+        )
         self.floor = check_number("floor", floor, "[0, inf)")
 
     def forward(self, features: Tensor) -> Output:
@@ -51,12 +57,16 @@ class GaussianScale(Linear):
 
 @HEADS.register("gaussian-factors")
 class GaussianFactors(GaussianScale):
-    """μ, d and ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
+    """μ, d and ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of
+    ``het:covariance=full``.
+    """
 
     gives = frozenset({"logits", "scale", "factors"})
     has_linear_logits = True
 
-    def __init__(self, num_features: int, num_outputs: int, rank: int = 4, floor: float = 1e-3) -> None:
+    def __init__(
+        self, num_features: int, num_outputs: int, rank: int = 4, floor: float = 1e-3
+    ) -> None:
         super().__init__(num_features, num_outputs, floor=floor)
         self.rank = check_count("rank", rank, 1)
         self.factors = nn.Linear(num_features, num_outputs * self.rank)

@@ -11,14 +11,16 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_labels, check_number, check_tensor
 from noiseproof.losses.logistic_normal import inverse_softmax_centred
 
-JITTER = 1e-8  # added to the kernel's diagonal, times the signal: its factor exists even without noise
+# added to the kernel's diagonal, times the signal: its factor exists even without noise
+JITTER = 1e-8
 MATRICES = 6  # of the size of the kernel that a fit holds at once
 STEP = 0.5  # between the points of the quadrature
 BLOCK = 2**21  # numbers of the quadrature in memory at once
 
 
 class GaussianProcessClassifier:
-    """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is exact.
+    """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is
+    exact.
 
     Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the
     dummy class of section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then
@@ -65,7 +67,9 @@ class GaussianProcessClassifier:
         self.steps = check_count("steps", steps, 1)
         self.max_samples = check_count("max_samples", max_samples, 1)
 
-    def fit(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> GaussianProcessClassifier:
+    def fit(
+        self, x: Tensor, y: Tensor, num_classes: int | None = None
+    ) -> GaussianProcessClassifier:
         """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another
         model.
         """
@@ -78,7 +82,8 @@ class GaussianProcessClassifier:
         self.length_scale, self.signal, self.noise = self._maximise(squared, targets)
         kernel = _kernel(squared, self.length_scale, self.signal)
         self.factor, self.white = _whiten(kernel, targets, self.noise + JITTER * self.signal)
-        self.solved = torch.linalg.solve_triangular(self.factor.T, self.white, upper=True)  # (k + σ²I)⁻¹ Y
+        # (k + σ²I)⁻¹ Y
+        self.solved = torch.linalg.solve_triangular(self.factor.T, self.white, upper=True)
         return self
 
     def log_marginal_likelihood(self) -> float:
@@ -105,13 +110,16 @@ class GaussianProcessClassifier:
 
     def _check(self, x: Tensor, y: Tensor) -> None:
         if x.dim() < 2 or len(x) != len(y) or not len(x):
-            raise ValueError(f"Expected inputs (N, …) and N labels, got shapes {tuple(x.shape)} and {tuple(y.shape)}.")
+            raise ValueError(
+                f"Expected inputs (N, …) and N labels, got shapes {tuple(x.shape)} and"
+                f" {tuple(y.shape)}."
+            )
         if len(x) > self.max_samples:
             size = 8 * len(x) ** 2 / 2**30
             raise ValueError(
-                f"Expected at most {self.max_samples} samples, got {len(x)}: the kernel between them takes {size:.1f} "
-                f"GiB, and a fit needs {MATRICES} times as much. Fit fewer samples, or raise max_samples if "
-                f"{MATRICES * size:.0f} GiB are available."
+                f"Expected at most {self.max_samples} samples, got {len(x)}: the kernel between"
+                f" them takes {size:.1f} GiB, and a fit needs {MATRICES} times as much. Fit fewer"
+                f" samples, or raise max_samples if {MATRICES * size:.0f} GiB are available."
             )
         if not bool(torch.isfinite(x).all()):
             raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
@@ -123,14 +131,24 @@ class GaussianProcessClassifier:
         """
         typical = float(squared.median()) or float(squared.mean())
         if typical == 0 and "length_scale" not in self.given:
-            raise ValueError(f"Expected inputs that differ, got {len(squared)} equal ones. Or set length_scale.")
+            raise ValueError(
+                f"Expected inputs that differ, got {len(squared)} equal ones. Or set length_scale."
+            )
         size = float(targets.square().mean())
-        start = {"length_scale": math.sqrt(typical), "signal": size / 2, "noise": size / 2} | self.given
+        start = {
+            "length_scale": math.sqrt(typical),
+            "signal": size / 2,
+            "noise": size / 2,
+        } | self.given
         free = torch.tensor([name not in self.given for name in start], dtype=torch.float64)
         logs = torch.tensor(list(start.values()), dtype=torch.float64).log()
         if bool(free.any()):
             optimizer = torch.optim.LBFGS(
-                [logs], max_iter=self.steps, tolerance_grad=1e-5, tolerance_change=1e-7, line_search_fn="strong_wolfe"
+                [logs],
+                max_iter=self.steps,
+                tolerance_grad=1e-5,
+                tolerance_change=1e-7,
+                line_search_fn="strong_wolfe",
             )
 
             def cost() -> float:
@@ -149,17 +167,28 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
     """
     if y.dim() == 1:
         if y.is_floating_point() or y.is_complex():
-            raise TypeError(f"Expected class indices in labels of shape (N,), got {y.dtype}. Use y.long().")
-        num_classes = max(2, int(y.max()) + 1) if num_classes is None else check_count("num_classes", num_classes, 2)
+            raise TypeError(
+                f"Expected class indices in labels of shape (N,), got {y.dtype}. Use y.long()."
+            )
+        num_classes = (
+            max(2, int(y.max()) + 1)
+            if num_classes is None
+            else check_count("num_classes", num_classes, 2)
+        )
         check_labels(y, num_classes)
         q = F.one_hot(y.long(), num_classes).double()
     else:
         q = y.double()
         expected = num_classes or "K"
         if y.dim() != 2 or (num_classes or q.shape[1]) != q.shape[1]:
-            raise ValueError(f"Expected labels (N,) or distributions (N, {expected}), got shape {tuple(y.shape)}.")
+            raise ValueError(
+                f"Expected labels (N,) or distributions (N, {expected}), got shape"
+                f" {tuple(y.shape)}."
+            )
         if bool((q < 0).any()) or bool(((q.sum(1) - 1).abs() > 1e-4).any()):
-            raise ValueError("Expected distributions as labels, got rows that are negative or do not sum to one.")
+            raise ValueError(
+                "Expected distributions as labels, got rows that are negative or do not sum to one."
+            )
     return inverse_softmax_centred((1 - t) * F.pad(q, (0, int(dummy))) + t / (q.shape[1] + dummy))
 
 
@@ -196,7 +225,9 @@ def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
     widest = float(std.max()) if len(std) else 0.0
     # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the
     # normal's tails end at ±7.
-    z = torch.linspace(-7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device)
+    z = torch.linspace(
+        -7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device
+    )
     weight = torch.softmax(-z.square() / 2, 0)
     # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail
     # exponential.
@@ -235,4 +266,7 @@ def _whiten(kernel: Tensor, targets: Tensor, diagonal: float) -> tuple[Tensor, T
 
 def _log_density(factor: Tensor, white: Tensor) -> float:
     N, D = white.shape
-    return float(-white.square().sum() / 2 - D * factor.diagonal().log().sum()) - N * D * math.log(2 * math.pi) / 2
+    return (
+        float(-white.square().sum() / 2 - D * factor.diagonal().log().sum())
+        - N * D * math.log(2 * math.pi) / 2
+    )

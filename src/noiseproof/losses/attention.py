@@ -16,12 +16,14 @@ from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Loss, countable, field_of, register
 
 FULL = 1e4  # the attention at which τ is 1 for any logits
-REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
+# the target that NAL's reverse term takes for a zero, as the released code does
+REVERSE_FLOOR = 1e-4
 
 
 @register("nal")
 class NoiseAttention(Loss):
-    """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
+    """Noise attention learning: a head's attention τ says how much of a label the prediction has to
+    explain itself.
 
     L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL
     paper, Eq. 1); τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ =
@@ -50,11 +52,17 @@ class NoiseAttention(Loss):
     takes = "probabilities"
 
     def __init__(
-        self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, warmup: int | None = None, **options: Any
+        self,
+        lam: float = 0.5,
+        beta: float = 0.0,
+        floor: float = 0.0,
+        warmup: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
-        self.register_buffer("_attends", torch.ones((), dtype=torch.bool), persistent=False)  # a tensor for CUDA graphs
+        # a tensor for CUDA graphs
+        self.register_buffer("_attends", torch.ones((), dtype=torch.bool), persistent=False)
         self._attends: Tensor
         self.lam = check_number("lam", lam, "[0, inf)")
         self.beta = check_number("beta", beta, "[0, inf)")
@@ -70,7 +78,9 @@ class NoiseAttention(Loss):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits = out.logits
-        attention = field_of(out, "attention", logits.shape[:1], remedy="Use a head that gives it: `attention`.")
+        attention = field_of(
+            out, "attention", logits.shape[:1], remedy="Use a head that gives it: `attention`."
+        )
         if self.warmup and self.training:
             attention = torch.where(self._attends, attention, FULL)
         hard = target.dim() == 1
@@ -85,17 +95,22 @@ class NoiseAttention(Loss):
             q = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
             q = q.clamp_min(self.floor) if self.floor else q
             predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
-            given = torch.where(q > 0, q, 1).log() + F.logsigmoid(-attention)[:, None]  # log (1 − τ)·q
-            mix = torch.where(q > 0, torch.logaddexp(predicted, given), predicted)  # log m; q = 0 leaves no NaN behind
+            # log (1 − τ)·q
+            given = torch.where(q > 0, q, 1).log() + F.logsigmoid(-attention)[:, None]
+            # log m; q = 0 leaves no NaN behind
+            mix = torch.where(q > 0, torch.logaddexp(predicted, given), predicted)
             value = -(q * mix).sum(1)
             reverse = -(mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
         value = torch.sub(value, F.logsigmoid(attention), alpha=self.lam)
-        return self._weigh_rows(torch.add(value, reverse, alpha=self.beta) if self.beta else value, target)
+        return self._weigh_rows(
+            torch.add(value, reverse, alpha=self.beta) if self.beta else value, target
+        )
 
 
 @register("elr")
 class EarlyLearning(Loss):
-    """Early-learning regularisation (Liu et al. 2020): cross entropy that holds on to what the model believed before.
+    """Early-learning regularisation (Liu et al. 2020): cross entropy that holds on to what the
+    model believed before.
 
     L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's
     earlier predictions (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k,
@@ -128,9 +143,12 @@ class EarlyLearning(Loss):
         memory = field_of(out, "memory", log_p.shape, remedy=remedy).detach()
         if readable(memory) and bool(((memory < 0) | (memory > 1)).any()):
             low, high = (float(end) for end in memory.aminmax())
-            raise ValueError(f"Expected a `memory` of probabilities, got entries from {low:.4g} to {high:.4g}.")
+            raise ValueError(
+                f"Expected a `memory` of probabilities, got entries from {low:.4g} to {high:.4g}."
+            )
         if self.clip:
-            miss = (-torch.expm1(log_p)).clamp(self.clip, 1 - self.clip)  # of p, whose 1 − clip bfloat16 rounds to one
+            # of p, whose 1 − clip bfloat16 rounds to one
+            miss = (-torch.expm1(log_p)).clamp(self.clip, 1 - self.clip)
             apart = ((1 - memory.sum(1)).clamp_min(0) + (memory * miss).sum(1)).log()
         else:
             apart = torch.logsumexp(log_p + torch.log1p(-memory), 1)
@@ -142,7 +160,8 @@ class EarlyLearning(Loss):
 
 @register("sop")
 class OverParameterised(Loss):
-    """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022, SOP).
+    """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022,
+    SOP).
 
     L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 −
     y), whose two parts are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor).
@@ -172,10 +191,17 @@ class OverParameterised(Loss):
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         p = F.softmax(out.logits, 1)
         remedy = "A strategy learns it: sparse-noise."
-        more, less = field_of(out, "noise", (len(p), 2, p.shape[1]), remedy=remedy).unbind(1)  # (B, K) each
+        # (B, K) each
+        more, less = field_of(out, "noise", (len(p), 2, p.shape[1]), remedy=remedy).unbind(1)
         hard = target.dim() == 1
-        t = torch.zeros_like(p).scatter(1, countable(target, self.ignore_index)[:, None], 1) if hard else target
+        t = (
+            torch.zeros_like(p).scatter(1, countable(target, self.ignore_index)[:, None], 1)
+            if hard
+            else target
+        )
         explained = (p + more - less.detach()).clamp_min(self.floor)
         log_q = explained.log() - explained.sum(1, keepdim=True).log()
         predicted = torch.zeros_like(p).scatter(1, p.argmax(1, keepdim=True), 1)
-        return self._weigh_rows((predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1), target)
+        return self._weigh_rows(
+            (predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1), target
+        )

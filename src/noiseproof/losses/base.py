@@ -32,16 +32,20 @@ from noiseproof.losses.pointwise import pointwise
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
-Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, (B, K) without negative entries, (B, K)
+# of rows: (B,) indices, (B, K) without negative entries, (B, K)
+Targets = Literal["classes", "probabilities", "real"]
 
 INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, as well as int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
-OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
+# of every loss; the rest are its hyperparameters
+OPTIONS = ("weight", "ignore_index", "reduction", "exact")
 
 
 def derive_seed(seed: int, step: int | None) -> int:
     """Seed of what a loss with ``seed`` draws in a step; ``None`` is evaluation."""
-    state = np.random.SeedSequence([seed, 0 if step is None else step + 1]).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence([seed, 0 if step is None else step + 1]).generate_state(
+        1, np.uint64
+    )[0]
     return int(state >> np.uint64(1))
 
 
@@ -50,7 +54,9 @@ register = LOSSES.register_class
 
 
 class NotFinite(ValueError):
-    """The loss of a row is not finite although its logits are; a training loop reports it as divergence."""
+    """The loss of a row is not finite although its logits are; a training loop reports it as
+    divergence.
+    """
 
 
 class Loss(nn.Module):
@@ -70,21 +76,26 @@ class Loss(nn.Module):
     """
 
     needs: frozenset[str] = frozenset({"logits"})  # fields of Output
-    kind: Kind = "margin"  # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
+    # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
+    kind: Kind = "margin"
     formula = ""
     source = ""
     name = ""
     takes: Targets = "real"  # the most general targets
-    head: str | None = None  # the head that gives what it needs, where the names of the fields do not say it
+    # the head that gives what it needs, where the names of the fields do not say it
+    head: str | None = None
     linear = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
     weighs_classes = False  # ``per_sample`` knows what class weights mean, of class indices too
-    implied = 0  # classes whose logit is zero by definition, so that a head gives no column for them
+    # classes whose logit is zero by definition, so that a head gives no column for them
+    implied = 0
     independent_rows = True  # a row's loss does not depend on the other rows
     multilabel = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
     extra_scores = 0  # columns of ``scores`` that belong to no class
     starts: Mapping[str, float] = {}  # by field of Output: factors of the head's first weights
-    max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
-    samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
+    # of a step's gradient, unless the settings have one: for gradients without a bound
+    max_norm: float | None = None
+    # random draws that a prediction averages over; None: predictions draw nothing
+    samples: int | None = None
     weight: Tensor | None
     _closed = False  # whether ``slope`` gives the gradient
 
@@ -98,12 +109,15 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if reduction not in get_args(Reduction):
-            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', got {reduction!r}.")
+            raise ValueError(
+                f"Expected `reduction` to be 'mean', 'sum' or 'none', got {reduction!r}."
+            )
         if weight is not None:
             weight = check_tensor("weight", weight)
             if weight.dim() != 1 or not weight.is_floating_point():
                 raise ValueError(
-                    f"Expected `weight` to hold one float for each class, got {weight.dtype} {tuple(weight.shape)}."
+                    f"Expected `weight` to hold one float for each class, got {weight.dtype}"
+                    f" {tuple(weight.shape)}."
                 )
         self.register_buffer("weight", weight)
         self.ignore_index = check_count("ignore_index", ignore_index)
@@ -158,8 +172,8 @@ class Loss(nn.Module):
         if len(predictors) > 1 or len({loss.implied for loss in losses}) > 1:
             named = sorted(predictors if len(predictors) > 1 else map(str, losses))
             raise ValueError(
-                f"Expected losses that predict alike, got {' and '.join(named)}: their sum would train logits that it "
-                "does not predict from. Add losses of one such kind."
+                f"Expected losses that predict alike, got {' and '.join(named)}: their sum would"
+                " train logits that it does not predict from. Add losses of one such kind."
             )
 
     def num_outputs(self, num_classes: int) -> int:
@@ -172,13 +186,16 @@ class Loss(nn.Module):
         ``unit`` scales its maximum to one.
         """
         raise TypeError(
-            f"`{self}` depends on the other classes too, so it has no weight as a function of the margin alone. "
-            "Use average_error(loss, z, num_classes) for its gradient at initialisation."
+            f"`{self}` depends on the other classes too, so it has no weight as a function of the"
+            " margin alone. Use average_error(loss, z, num_classes) for its gradient at"
+            " initialisation."
         )
 
     @property
     def max_weight(self) -> float:
-        """Largest sample weight over all margins, which the curriculum paper divides every loss by."""
+        """Largest sample weight over all margins, which the curriculum paper divides every loss
+        by.
+        """
         low = -60.0
         high = 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
@@ -206,7 +223,9 @@ class Loss(nn.Module):
         elif log_p is None:
             y = LabelProb(label_nll(logits, target, self.ignore_index, self._closed))
         elif hard:
-            y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
+            y = LabelProb(
+                F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p
+            )
         else:
             y = LabelProb(-log_p, log_p)
         value = self.evaluate(y)
@@ -215,7 +234,9 @@ class Loss(nn.Module):
         return value if hard else self._over_classes(value, target)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
+        """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s
+        (K,).
+        """
         if self.linear and self.takes != "classes":
             soft = shares.expand(len(out.logits), -1)
             if readable(out.logits):
@@ -228,7 +249,9 @@ class Loss(nn.Module):
         each = [self.per_sample(out, label + k) for k in range(len(shares))]
         return (torch.stack(each, 1) * shares).sum(1)
 
-    def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
         As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K,
@@ -248,11 +271,14 @@ class Loss(nn.Module):
             loss: Tensor = self(batch, target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
         self._check(out.logits, target)
-        all_count = target.dim() == 2 or self._are_counted(target, out.logits.shape[1] + self.implied)
+        all_count = target.dim() == 2 or self._are_counted(
+            target, out.logits.shape[1] + self.implied
+        )
         try:
             if self._wants_blocks(out, target):
                 losses = by_blocks(
-                    out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)])
+                    out.logits,
+                    lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]),
                 )
             else:
                 losses = self.per_sample(out, target)
@@ -268,15 +294,24 @@ class Loss(nn.Module):
         soft = tuple(logits.shape)
         if self.needs != {"logits"} or self.multilabel:
             why = "has several labels a row" if self.multilabel else "needs the output of a head"
-            raise ValueError(f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}.")
-        for name, given, shapes in (("target", target, (places, soft)), ("`sample_weight`", sample_weight, (places,))):
+            raise ValueError(
+                f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}."
+            )
+        for name, given, shapes in (
+            ("target", target, (places, soft)),
+            ("`sample_weight`", sample_weight, (places,)),
+        ):
             if given is not None and tuple(given.shape) not in shapes:
                 expected = " or ".join(map(str, shapes))
                 raise ValueError(
-                    f"Expected logits of shape (B, K), got {soft}: as (B, K, …), they need a {name} of shape "
-                    f"{expected}, got {tuple(given.shape)}."
+                    f"Expected logits of shape (B, K), got {soft}: as (B, K, …), they need a {name}"
+                    f" of shape {expected}, got {tuple(given.shape)}."
                 )
-        labels = target.flatten() if target.dim() < logits.dim() else target.movedim(1, -1).flatten(0, -2)
+        labels = (
+            target.flatten()
+            if target.dim() < logits.dim()
+            else target.movedim(1, -1).flatten(0, -2)
+        )
         weights = None if sample_weight is None else sample_weight.flatten()
         loss: Tensor = self(logits.movedim(1, -1).flatten(0, -2), labels, weights)
         return loss.view(places) if self.reduction == "none" else loss
@@ -285,11 +320,14 @@ class Loss(nn.Module):
         check_logits_and_target(logits, target, self.implied)
         num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
-            raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
+            raise ValueError(
+                f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}."
+            )
         if self.takes == "classes" and target.dim() == 2:
             raise ValueError(
-                f"Expected class indices (B,) as the target of `{self}`, got shape {tuple(target.shape)}: a shift "
-                "needs one labelled logit. Use the loss without remargin for real-valued targets."
+                f"Expected class indices (B,) as the target of `{self}`, got shape"
+                f" {tuple(target.shape)}: a shift needs one labelled logit. Use the loss without"
+                " remargin for real-valued targets."
             )
 
     def _are_counted(self, labels: Tensor, num_classes: int) -> bool:
@@ -320,17 +358,25 @@ class Loss(nn.Module):
 
         ``_reduce`` multiplies those of class indices.
         """
-        return value if target.dim() == 1 or self.weight is None else value * self._weighed(target).sum(1)
+        return (
+            value
+            if target.dim() == 1 or self.weight is None
+            else value * self._weighed(target).sum(1)
+        )
 
     def _check_not_negative(self, target: Tensor, expected: str = "no negative entries") -> None:
-        """Refuse real-valued targets that are no probabilities, where reading them costs nothing."""
+        """Refuse real-valued targets that are no probabilities, where reading them costs
+        nothing.
+        """
         if target.dim() == 2 and readable(target) and bool((target < 0).any()):
             raise ValueError(
                 f"Expected {expected} in the target of {self.name}, got {float(target.min()):.4g}. "
                 "Use ce for targets with label noise added."
             )
 
-    def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
+    def _reduce(
+        self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool
+    ) -> Tensor:
         counted = None if all_count else target != self.ignore_index
         if counted is not None:
             losses = torch.where(counted, losses, 0)
@@ -344,7 +390,8 @@ class Loss(nn.Module):
         if sample_weight is not None:
             if sample_weight.shape != losses.shape:
                 raise ValueError(
-                    f"Expected `sample_weight` of shape {tuple(losses.shape)}, got {tuple(sample_weight.shape)}."
+                    f"Expected `sample_weight` of shape {tuple(losses.shape)}, got"
+                    f" {tuple(sample_weight.shape)}."
                 )
             losses = losses * sample_weight
         if self.reduction == "none":
@@ -356,7 +403,9 @@ class Loss(nn.Module):
         return losses.mean() if counted is None else losses.sum() / counted.sum()
 
     def check(self, epochs: float) -> None:
-        """Refuse a schedule of this loss, or of one inside it, that does not fit into ``epochs``."""
+        """Refuse a schedule of this loss, or of one inside it, that does not fit into
+        ``epochs``.
+        """
         for part in self._parts():
             part.check(epochs)
 
@@ -391,7 +440,11 @@ class Loss(nn.Module):
     def hyperparameters(self) -> dict[str, Any]:
         """The parameters that make this loss, by name."""
         parameters = inspect.signature(type(self).__init__).parameters.values()
-        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in ("self", *OPTIONS)]
+        names = [
+            p.name
+            for p in parameters
+            if p.kind is not p.VAR_KEYWORD and p.name not in ("self", *OPTIONS)
+        ]
         return stored_parameters(self, names)
 
     def with_hyperparameters(self, **changes: Any) -> Loss:
@@ -421,7 +474,8 @@ class Loss(nn.Module):
 
 
 class MarginLoss(Loss):
-    """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times (softmax − onehot).
+    """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times
+    (softmax − onehot).
 
     A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would
     cancel or underflow.
@@ -452,7 +506,9 @@ class MarginLoss(Loss):
 
 
 class WeightedSum(Loss):
-    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
+    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share
+    them.
+    """
 
     formula = "Σ_i c_i·L_i"
 
@@ -462,7 +518,9 @@ class WeightedSum(Loss):
             if not isinstance(loss, Loss):
                 raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
             scale = check_number("scale", scale, "(-inf, inf)")
-            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)]
+            flat += [
+                (scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)
+            ]
         super().__init__(**options)
         self.exact = self.exact or any(loss.exact for _, loss in flat)
         self.scales = [scale for scale, _ in flat]
@@ -487,7 +545,10 @@ class WeightedSum(Loss):
         values = [loss.per_sample(out, target) for _, loss in self.terms]
         if weight is not None and target.dim() == 1:  # for the terms that leave it to ``_reduce``
             factor = weight[countable(target, self.ignore_index)]
-            values = [v if loss.weighs_classes else v * factor for v, (_, loss) in zip(values, self.terms, strict=True)]
+            values = [
+                v if loss.weighs_classes else v * factor
+                for v, (_, loss) in zip(values, self.terms, strict=True)
+            ]
         return _weighted(self.scales, values)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
@@ -516,10 +577,17 @@ class WeightedSum(Loss):
 
     def with_hyperparameters(self, **changes: Any) -> WeightedSum:
         if unknown := set(changes) - set(self.hyperparameters):
-            raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
+            raise TypeError(
+                f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not"
+                f" {sorted(unknown)}."
+            )
         terms = []
         for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            changed = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
+            changed = {
+                k.removeprefix(f"{prefix}."): v
+                for k, v in changes.items()
+                if k.startswith(f"{prefix}.")
+            }
             scale = changed.pop("factor", scale)
             terms.append((scale, loss.with_hyperparameters(**changed) if changed else loss))
         return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
@@ -527,7 +595,8 @@ class WeightedSum(Loss):
     def __str__(self) -> str:
         factors = [repr(scale).removesuffix(".0") for scale in self.scales]
         return " + ".join(
-            f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
+            f"{c}*{loss}" if c != "1" else str(loss)
+            for c, (_, loss) in zip(factors, self.terms, strict=True)
         )
 
 
@@ -543,8 +612,8 @@ def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
         for name, value in first.items():
             if not is_same(value, getattr(other, name)):
                 raise ValueError(
-                    f"Cannot add losses whose `{name}` differ: {value!r} and {getattr(other, name)!r}. "
-                    'Give it to get_loss("a + b", …) once instead.'
+                    f"Cannot add losses whose `{name}` differ: {value!r} and"
+                    f' {getattr(other, name)!r}. Give it to get_loss("a + b", …) once instead.'
                 )
     return first
 
@@ -560,8 +629,8 @@ def _check_single(losses: Sequence[Loss]) -> None:
     """Refuse losses of several labels a row inside another one."""
     if several := [loss for loss in losses if loss.multilabel]:
         raise ValueError(
-            f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or wrapper inside it "
-            "instead: multilabel:loss=(ce + mae)."
+            f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or"
+            " wrapper inside it instead: multilabel:loss=(ce + mae)."
         )
 
 
@@ -576,7 +645,9 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     if loss.weight is not None and not is_same(loss.weight, weight):
         misplaced = "weight"
     if misplaced:
-        raise ValueError(f"Expected `{misplaced}` on the outermost loss only, got it on the inner `{loss}` too.")
+        raise ValueError(
+            f"Expected `{misplaced}` on the outermost loss only, got it on the inner `{loss}` too."
+        )
     inner = copy.deepcopy(loss)
     inner.weight = weight
     for part in inner.modules():
@@ -591,7 +662,9 @@ def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> T
     if field is None or field.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in shapes)
         actual = "none" if field is None else f"shape {tuple(field.shape)}"
-        raise ValueError(f"Expected an output with `{name}` of shape {expected}, got {actual}. {remedy}")
+        raise ValueError(
+            f"Expected an output with `{name}` of shape {expected}, got {actual}. {remedy}"
+        )
     return field
 
 
@@ -612,8 +685,9 @@ def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
     """
     if value.shape != y.nll.shape:
         raise ValueError(
-            f"Expected `value` of `{loss}` to return the loss of each label, shape {tuple(y.nll.shape)} as `y.nll`, "
-            f"got {tuple(value.shape)}. Leave the mean or sum to `reduction`."
+            f"Expected `value` of `{loss}` to return the loss of each label, shape"
+            f" {tuple(y.nll.shape)} as `y.nll`, got {tuple(value.shape)}. Leave the mean or sum to"
+            " `reduction`."
         )
     return value
 

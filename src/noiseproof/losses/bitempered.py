@@ -43,7 +43,8 @@ def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None
         base = (scaled + u).clamp_min(lowest)
         p = (log(base) / (1 - t)).exp()
         total = p.sum(1, keepdim=True)
-        escort = (p / (base - lowest).clamp_min(torch.finfo(p.dtype).tiny)).sum(1, keepdim=True)  # Σ p^t
+        # Σ p^t
+        escort = (p / (base - lowest).clamp_min(torch.finfo(p.dtype).tiny)).sum(1, keepdim=True)
         u = u + total * torch.expm1((t - 1) * total.log()) / escort
     return log((scaled + u).clamp_min(lowest)) / (1 - t)
 
@@ -53,7 +54,8 @@ def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
     times.
     """
 
-    def log_exp(x: Tensor) -> Tensor:  # log exp_t(−x); −inf outside the support, which only t < 1 has
+    # log exp_t(−x); −inf outside the support, which only t < 1 has
+    def log_exp(x: Tensor) -> Tensor:
         return torch.log1p((x * (t - 1)).clamp_min(-1)) / (1 - t)
 
     if t > 1:
@@ -81,19 +83,25 @@ def _power(log_p: Tensor, exponent: float) -> Tensor:
 
 
 class _BiTempered(torch.autograd.Function):
-    """Value and closed-form gradient; the normaliser's derivative is the escort distribution p^t2/Σp^t2."""
+    """Value and closed-form gradient; the normaliser's derivative is the escort distribution
+    p^t2/Σp^t2.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, t1: float, t2: float, iterations: int | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        logits: Tensor, target: Tensor, t1: float, t2: float, iterations: int | None
+    ) -> tuple[Tensor, Tensor]:
         log_p = tempered_log_softmax(logits, t2, iterations)
         spread = ((2 - t1) * log_p).exp().sum(1) / (2 - t1)
         if target.dim() == 1:
             label_log_p = log_p.gather(1, target[:, None]).squeeze(1)
             return spread - tempered_log(label_log_p, t1) - 1 / (2 - t1), log_p
         log_y = target.log()
-        gain = torch.where(target > 0, target * (tempered_log(log_y, t1) - tempered_log(log_p, t1)), 0)
+        gain = torch.where(
+            target > 0, target * (tempered_log(log_y, t1) - tempered_log(log_p, t1)), 0
+        )
         return spread + (gain - ((2 - t1) * log_y).exp() / (2 - t1)).sum(1), log_p
 
     @staticmethod
@@ -130,14 +138,21 @@ class BiTempered(Loss):
     tensor(0.1096)
     """
 
-    formula = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
+    formula = (
+        "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
+    )
     source = "bias paper, Table 1; Amid et al. 2019"
     kind = "other"
     linear = False
     takes = "probabilities"
 
     def __init__(
-        self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any
+        self,
+        t1: float = 0.8,
+        t2: float = 1.2,
+        smoothing: float = 0.0,
+        iterations: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.t1 = check_number("t1", t1, "[0, 2)")
@@ -153,7 +168,10 @@ class BiTempered(Loss):
         logits = out.logits.to(wide(out.logits.dtype))
         hard = target.dim() == 1
         if not hard and target.requires_grad and torch.is_grad_enabled():
-            raise ValueError("Expected a target without a gradient for bitempered, whose formula has none. Detach it.")
+            raise ValueError(
+                "Expected a target without a gradient for bitempered, whose formula has none."
+                " Detach it."
+            )
         self._check_not_negative(target)
         label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
         if self.smoothing:
@@ -165,8 +183,8 @@ class BiTempered(Loss):
         return self._weigh_rows(value.to(value_dtype(out.logits)), target)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        # Except for terms of the target alone, which any logits show, the loss is linear in it: no pass
-        # for each class.
+        # Except for terms of the target alone, which any logits show, the loss is linear in it: no
+        # pass for each class.
         K = len(shares)
         anywhere = Output(shares.new_zeros(K, K))
         alone = (self.per_sample(anywhere, torch.arange(K, device=shares.device)) * shares).sum()

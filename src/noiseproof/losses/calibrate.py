@@ -11,7 +11,14 @@ import numpy as np
 from noiseproof.core.checks import check_number
 from noiseproof.losses.base import Loss, register, terms_of
 from noiseproof.losses.initial import average_error as average_error
-from noiseproof.losses.initial import check_classes, check_sigma, expected_margin, find_root, logit_bias, mean_error
+from noiseproof.losses.initial import (
+    check_classes,
+    check_sigma,
+    expected_margin,
+    find_root,
+    logit_bias,
+    mean_error,
+)
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.sums import as_loss
 from noiseproof.losses.verdict import MeanWeights, Verdict, verdict
@@ -25,7 +32,9 @@ class NoSolution(ValueError):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What :func:`calibrate` found: one loss, or a curve of equally good hyperparameters to choose from."""
+    """What :func:`calibrate` found: one loss, or a curve of equally good hyperparameters to choose
+    from.
+    """
 
     loss: Loss | None  # None where there is a curve: nothing is chosen silently
     params: dict[str, float]
@@ -110,8 +119,8 @@ def calibrate(
         if bias <= 0:
             raise
         raise NoSolution(
-            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f} makes the label's "
-            "mean probability 0.15."
+            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f}"
+            " makes the label's mean probability 0.15."
         ) from None
 
 
@@ -173,7 +182,10 @@ def _fault(judged: Verdict, own: Verdict) -> str:
 
 
 def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) -> str:
-    others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4)))]
+    others: list[Loss] = [
+        loss,
+        Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4))),
+    ]
     if loss.kind == "margin" and K > 2:
         others.append(remargin_for(loss, K, by="scale", sigma=sigma))
     best = next((other for other in others if learns(other)), None)
@@ -182,7 +194,9 @@ def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) ->
     return f"`{best}` learns {K} classes{' as it is' if best is loss else ''}."
 
 
-def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]) -> Loss | None:
+def _nearest(
+    loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]
+) -> Loss | None:
     """The loss with the ``name`` of the smallest ``distance`` that ``learns``.
 
     It is None if no value tried does.
@@ -204,7 +218,9 @@ def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: C
         bad = neighbour
         for _ in range(30 if finite.get(neighbour, math.inf) < finite[first] else 0):
             middle = (best + bad) / 2
-            best, bad = (middle, bad) if learns(_changed(loss, **{name: middle})) else (best, middle)
+            best, bad = (
+                (middle, bad) if learns(_changed(loss, **{name: middle})) else (best, middle)
+            )
     return _changed(loss, **{name: best})
 
 
@@ -215,12 +231,23 @@ class _Tau(Remargin):
     by: ClassVar[By]
 
     def __init__(
-        self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
+        self,
+        loss: Loss | str,
+        num_classes: int,
+        tau: float | None = None,
+        sigma: float = 1.0,
+        **options: Any,
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)
-        tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)")
+        tau = (
+            -expected_margin(10, sigma=sigma)
+            if tau is None
+            else check_number("tau", tau, "(0, inf)")
+        )
         if self.by == "scale" and size == 0:
-            raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
+            raise ValueError(
+                "Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0."
+            )
         move: dict[str, Any] = {self.by: size - tau if self.by == "shift" else tau / size}
         super().__init__(loss, **move, **options)
         self.num_classes = int(num_classes)
@@ -230,7 +257,8 @@ class _Tau(Remargin):
 
 @register("tau-shift")
 class TauShift(_Tau):
-    """A loss shifted so that its mean margin at initialisation becomes −τ, by default that of 10 classes.
+    """A loss shifted so that its mean margin at initialisation becomes −τ, by default that of 10
+    classes.
 
     l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1
     misprints it).
@@ -245,7 +273,8 @@ class TauShift(_Tau):
 
 @register("tau-scale")
 class TauScale(_Tau):
-    """A margin loss scaled so that its mean margin at initialisation becomes −τ, by default that of 10 classes.
+    """A margin loss scaled so that its mean margin at initialisation becomes −τ, by default that of
+    10 classes.
 
     l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (curriculum paper, section 5.1.1).
 
@@ -258,7 +287,12 @@ class TauScale(_Tau):
 
 
 def remargin_for(
-    loss: Loss | str, num_classes: int, *, by: By = "shift", tau: float | None = None, sigma: float = 1.0
+    loss: Loss | str,
+    num_classes: int,
+    *,
+    by: By = "shift",
+    tau: float | None = None,
+    sigma: float = 1.0,
 ) -> Remargin:
     """The loss whose mean margin at initialisation is −τ (that of 10 classes): ``TauShift`` or
     ``TauScale``.
@@ -273,7 +307,10 @@ def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
     listing = ", ".join(known) or "none"
     if not free and len(known) > 1:
-        raise ValueError(f"`{loss}` has several hyperparameters. Choose which one, or which pair, is free: {listing}.")
+        raise ValueError(
+            f"`{loss}` has several hyperparameters. Choose which one, or which pair, is free:"
+            f" {listing}."
+        )
     names = [free] if isinstance(free, str) else list(free or known)
     if len(names) > 2 or len(set(names) & set(known)) < len(names):
         raise ValueError(
@@ -288,7 +325,11 @@ def _changed(loss: Loss, **params: float) -> Loss:
 
 
 def _curve(
-    loss: Loss, names: Sequence[str], grid: Sequence[float], error: Callable[[Loss], float], target: float
+    loss: Loss,
+    names: Sequence[str],
+    grid: Sequence[float],
+    error: Callable[[Loss], float],
+    target: float,
 ) -> tuple[dict[str, float], ...]:
     """The solutions of the second of two ``names`` for the values of the first in ``grid``."""
     first, second = names
@@ -297,24 +338,31 @@ def _curve(
     for value in grid:
         try:
             near = _changed(near, **{first: value})
-            near = _changed(near, **{second: _solve(near, second, error, target)})  # where the next one begins
+            # where the next one begins
+            near = _changed(near, **{second: _solve(near, second, error, target)})
         except ValueError:  # this point doesn't exist
             continue
         curve.append({name: near.hyperparameters[name] for name in names})
     if not curve:
-        raise NoSolution(f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}.")
+        raise NoSolution(
+            f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}."
+        )
     return tuple(curve)
 
 
 class _Axis:
-    """The values of one hyperparameter around its present one, at t = 0, as far as the loss admits them."""
+    """The values of one hyperparameter around its present one, at t = 0, as far as the loss admits
+    them.
+    """
 
     def __init__(self, loss: Loss, name: str) -> None:
         self.loss = loss
         self.name = name
         self.start: float = loss.hyperparameters[name]
         # A term of a sum with a negative factor would be maximised.
-        self.by_factor = self.start != 0 and (name.endswith(".factor") or not self.admits(-self.start))
+        self.by_factor = self.start != 0 and (
+            name.endswith(".factor") or not self.admits(-self.start)
+        )
         self.doublings = 8 if self.by_factor else 14
 
     def admits(self, value: float) -> bool:
@@ -325,7 +373,11 @@ class _Axis:
         return True
 
     def at(self, t: float) -> float:
-        return self.start * math.exp(t) if self.by_factor else self.start + t * max(1.0, abs(self.start))
+        return (
+            self.start * math.exp(t)
+            if self.by_factor
+            else self.start + t * max(1.0, abs(self.start))
+        )
 
     def reach(self, inside: float, t: float) -> float:
         """``t``, or the end of the loss's range before it."""
@@ -353,7 +405,8 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
 
     @functools.cache
     def gap(t: float) -> float:
-        with np.errstate(invalid="ignore"):  # far out a loss may overflow; the search passes over what isn't finite
+        # far out a loss may overflow; the search passes over what isn't finite
+        with np.errstate(invalid="ignore"):
             return error(_changed(loss, **{name: at(t)})) - target
 
     if gap(0.0) == 0:
@@ -368,7 +421,7 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
                 ends[side] = t
     low, high = sorted(ends.values(), key=at)
     raise NoSolution(
-        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {at(low):.6g} to {name} = "
-        f"{at(high):.6g}, the ends of the range searched, it goes from {gap(low) + target:.6g} to "
-        f"{gap(high) + target:.6g}."
+        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {at(low):.6g} to"
+        f" {name} = {at(high):.6g}, the ends of the range searched, it goes from"
+        f" {gap(low) + target:.6g} to {gap(high) + target:.6g}."
     )

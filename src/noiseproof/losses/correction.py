@@ -20,7 +20,9 @@ WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 
 
 class Corrected(Loss):
-    """A cross entropy that knows T[i, j] = P(given j | true i); a number K stands for the identity of K classes."""
+    """A cross entropy that knows T[i, j] = P(given j | true i); a number K stands for the identity
+    of K classes.
+    """
 
     kind = "other"
 
@@ -77,7 +79,8 @@ class Forward(Corrected):
 
 @register("backward")
 class Backward(Corrected):
-    """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
+    """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may
+    be negative.
 
     L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: a model that can fit every label gains without
     end from driving p to zero where T⁻¹ is negative. ``clip`` keeps every p in [clip, 1 − clip],
@@ -113,7 +116,9 @@ class Backward(Corrected):
 
 def _inverse(T: Tensor) -> Tensor:
     if float(torch.linalg.cond(T)) > 1e12:
-        raise ValueError("Expected an invertible `T`, got one that is singular. Use forward instead.")
+        raise ValueError(
+            "Expected an invertible `T`, got one that is singular. Use forward instead."
+        )
     inverse: Tensor = torch.linalg.inv(T)
     return inverse
 

@@ -10,7 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_reached, check_tensor
+from noiseproof.core.checks import (
+    check_count,
+    check_flag,
+    check_number,
+    check_reached,
+    check_tensor,
+)
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable, wide
@@ -21,7 +27,8 @@ from noiseproof.losses.sums import inner_loss
 
 
 class CoupledLoss(Loss):
-    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) as well as the label's ``y.nll``.
+    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) as well as the label's
+    ``y.nll``.
 
     Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), as it is with
     real-valued targets.
@@ -81,7 +88,9 @@ class NFL(CoupledLoss):
 
 
 class _FocalTotal(torch.autograd.Function):
-    """Σ_k −(1 − p_k)^γ log p_k with few passes over (B, K): ``pointwise`` spends four transcendentals a class."""
+    """Σ_k −(1 − p_k)^γ log p_k with few passes over (B, K): ``pointwise`` spends four
+    transcendentals a class.
+    """
 
     @staticmethod
     def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
@@ -99,17 +108,20 @@ class _FocalTotal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         log_p, p, miss, power = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
+        # create_graph: what was saved is a constant, so derive it again
+        if torch.is_grad_enabled():
             return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
         if ctx.masked:
-            log_p = log_p.clamp_min(torch.finfo(p.dtype).min)  # of a logit of −∞, p·log p is 0·∞ else
+            # of a logit of −∞, p·log p is 0·∞ else
+            log_p = log_p.clamp_min(torch.finfo(p.dtype).min)
         gamma = ctx.focal.gamma  # the slope is (1 − p)^γ (γ p log p/(1 − p) − 1)
         return (p * log_p).div_(miss).sub_(1 / gamma).mul_(power).mul_(grad[:, None] * gamma), None
 
 
 @register("mse")
 class MSE(CoupledLoss):
-    """Mean square error in the curriculum paper's form: MAE plus α times a regulariser that raises entropy.
+    """Mean square error in the curriculum paper's form: MAE plus α times a regulariser that raises
+    entropy.
 
     L = 1 − p_y + α Σ_k p_k² (curriculum paper, A.5); α = ½ is half the Brier score.
 
@@ -159,15 +171,21 @@ class Smoothed(CoupledLoss):
     def value(self, y: LabelProb) -> Tensor:
         if not self.spread:
             return y.nll  # also where a class is masked, whose nll is infinite
-        return torch.sub(y.nll * (1 - self.spread), y.total(y.log_p), alpha=self.spread / y.log_p.shape[1])
+        return torch.sub(
+            y.nll * (1 - self.spread), y.total(y.log_p), alpha=self.spread / y.log_p.shape[1]
+        )
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         if self.weight is None:
             return super().per_sample(out, target)
         if target.dim() == 1:
-            target = torch.zeros_like(out.logits).scatter(1, countable(target, self.ignore_index)[:, None], 1)
+            target = torch.zeros_like(out.logits).scatter(
+                1, countable(target, self.ignore_index)[:, None], 1
+            )
         mass = target.sum(1, keepdim=True)
-        smooth = torch.add(target * (1 - self.spread), mass, alpha=self.spread / out.logits.shape[1])
+        smooth = torch.add(
+            target * (1 - self.spread), mass, alpha=self.spread / out.logits.shape[1]
+        )
         nll = -F.logsigmoid(margins(out.logits)) if self.exact else -F.log_softmax(out.logits, 1)
         return self._over_classes(nll, smooth)
 
@@ -192,7 +210,8 @@ class GLS(Smoothed):
 
 @register("ls")
 class LabelSmoothing(Smoothed):
-    """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(weight, label_smoothing=alpha)``.
+    """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(weight,
+    label_smoothing=alpha)``.
 
     L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (curriculum paper, A.5), each nll_k times its class weight.
 
@@ -205,7 +224,9 @@ class LabelSmoothing(Smoothed):
 
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", "Use gls for negative smoothing.")
+        self.alpha = self.spread = check_number(
+            "alpha", alpha, "[0, 1]", "Use gls for negative smoothing."
+        )
 
 
 def _counted(target: Tensor, ignore_index: int) -> Tensor:
@@ -217,12 +238,16 @@ def _check_prior(prior: Tensor | None) -> Tensor | None:
     if prior is not None:
         prior = check_tensor("prior", prior, torch.float64)
         if prior.dim() != 1 or bool((prior < 0).any()) or not abs(float(prior.sum()) - 1) <= 1e-6:
-            raise ValueError(f"Expected `prior` to hold probabilities (K,) that sum to one, got {prior.tolist()}.")
+            raise ValueError(
+                "Expected `prior` to hold probabilities (K,) that sum to one, got"
+                f" {prior.tolist()}."
+            )
     return prior
 
 
 class PriorLoss(Loss):
-    """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its share of the batch.
+    """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its
+    share of the batch.
 
     With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares
     of all labels, as the training loop gives them by ``set_shares``; without that call, those of
@@ -237,7 +262,9 @@ class PriorLoss(Loss):
         self.register_buffer("prior", _check_prior(prior))
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
         if self.warmup and prior is None:
-            raise ValueError("Expected a `prior` to wait for beside `warmup`, got none. Leave `warmup` out.")
+            raise ValueError(
+                "Expected a `prior` to wait for beside `warmup`, got none. Leave `warmup` out."
+            )
         self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
         self.register_buffer("_first", None, persistent=False)
         self._sum: Callable[[Tensor], Tensor] | None = None
@@ -275,7 +302,9 @@ class PriorLoss(Loss):
         if target.dim() == 2:
             return self._mean(target.to(dtype).sum(0), counted)
         counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
-        return self._mean(counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype)), counted)
+        return self._mean(
+            counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype)), counted
+        )
 
     def _shares(self, target: Tensor, like: Tensor) -> Tensor:
         """The shares of random labels, for the classes of the logits ``like``.
@@ -287,11 +316,17 @@ class PriorLoss(Loss):
         if self.prior is None:
             return self._batch_shares(target, num_classes, dtype)
         if self.prior.shape[0] != num_classes:
-            raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
+            raise ValueError(
+                f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}."
+            )
         prior = self.prior.to(dtype)
         if not (self._waits and self.training):
             return prior
-        first = self._batch_shares(target, num_classes, dtype) if self._first is None else self._first.to(dtype)
+        first = (
+            self._batch_shares(target, num_classes, dtype)
+            if self._first is None
+            else self._first.to(dtype)
+        )
         return first.lerp(prior, self._moved.to(dtype))
 
 
@@ -332,12 +367,17 @@ class CR(PriorLoss, CoupledLoss):
         log_p = F.log_softmax(out.logits, 1, dtype=wide(out.logits.dtype))
         prior = self._shares(target, log_p)
         if self.loss.name != "ce":
-            losses = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
+            losses = self.loss.per_sample(
+                out, target if target.dim() == 1 else self._weighed(target)
+            )
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
             return (losses - self.beta * share * self.loss.expected(out, prior)).to(losses.dtype)
         regulariser = self.beta * self._expected(log_p, prior)  # (B,)
         if target.dim() == 1:
-            value = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
+            value = (
+                F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
+                + regulariser
+            )
         else:
             value = self._over_classes(regulariser[:, None] - log_p, target)
         return value.to(value_dtype(out.logits))
@@ -352,7 +392,8 @@ class CR(PriorLoss, CoupledLoss):
 
 @register("peer")
 class Peer(PriorLoss):
-    """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
+    """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random
+    label elsewhere.
 
     L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,),
     in training from the epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a
@@ -386,7 +427,9 @@ class Peer(PriorLoss):
         self._inherit_from(self.loss)
         self.independent_rows = False
         if generator is not None and not isinstance(generator, torch.Generator):
-            generator = torch.Generator().manual_seed(check_count("generator", generator, 0, "It is a seed."))
+            generator = torch.Generator().manual_seed(
+                check_count("generator", generator, 0, "It is a seed.")
+            )
         self.generator = generator
         self._step: int | None = None
 
@@ -411,17 +454,22 @@ class Peer(PriorLoss):
             each = self.loss.expected(out, shares)
             peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
         else:
-            counted = counted | ~counted.any()  # rows that only fill up a process's share need peers, too
+            # rows that only fill up a process's share need peers, too
+            counted = counted | ~counted.any()
             rows = counted.nonzero().squeeze(1)
             source = self._source(self.generator)
-            draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
+            draw = partial(
+                torch.randint, len(rows), target.shape[:1], generator=source, device=source.device
+            )
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
             elsewhere = Output._make(field if field is None else field[n] for field in out)
             if self.prior is None:
                 labels = target[m]
             else:
                 prior = self._shares(target, logits).to(source.device)
-                labels = torch.multinomial(prior, len(target), True, generator=source).to(target.device)
+                labels = torch.multinomial(prior, len(target), True, generator=source).to(
+                    target.device
+                )
             peer = self.loss.per_sample(elsewhere, labels)
         weighed = target if hard else self._weighed(target)
         losses = self.loss.per_sample(out, weighed)

@@ -45,7 +45,12 @@ def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -
 
 def pays_in_blocks(logits: Tensor, target: Tensor) -> bool:
     """Whether ``by_blocks`` saves time: for large batches on a CPU."""
-    return logits.numel() >= LARGE and logits.requires_grad and not target.requires_grad and readable(logits)
+    return (
+        logits.numel() >= LARGE
+        and logits.requires_grad
+        and not target.requires_grad
+        and readable(logits)
+    )
 
 
 def by_blocks(logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -57,7 +62,9 @@ def by_blocks(logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tenso
 
 
 class _Blocks(torch.autograd.Function):
-    """Value and gradient of a row-wise loss by blocks of rows, so that no (B, K) temporary leaves the cache."""
+    """Value and gradient of a row-wise loss by blocks of rows, so that no (B, K) temporary leaves
+    the cache.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -77,16 +84,22 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         logits, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: the stored gradient is a constant, so derive it again
-            gradient = torch.autograd.grad(ctx.per_row(logits, 0).sum(), logits, create_graph=True)[0]
+        # create_graph: the stored gradient is a constant, so derive it again
+        if torch.is_grad_enabled():
+            gradient = torch.autograd.grad(ctx.per_row(logits, 0).sum(), logits, create_graph=True)[
+                0
+            ]
         return grad[:, None] * gradient, None
 
 
 class LastResult:
-    """The last result of a function, for the same unchanged tensors: saves 41 % of a step of het with its record."""
+    """The last result of a function, for the same unchanged tensors: saves 41 % of a step of het
+    with its record.
+    """
 
     def __init__(self) -> None:
-        self._inputs: list[tuple[ref[Tensor], int]] = []  # with the version, which every in-place operation changes
+        # with the version, which every in-place operation changes
+        self._inputs: list[tuple[ref[Tensor], int]] = []
         self._result: Tensor | None = None
 
     def get(self, inputs: Sequence[Tensor]) -> Tensor | None:

@@ -42,7 +42,8 @@ class _RankOne(torch.autograd.Function):
         size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
         inner = (c * e).sum(1)
         u = (size + lam).reciprocal_()
-        alpha = torch.where(size > 1e-60, inner / size, 0)  # a root so small does nothing, but its α would overflow
+        # a root so small does nothing, but its α would overflow
+        alpha = torch.where(size > 1e-60, inner / size, 0)
         p = e.addcmul_(c, alpha[:, None], value=-1).to(wide(root.dtype))
         alpha = alpha * u
         inner = inner * u
@@ -50,7 +51,11 @@ class _RankOne(torch.autograd.Function):
         # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p
         # + 2u(1 − share)·c.
         factors = torch.stack(
-            (alpha * u, torch.addcmul(inner, inner, u, value=lam), torch.addcmul(u, u, share, value=-1))
+            (
+                alpha * u,
+                torch.addcmul(inner, inner, u, value=lam),
+                torch.addcmul(u, u, share, value=-1),
+            )
         )
         ctx.save_for_backward(mean, root, target, p, factors.to(p.dtype))
         ctx.loss = loss
@@ -61,8 +66,11 @@ class _RankOne(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         mean, root, target, p, factors = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
-            value = negative_log_normal(ctx.loss.error(mean, target), ctx.loss.lam, root).to(grad.dtype)
+        # create_graph: what was saved is a constant, so derive it again
+        if torch.is_grad_enabled():
+            value = negative_log_normal(ctx.loss.error(mean, target), ctx.loss.lam, root).to(
+                grad.dtype
+            )
             inputs = [x for x in (mean, root) if x.requires_grad]
             gradients = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
             return *(next(gradients) if x.requires_grad else None for x in (mean, root)), None, None  # type: ignore[return-value]
@@ -77,7 +85,8 @@ class _RankOne(torch.autograd.Function):
 
 @register("ln")
 class LN(Loss):
-    """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose spread the head predicts.
+    """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose
+    spread the head predicts.
 
     L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the
     logits and c ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k =
@@ -131,7 +140,9 @@ class LN(Loss):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.lam = check_number("lam", lam, "[0.0001, inf)", "Σ⁻¹ grows as 1/λ²; the LN paper takes 0.1 to 1.")
+        self.lam = check_number(
+            "lam", lam, "[0.0001, inf)", "Σ⁻¹ grows as 1/λ²; the LN paper takes 0.1 to 1."
+        )
         self.tau = check_number("tau", tau, "(0, inf)")
         self.t = check_number("t", t, "(0, 1)", "A label without smoothing has infinite logits.")
         self.dummy = check_flag("dummy", dummy)
@@ -172,7 +183,9 @@ class LN(Loss):
         float64.
         """
         if target.dim() == 1:
-            target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(1, target[:, None], 1)
+            target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(
+                1, target[:, None], 1
+            )
         sure = F.pad(target.double(), (0, int(self.dummy)))
         return sure * (1 - self.t) + self.t / sure.shape[1]
 
@@ -193,11 +206,20 @@ class LN(Loss):
         self._check_not_negative(target, "probabilities")
         label = countable(target, self.ignore_index) if hard else target
         value: Tensor
-        if self.covariance == "full" and mean.shape[1] > 1 and eager() and not (self.nll or target.requires_grad):
+        if (
+            self.covariance == "full"
+            and mean.shape[1] > 1
+            and eager()
+            and not (self.nll or target.requires_grad)
+        ):
             value = _RankOne.apply(mean, spread["root"], label, self)  # type: ignore[no-untyped-call]
         elif self.nll:
-            distribution = LogisticNormal(mean.double(), **spread, tau=self.tau, validate_args=False)
-            value = self.finished(-distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied)), out)
+            distribution = LogisticNormal(
+                mean.double(), **spread, tau=self.tau, validate_args=False
+            )
+            value = self.finished(
+                -distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied)), out
+            )
         else:
             value = self.finished(negative_log_normal(self.error(mean, label), **spread), out)
         return self._weigh_rows(value, target)
@@ -218,7 +240,8 @@ class LN(Loss):
         return value.to(out.logits.dtype)
 
     def scores(self, out: Output) -> Tensor:
-        every = self.predict == "released" or not self.dummy  # a class beyond the logits has logit 0
+        # a class beyond the logits has logit 0
+        every = self.predict == "released" or not self.dummy
         return (F.pad(out.logits, (0, 1)) if every else out.logits) / self.tau
 
     def variance(self, out: Output) -> Tensor | None:

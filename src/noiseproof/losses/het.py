@@ -22,7 +22,8 @@ CHUNK = 2**21  # noisy logits in memory at once
 MOST_CLASSES = 2048
 MOST_FACTORS = 8  # of a kernel, which holds a row, and its gradient by each factor
 
-Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
+# noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
+Chunk = tuple[Tensor, Tensor | None]
 
 
 def draw_noise(
@@ -40,14 +41,20 @@ def draw_noise(
     From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory:
     as kernels read it.
     """
-    generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
+    generator = (
+        torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
+    )
     rows = 1 if shared else len(like)
     at_once = _at_once(like)
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
-        shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
+        shapes = [
+            (width, s, rows) if classes_first else (s, rows, width)
+            for width in (like.shape[1], rank)
+        ]
         each, across = (
-            torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes
+            torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+            for shape in shapes
         )
         if classes_first:
             each = each.permute(1, 2, 0)
@@ -63,13 +70,16 @@ def _at_once(like: Tensor) -> int:
 
 def _noise_of_any_row(like: Tensor, rank: int, **how: Any) -> Iterator[Chunk]:
     """The noise of a single row for all rows of ``like`` (B, K), however many there are."""
-    for each, across in draw_noise(like[:1], rank, shared=True, **how):  # what is drawn must not depend on B
+    # what is drawn must not depend on B
+    for each, across in draw_noise(like[:1], rank, shared=True, **how):
         for start in range(0, len(each), _at_once(like)):
             part = slice(start, start + _at_once(like))
             yield each[part], None if across is None else across[part]
 
 
-def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk) -> Tensor:
+def _noisy_log_softmax(
+    mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk
+) -> Tensor:
     """log softmax(u/τ) with u = μ + Vε_R + d·ε_K, (s, B, K)."""
     each, across = chunk
     logits = torch.addcmul(mean, each, scale)
@@ -87,7 +97,9 @@ def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
 
 
 class _MeanSoftmax(torch.autograd.Function):
-    """log of the mean softmax over all noise, (B, K); what is more than one chunk is drawn again on the way back."""
+    """log of the mean softmax over all noise, (B, K); what is more than one chunk is drawn again on
+    the way back.
+    """
 
     @staticmethod
     def forward(
@@ -133,14 +145,20 @@ class _MeanSoftmax(torch.autograd.Function):
         grad = grad * (rounded - total).exp_().to(grad.dtype) / (ctx.tau * ctx.samples)
         if ctx.kernels is not None:
             weights = (mean, scale, factors, ctx.tau)
-            of_all = sum(ctx.kernels.mean_softmax_gradients(*weights, *chunk, rounded, grad) for chunk in ctx.noise())
+            of_all = sum(
+                ctx.kernels.mean_softmax_gradients(*weights, *chunk, rounded, grad)
+                for chunk in ctx.noise()
+            )
             of_mean, of_scale, *columns = of_all
             of_factors = torch.stack(columns, 2) if columns else None
             return of_mean, of_scale.sum_to_size(scale.shape), of_factors, None, None
         of_mean = torch.zeros_like(mean)
         of_scale = torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
-        again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
+        again = (
+            (chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk))
+            for chunk in ctx.noise()
+        )
         for (each, across), log_p in ctx.first or again:
             # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14,
             # for the label.
@@ -155,7 +173,8 @@ class _MeanSoftmax(torch.autograd.Function):
 
 @register("het")
 class Het(Loss):
-    """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
+    """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the
+    logits.
 
     L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ
     ≠ 1), or u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is
@@ -201,7 +220,9 @@ class Het(Loss):
         self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
         self.shared = check_flag("shared", shared)
         self.seed = check_count("seed", seed, 0)
-        self.needs = frozenset({"logits", "scale"} | ({"factors"} if covariance == "full" else set()))
+        self.needs = frozenset(
+            {"logits", "scale"} | ({"factors"} if covariance == "full" else set())
+        )
         self.step = 0
         self._generator: torch.Generator | None = None
         self._drawn: list[Chunk] = []  # from the generator, for this step
@@ -214,12 +235,17 @@ class Het(Loss):
         self._last = LastResult()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}  # these are of one step
+        # these are of one step
+        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}
 
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
         # Not as a decorator, which would load the compiler with this module.
-        average = torch.compiler.disable(self._average) if torch.compiler.is_compiling() else self._average  # type: ignore[no-untyped-call]
+        average = (
+            torch.compiler.disable(self._average)
+            if torch.compiler.is_compiling()
+            else self._average
+        )  # type: ignore[no-untyped-call]
         log_p: Tensor = average(out)
         return log_p
 
@@ -230,7 +256,8 @@ class Het(Loss):
         if last is not None:
             return last
         dtype = wide(out.logits.dtype)
-        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(dtype)  # else large logits swallow noise
+        # else large logits swallow noise
+        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(dtype)
         scale, factors = self._spread(out)
         factors = None if factors is None else factors.to(dtype)
         noise = self._noise(mean.detach(), factors)
@@ -265,10 +292,16 @@ class Het(Loss):
         draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row
         draw = partial(draw, mean, rank, samples=self.samples, classes_first=classes_first)
         if not self.training or self._generator is None:
-            return partial(draw, source=derive_seed(self.seed, self.step if self.training else None))
+            return partial(
+                draw, source=derive_seed(self.seed, self.step if self.training else None)
+            )
         each, across = self._drawn[0] if self._drawn else (None, None)
         width = 0 if across is None else across.shape[2]
-        if each is None or (*each.shape[1:], width) != (1 if self.shared else len(mean), mean.shape[1], rank):
+        if each is None or (*each.shape[1:], width) != (
+            1 if self.shared else len(mean),
+            mean.shape[1],
+            rank,
+        ):
             self._drawn = list(draw(source=self._generator))
         return partial(iter, self._drawn)
 

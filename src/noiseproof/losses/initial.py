@@ -27,7 +27,8 @@ from noiseproof.losses.sums import as_loss
 Z = TypeVar("Z", float, Tensor)
 DRAWS = 2**20  # logits of the sample that losses without an exact average are averaged over
 _SIX = np.arange(-2, 4)
-_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
+# coefficients of the polynomials that are one at one of the six
+_LAGRANGE = np.linalg.inv(np.vander(_SIX))
 
 
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
@@ -69,7 +70,9 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
 
 
-def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS) -> Z:
+def average_error(
+    loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
+) -> Z:
     """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0,
     σ²).
 
@@ -87,7 +90,9 @@ def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.
     loss = as_loss(loss)
     draws = check_count("draws", draws, 1)
     if isinstance(z, Tensor):
-        errors = [average_error(loss, at, K, sigma=sigma, draws=draws) for at in z.flatten().tolist()]
+        errors = [
+            average_error(loss, at, K, sigma=sigma, draws=draws) for at in z.flatten().tolist()
+        ]
         return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
     z = check_number("z", z, "(-inf, inf)")
     # The error of a sum is the sum of the errors, so only the terms that need a sample are sampled.
@@ -111,7 +116,9 @@ def find_root(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 class Distribution(NamedTuple):
-    """Quadrature weights at start, start + step, …; in numpy, since PyTorch's threads only cost time here."""
+    """Quadrature weights at start, start + step, …; in numpy, since PyTorch's threads only cost
+    time here.
+    """
 
     start: float
     step: float
@@ -164,7 +171,8 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
     index = floor.astype(int)
     weights = np.zeros(int(index.max()) + 4)
     for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
-        share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
+        # not as a matrix product: BLAS' threads take longer
+        share = np.polyval(coefficients, fraction)
         weights += np.bincount(index + i, mass * share, len(weights))
     inside = np.flatnonzero(np.abs(weights) > 1e-17)
     weights = weights[inside[0] : inside[-1] + 1]
@@ -180,13 +188,15 @@ def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
     if times > 1:
         return log_sum(count, sigma).finer(times)
     if count == 1:
-        return normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
+        # fine for σ and for w(Δ), but 700 points at most
+        return normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))
     a = log_sum(count // 2, sigma)
     b = log_sum(count - count // 2, sigma)
     step = min(a.step, b.step)
     total = combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
     variance = total.weights @ (total.points - total.mean) ** 2
-    return total.finer(2) if variance < (5 * step) ** 2 else total  # the sum of many logits varies little
+    # the sum of many logits varies little
+    return total.finer(2) if variance < (5 * step) ** 2 else total
 
 
 def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int = DRAWS) -> float:
@@ -194,11 +204,15 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int 
     others.
     """
     if loss.needs != frozenset({"logits"}):
-        raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
+        raise ValueError(
+            f"Expected a loss of logits alone, got `{loss}`, which needs"
+            f" {', '.join(sorted(loss.needs))}."
+        )
     if loss.kind != "margin":
         return _sampled(_of_rows(loss, num_classes), z, num_classes, sigma, draws)
     value = math.nan
-    for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
+    # the second settles it, except where the weight has a bend or a jump
+    for times in (1, 8, 64, 512):
         others = log_sum(num_classes - 1, sigma, times)
         before = value
         value = -others.average(lambda rest: loss.sample_weight(z - rest))
@@ -214,10 +228,17 @@ def _of_rows(loss: Loss, num_classes: int) -> Loss:
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
         loss = CR(loss=_of_rows(loss.loss, num_classes))
     if isinstance(loss, CR):
-        prior = torch.full((num_classes,), 1 / num_classes, dtype=torch.float64) if loss.prior is None else loss.prior
+        prior = (
+            torch.full((num_classes,), 1 / num_classes, dtype=torch.float64)
+            if loss.prior is None
+            else loss.prior
+        )
         loss = loss.with_hyperparameters(prior=prior, warmup=0)  # as it is after the warm-up
     if not loss.independent_rows:
-        raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
+        raise ValueError(
+            f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a"
+            " `prior`."
+        )
     return loss
 
 
@@ -239,7 +260,8 @@ def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -
     known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
     known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
     size = max(1, 2**17 // K)  # of a batch: 1 MiB
-    triangle = torch.empty(0, 7, dtype=torch.float64)  # R of the QR decomposition of all rows so far
+    # R of the QR decomposition of all rows so far
+    triangle = torch.empty(0, 7, dtype=torch.float64)
     for batch in range(max(math.ceil(64 / size), draws // (size * K))):
         drawn = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
         label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
@@ -256,6 +278,8 @@ def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -
     # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart
     # what moments, which square the condition, would not, and directions as small as the grid's
     # error are left out.
-    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(
+        torch.finfo(torch.float64).tiny
+    )
     inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
     return float(inverse[0] @ triangle[:, 6] / norm[0])

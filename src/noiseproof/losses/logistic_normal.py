@@ -19,7 +19,9 @@ Shape = Size | list[int] | tuple[int, ...]
 
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
-    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq. 10)."""
+    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq.
+    10).
+    """
     return F.softmax(F.pad(logits / tau, (0, 1)), -1)
 
 
@@ -31,7 +33,9 @@ def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
     return tau * (log_q[..., :-1] - log_q[..., -1:])
 
 
-def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+def negative_log_normal(
+    error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
     """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
 
     Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI
@@ -43,7 +47,8 @@ def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, s
         scale = root.square()
         root = None  # Eq. 9 in one dimension
     if root is None:
-        deviation = error.new_full((1,), lam) if scale is None else scale.double() + lam  # (…, D) or (…, 1)
+        # (…, D) or (…, 1)
+        deviation = error.new_full((1,), lam) if scale is None else scale.double() + lam
         log_det = deviation.log().sum(-1) * (D // deviation.shape[-1])
         square = (error / deviation).square().sum(-1)
         return square / 2 + log_det
@@ -55,7 +60,8 @@ def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, s
 
 
 class LogisticNormal(Distribution):
-    """Probabilities S_C((μ + Σ^½ε)/τ) with ε standard normal (LN paper, Eqs. 3 and 10), over D + 1 classes.
+    """Probabilities S_C((μ + Σ^½ε)/τ) with ε standard normal (LN paper, Eqs. 3 and 10), over D + 1
+    classes.
 
     Args:
         loc: μ (…, D).
@@ -85,9 +91,14 @@ class LogisticNormal(Distribution):
         if root is not None and scale is not None:
             raise ValueError("Expected `root` or `scale`, got both.")
         if root is not None and root.shape[-1:] != loc.shape[-1:]:
-            raise ValueError(f"Expected a `root` of {loc.shape[-1]} columns, got shape {tuple(root.shape)}.")
+            raise ValueError(
+                f"Expected a `root` of {loc.shape[-1]} columns, got shape {tuple(root.shape)}."
+            )
         if scale is not None and scale.shape[-1:] not in (loc.shape[-1:], (1,)):
-            raise ValueError(f"Expected a `scale` of {loc.shape[-1]} columns or one, got shape {tuple(scale.shape)}.")
+            raise ValueError(
+                f"Expected a `scale` of {loc.shape[-1]} columns or one, got shape"
+                f" {tuple(scale.shape)}."
+            )
         self.lam = check_number("lam", lam, "(0, inf)")
         self.tau = check_number("tau", tau, "(0, inf)")
         self.loc = loc
@@ -100,7 +111,11 @@ class LogisticNormal(Distribution):
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
         """What is checked of the parameters that were given."""
-        known = {"loc": constraints.real_vector, "root": constraints.real_vector, "scale": constraints.nonnegative}
+        known = {
+            "loc": constraints.real_vector,
+            "root": constraints.real_vector,
+            "scale": constraints.nonnegative,
+        }
         return {name: check for name, check in known.items() if self.__dict__[name] is not None}
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -114,13 +129,17 @@ class LogisticNormal(Distribution):
         q = value.double()
         error = self.loc.double() - inverse_softmax_centred(q, self.tau)
         constant = D * math.log(self.tau) - D / 2 * math.log(2 * math.pi)
-        density = constant - negative_log_normal(error, self.lam, self.root, self.scale) - q.log().sum(-1)
+        density = (
+            constant - negative_log_normal(error, self.lam, self.root, self.scale) - q.log().sum(-1)
+        )
         return density.to(torch.promote_types(self.loc.dtype, value.dtype))
 
     def rsample(self, sample_shape: Shape = (), *, generator: Generator | None = None) -> Tensor:
         """Reparametrised samples (*sample_shape, …, D + 1)."""
         shape = (*sample_shape, *self.batch_shape, self.loc.shape[-1])
-        noise = torch.randn(shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device)
+        noise = torch.randn(
+            shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
+        )
         step = noise * self.lam
         if self.root is not None:
             step = step + self.root * torch.linalg.vecdot(self.root, noise)[..., None]
@@ -137,7 +156,9 @@ class LogisticNormal(Distribution):
     def logit_variance(self) -> Tensor:
         """Variance of each logit, (…, D): the diagonal of Σ, in O(D)."""
         if self.root is None:
-            deviation = self.loc.new_full((), self.lam) if self.scale is None else self.scale + self.lam
+            deviation = (
+                self.loc.new_full((), self.lam) if self.scale is None else self.scale + self.lam
+            )
             return deviation.square().expand((*self.batch_shape, self.loc.shape[-1]))
         size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None]
         variance = self.root.square() * (size + 2 * self.lam) + self.lam**2
@@ -149,5 +170,7 @@ class LogisticNormal(Distribution):
             return torch.diag_embed(self.logit_variance)
         size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None, None]
         outer = self.root[..., :, None] * self.root[..., None, :]
-        covariance = outer * (size + 2 * self.lam) + self.lam**2 * torch.eye(self.loc.shape[-1]).to(outer)
+        covariance = outer * (size + 2 * self.lam) + self.lam**2 * torch.eye(self.loc.shape[-1]).to(
+            outer
+        )
         return covariance.expand((*self.batch_shape, *covariance.shape[-2:]))

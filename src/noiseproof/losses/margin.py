@@ -174,7 +174,9 @@ class SCE(MarginLoss):
     formula = "−α log p − β·A·(1 − p)"
     source = "curriculum paper, Table 1, A.4"
 
-    def __init__(self, alpha: float = 0.1, beta: float = 1.0, A: float = LOG_1E4, **options: Any) -> None:
+    def __init__(
+        self, alpha: float = 0.1, beta: float = 1.0, A: float = LOG_1E4, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.alpha = check_number("alpha", alpha, "[0, inf)")
         self.beta = check_number("beta", beta, "[0, inf)")
@@ -207,16 +209,22 @@ class AUL(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         if self._short and not self.exact:
-            return torch.rsub(torch.pow(self.a - y.p, self.q), -_power(self.a - 1, self.q) / self.q, alpha=-1 / self.q)
+            return torch.rsub(
+                torch.pow(self.a - y.p, self.q),
+                -_power(self.a - 1, self.q) / self.q,
+                alpha=-1 / self.q,
+            )
         gap = self.a - 1  # a − p = gap + miss: nothing cancels
         growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
         if self._most < (11 if y.nll.dtype is torch.float16 else 80):
             return torch.expm1(growth) * (_power(gap, self.q) / self.q)
-        return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)  # where the first form overflows
+        # where the first form overflows
+        return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)
 
     def slope(self, y: LabelProb) -> Tensor:
         p = y.p
-        rest = self.a - p if self.a >= 1.05 else y.miss + (self.a - 1)  # a − p, which cancels where a → 1
+        # a − p, which cancels where a → 1
+        rest = self.a - p if self.a >= 1.05 else y.miss + (self.a - 1)
         return p * torch.pow(rest, self.q - 1)
 
 
@@ -243,8 +251,11 @@ class AGCE(MarginLoss):
     def value(self, y: LabelProb) -> Tensor:
         top = self.a + 1
         if self._short and not self.exact:
-            return torch.rsub(torch.pow(y.p + self.a, self.q), _power(top, self.q) / self.q, alpha=1 / self.q)
-        ratio = torch.log1p(torch.expm1(-y.nll) / top)  # log((a + p)/(a + 1)), with its digits where p → 1
+            return torch.rsub(
+                torch.pow(y.p + self.a, self.q), _power(top, self.q) / self.q, alpha=1 / self.q
+            )
+        # log((a + p)/(a + 1)), with its digits where p → 1
+        ratio = torch.log1p(torch.expm1(-y.nll) / top)
         if self.a < 0.01:  # and where a + p → 0
             ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / top))
         return torch.expm1(self.q * ratio) * (-_power(top, self.q) / self.q)
@@ -276,7 +287,8 @@ class AEL(MarginLoss):
 
     def slope(self, y: LabelProb) -> Tensor:
         log_p = -y.nll
-        return torch.exp(torch.sub(log_p, log_p.exp(), alpha=1 / self.a)) * (1 / self.a)  # p·exp(−p/a)/a
+        # p·exp(−p/a)/a
+        return torch.exp(torch.sub(log_p, log_p.exp(), alpha=1 / self.a)) * (1 / self.a)
 
 
 @register("tce")
@@ -310,7 +322,8 @@ class TCE(MarginLoss):
 
 @register("phuber")
 class PHuber(MarginLoss):
-    """Partially Huberised cross entropy (Menon et al. 2020): cross entropy, linear in p where p ≤ 1/τ.
+    """Partially Huberised cross entropy (Menon et al. 2020): cross entropy, linear in p where p ≤
+    1/τ.
 
     l = −log p where p > 1/τ, else −τp + log τ + 1.
 
@@ -332,7 +345,8 @@ class PHuber(MarginLoss):
         if self.tau < 2:
             beyond = torch.expm1(-y.nll) * -self.tau + (1 - self.tau)
         else:
-            beyond = torch.rsub(y.p, 1, alpha=self.tau) if self.tau < 6e4 else 1 - y.p * self.tau  # float16 has no more
+            # float16 has no more
+            beyond = torch.rsub(y.p, 1, alpha=self.tau) if self.tau < 6e4 else 1 - y.p * self.tau
         return y.nll.clamp_max(self._bend) + torch.relu(beyond)
 
     def slope(self, y: LabelProb) -> Tensor:

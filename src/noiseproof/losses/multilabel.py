@@ -42,21 +42,28 @@ class MultiLabel(Loss):
         inner = inner_loss(loss, self.ignore_index)
         if inner.kind != "margin" or inner.needs != {"logits"} or not inner.independent_rows:
             raise ValueError(
-                f"Expected a loss of the label's probability alone for each label of a row, got `{inner}`, which "
-                "depends on more. Use ce, gce, mae, agce or another margin loss, or a sum of them."
+                "Expected a loss of the label's probability alone for each label of a row, got"
+                f" `{inner}`, which depends on more. Use ce, gce, mae, agce or another margin loss,"
+                " or a sum of them."
             )
         return inner
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         if logits.dim() != 2 or not logits.is_floating_point():
-            raise ValueError(f"Expected floating-point logits of shape (B, K), got {logits.dtype} {logits.shape}.")
+            raise ValueError(
+                f"Expected floating-point logits of shape (B, K), got {logits.dtype}"
+                f" {logits.shape}."
+            )
         if target.shape != logits.shape or not target.is_floating_point():
             raise ValueError(
-                f"Expected a floating-point target of shape {tuple(logits.shape)}, 1 for each label of a row, got "
-                f"{target.dtype} {tuple(target.shape)}. Use target.float(), or the loss without multilabel."
+                f"Expected a floating-point target of shape {tuple(logits.shape)}, 1 for each label"
+                f" of a row, got {target.dtype} {tuple(target.shape)}. Use target.float(), or the"
+                " loss without multilabel."
             )
         if self.weight is not None and self.weight.shape[0] != logits.shape[1]:
-            raise ValueError(f"Expected `weight` of {logits.shape[1]} classes, got {self.weight.shape[0]}.")
+            raise ValueError(
+                f"Expected `weight` of {logits.shape[1]} classes, got {self.weight.shape[0]}."
+            )
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         self._check(out.logits, target)
@@ -73,7 +80,9 @@ class MultiLabel(Loss):
 
 
 class _ShiftedFocal(MarginLoss):
-    """Focal loss of the probability p + m, one at most: −u^γ·log(1 − u) with u = max(1 − p − m, 0)."""
+    """Focal loss of the probability p + m, one at most: −u^γ·log(1 − u) with u = max(1 − p − m,
+    0).
+    """
 
     def __init__(self, gamma: float, shift: float, **options: Any) -> None:
         super().__init__(**options)
@@ -93,7 +102,8 @@ class _ShiftedFocal(MarginLoss):
 
 @register("asl")
 class ASL(MultiLabel):
-    """Asymmetric loss (Ridnik et al. 2021): labels that are not given count less, and not at all where p ≤ m.
+    """Asymmetric loss (Ridnik et al. 2021): labels that are not given count less, and not at all
+    where p ≤ m.
 
     l = −(1 − p)^γ₊ log p of a given label, −p_m^γ₋ log(1 − p_m) of another, p_m = max(p − m, 0),
     with p = σ(z) and their true derivatives (the released code holds the powers constant).
@@ -105,7 +115,9 @@ class ASL(MultiLabel):
     formula = "−(1 − p)^γ₊ log p, −p_m^γ₋ log(1 − p_m) of absent labels, p_m = max(p − m, 0)"
     source = "Ridnik et al. 2021, Eqs. 4-6"
 
-    def __init__(self, gamma_pos: float = 0.0, gamma_neg: float = 4.0, shift: float = 0.05, **options: Any) -> None:
+    def __init__(
+        self, gamma_pos: float = 0.0, gamma_neg: float = 4.0, shift: float = 0.05, **options: Any
+    ) -> None:
         gamma_neg = check_number("gamma_neg", gamma_neg, "[0, inf)")
         shift = check_number("shift", shift, "[0, 1)")
         absent = _ShiftedFocal(gamma_neg, shift) if shift else Focal(gamma_neg)

@@ -22,13 +22,19 @@ def pointwise(nll: Tensor, curve: Curve) -> Tensor:
     """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and
     functional code.
     """
-    function = _PointwiseForwardMode if in_torch_func() and not torch.compiler.is_compiling() else _Pointwise
+    function = (
+        _PointwiseForwardMode
+        if in_torch_func() and not torch.compiler.is_compiling()
+        else _Pointwise
+    )
     value: Tensor = apply(function, nll, curve)
     return value
 
 
 class _Pointwise(torch.autograd.Function):
-    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
+    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher
+    orders work.
+    """
 
     generate_vmap_rule = True
 

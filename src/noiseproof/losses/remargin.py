@@ -29,14 +29,17 @@ class LogitBias(nn.Module):
         # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers
         # are kept because a compiler would work them out again for each row, in float64.
         self.register_buffer("epsilon", torch.empty((), dtype=torch.float64))
-        self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)  # e^ε, e^−ε, e^ε − 1
+        # e^ε, e^−ε, e^ε − 1
+        self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)
         self.epsilon: Tensor
         self.powers: Tensor
         self.set(epsilon)
 
     def set(self, epsilon: float) -> None:
         self.epsilon.fill_(epsilon)
-        for place, power in zip(self.powers, (math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)), strict=True):
+        for place, power in zip(
+            self.powers, (math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)), strict=True
+        ):
             place.fill_(power)
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -85,12 +88,21 @@ class Remargin(Loss):
         self.takes = "classes"
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
-            raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")
-        self.shifts = [check_number("shift", s, "[-80, 80]", "It adds to the labelled logit.") for s in shifts]
-        self.every = check_count("every", every, 1, "It is the number of epochs that each shift holds.")
+            raise ValueError(
+                "Expected `shift` to be a number or a list of numbers, got an empty list."
+            )
+        self.shifts = [
+            check_number("shift", s, "[-80, 80]", "It adds to the labelled logit.") for s in shifts
+        ]
+        self.every = check_count(
+            "every", every, 1, "It is the number of epochs that each shift holds."
+        )
         self.scale = check_number("scale", scale, "(0, inf)")
         if self.scale != 1 and self.loss.kind != "margin":
-            raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which depends on other classes too.")
+            raise ValueError(
+                f"Expected a margin loss to scale, got `{self.loss}`, which depends on other"
+                " classes too."
+            )
         self.kind = "margin" if self.loss.kind == "margin" else "other"
         # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p
         # → 1.
@@ -131,7 +143,9 @@ class Remargin(Loss):
             label = countable(target, self.ignore_index)[:, None]
             if self._is_relative:  # otherwise large logits swallow digits of the shift
                 logits = logits - logits.detach().amax(1, keepdim=True)
-            logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
+            logits = logits.scatter_add(
+                1, label, self.bias.epsilon.to(logits.dtype).expand_as(label)
+            )
         return self.loss.per_sample(out._replace(logits=logits), target)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
@@ -144,7 +158,8 @@ class Remargin(Loss):
 
 @register("unit")
 class Unit(Loss):
-    """A margin loss divided by its largest sample weight, as all experiments of the curriculum paper train it.
+    """A margin loss divided by its largest sample weight, as all experiments of the curriculum
+    paper train it.
 
     L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable
     across losses.

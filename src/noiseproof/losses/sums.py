@@ -8,7 +8,15 @@ import torch
 
 from noiseproof.core.grammar import parse_call, parse_sum
 from noiseproof.core.output import Output
-from noiseproof.losses.base import LOSSES, OPTIONS, Loss, WeightedSum, adopt, shared_options, terms_of
+from noiseproof.losses.base import (
+    LOSSES,
+    OPTIONS,
+    Loss,
+    WeightedSum,
+    adopt,
+    shared_options,
+    terms_of,
+)
 from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
 
 
@@ -18,10 +26,13 @@ def check_factors(loss: Loss) -> None:
     """
     for scale, term in terms_of(loss):
         missed = Output(torch.tensor([[-1e3, 0.0]], dtype=torch.float64))
-        if scale < 0 and (term.kind == "other" or float(term.per_sample(missed, torch.tensor([0]))) > 100):
+        if scale < 0 and (
+            term.kind == "other" or float(term.per_sample(missed, torch.tensor([0]))) > 100
+        ):
             raise ValueError(
-                f"Expected a positive factor of `{term}`, which has no upper bound, got {scale:g}: training would "
-                "raise it without end. Subtract only bounded losses, such as mae, gce or nce."
+                f"Expected a positive factor of `{term}`, which has no upper bound, got {scale:g}:"
+                " training would raise it without end. Subtract only bounded losses, such as mae,"
+                " gce or nce."
             )
 
 
@@ -55,8 +66,12 @@ def get_loss(spec: str, **params: Any) -> Loss:
         return LOSSES.create(name, **values)
     qualifiers = pop_qualifiers(params)
     if qualifiers and "@" not in spec:
-        raise TypeError(f"Expected a preset (NAME@PAPER) beside {', '.join(qualifiers)}, got {spec!r}.")
-    losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
+        raise TypeError(
+            f"Expected a preset (NAME@PAPER) beside {', '.join(qualifiers)}, got {spec!r}."
+        )
+    losses = [
+        (scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms
+    ]
     return WeightedSum(losses, **shared_options([loss for _, loss in losses]) | params)
 
 
@@ -69,7 +84,9 @@ def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
     """``loss`` as a part of another one."""
     inner = as_loss(loss)
     if isinstance(loss, str) and inner.reduction != "mean":
-        raise ValueError(f"Expected `reduction` on the outermost loss only, got it on the inner `{loss}` too.")
+        raise ValueError(
+            f"Expected `reduction` on the outermost loss only, got it on the inner `{loss}` too."
+        )
     return adopt(inner, ignore_index)
 
 
@@ -83,7 +100,11 @@ def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
         return None
     paper, values = parse_call(rest) if "+" not in rest else ("", {})
     name = name.replace(" ", "")
-    if not at or not paper or ("+" in name and not any(preset.name == name for preset in loss_presets(paper))):
+    if (
+        not at
+        or not paper
+        or ("+" in name and not any(preset.name == name for preset in loss_presets(paper)))
+    ):
         return None
     merged = {**values, **params}
     return get_loss(loss_preset(name, paper, pop_qualifiers(merged)), **merged)
@@ -96,7 +117,9 @@ def describe(name: str) -> Mapping[str, Any]:
     return {
         "name": name,
         "formula": getattr(factory, "formula", ""),
-        "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()},
+        "parameters": {
+            k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()
+        },
         "source": getattr(factory, "source", ""),
         "summary": (inspect.getdoc(factory) or "").split("\n")[0],
     }

@@ -3,10 +3,10 @@
 Two things keep a loss from learning, and both show in its mean weight w̄ over the margins of an
 untrained network:
 
-* Labels that fall behind are given up: ``left_behind``, w̄ at a margin FALL below the start over the maximum of the
-  whole sum, is next to nothing.
-* The whole loss is too weak: ``slowness``, how many times longer than with cross entropy a margin takes from its start
-  to zero if dΔ/dt = w̄(Δ), the integral of 1/w̄, is large.
+* Labels that fall behind are given up: ``left_behind``, w̄ at a margin FALL below the start over
+  the maximum of the whole sum, is next to nothing.
+* The whole loss is too weak: ``slowness``, how many times longer than with cross entropy a margin
+  takes from its start to zero if dΔ/dt = w̄(Δ), the integral of 1/w̄, is large.
 
 The thresholds lie between the cells of curriculum paper, Table 2 and bias paper, Table 3 that learn
 and those that don't (``benchmarks/forecast.py``).
@@ -43,7 +43,8 @@ PARTLY = 0.0031  # ``left_behind`` from which a loss learns, and from which it l
 SLOW = 114.0  # ``slowness`` up to which it learns
 LONG = 10.0  # ``slowness`` from which the answer says that it depends on the length of the training
 RANK: dict[Answer, int] = {"learns": 0, "partly": 1, "underfits": 2}
-ROOT = 77.0  # K·start² up to which LN's mean learns first: 60 classes from the model's own start do, 100 do not
+# K·start² up to which LN's mean learns first: 60 classes from the model's own start do, 100 do not
+ROOT = 77.0
 HET_SCALE = math.log(2) + 1e-3  # the standard deviation with which the head of Het starts
 
 
@@ -114,7 +115,9 @@ def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> 
         return values[best]
     left, middle, right = values[best - 1 : best + 2]
     bend = left - 2 * middle + right
-    return max(middle, weight(float(grid[best] + (left - right) / (2 * bend)))) if bend < 0 else middle
+    return (
+        max(middle, weight(float(grid[best] + (left - right) / (2 * bend)))) if bend < 0 else middle
+    )
 
 
 def _duration(weight: Callable[[float], float], way: float) -> float:
@@ -130,15 +133,23 @@ def _duration(weight: Callable[[float], float], way: float) -> float:
     return float(span / 2 * sum(share / rate for share, rate in zip(shares, rates, strict=True)))
 
 
-def _answer(left_behind: float, slowness: float, learns: float, partly: float) -> tuple[Answer, str]:
+def _answer(
+    left_behind: float, slowness: float, learns: float, partly: float
+) -> tuple[Answer, str]:
     if slowness > SLOW:
-        return "underfits", f"it is {slowness:.0f} times slower than cross entropy at the same learning rate"
+        return (
+            "underfits",
+            f"it is {slowness:.0f} times slower than cross entropy at the same learning rate",
+        )
     share = f"a label that falls {FALL:g} behind keeps {left_behind:.2%} of the largest weight"
     if not left_behind >= partly:  # also NaN, of a loss without any weight
         return "underfits", f"{share}, too little to return"
     if left_behind < learns:
         return "partly", f"{share}, too little for many to return"
-    reason = f"{share}, and it takes {slowness:.3g} times the steps of cross entropy at the same learning rate"
+    reason = (
+        f"{share}, and it takes {slowness:.3g} times the steps of cross entropy at the same"
+        " learning rate"
+    )
     if slowness >= LONG:
         reason += ", which short trainings do not have"
     return "learns", reason
@@ -149,7 +160,8 @@ def ratio(part: float, total: float) -> float:
 
 
 class SettledNormal(MarginLoss):
-    """LN at its best covariance, the other logits at their start: the weight is r/(τ·max(r² + s², λ²)).
+    """LN at its best covariance, the other logits at their start: the weight is r/(τ·max(r² + s²,
+    λ²)).
 
     r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and s² = (K −
     1)·start² those of the other classes (LN paper, Eqs. 7-8 and B.4); with one standard deviation
@@ -174,17 +186,21 @@ class SettledNormal(MarginLoss):
         square = residual.square() + (0.0 if self.covariance == "diagonal" else self.others)
         share = self.K if self.covariance == "isotropic" else 1
         variance = square / share / self.lam**2
-        return share * torch.where(variance <= 1, variance / 2, 0.5 + variance.log() / 2) / self.tau**2
+        return (
+            share * torch.where(variance <= 1, variance / 2, 0.5 + variance.log() / 2) / self.tau**2
+        )
 
 
 class SettledAttention(MarginLoss):
-    """NAL at its best attention τ = min(1, λ/((1 + λ)(1 − p))): the weight is λp up to p = 1/(1 + λ), then 1 − p.
+    """NAL at its best attention τ = min(1, λ/((1 + λ)(1 − p))): the weight is λp up to p = 1/(1 +
+    λ), then 1 − p.
 
     Attention is predicted from the features, so that labels which fall behind return from less than
     elsewhere.
     """
 
-    thresholds = 0.0034, 0.0023  # of ``left_behind``: between Gaussian classes that learn, partly and not
+    # of ``left_behind``: between Gaussian classes that learn, partly and not
+    thresholds = 0.0034, 0.0023
 
     def __init__(self, lam: float, **options: Any) -> None:
         super().__init__(**options)
@@ -192,7 +208,8 @@ class SettledAttention(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         attended = math.log1p(self.lam) - self.lam * math.log(self.lam / (1 + self.lam))
-        ignored = attended + self.lam * F.logsigmoid(-y.margin)  # − λ log τ of the label that the attention turns from
+        # − λ log τ of the label that the attention turns from
+        ignored = attended + self.lam * F.logsigmoid(-y.margin)
         return torch.where(y.p >= 1 / (1 + self.lam), y.nll, ignored)
 
 
@@ -205,7 +222,8 @@ def settled(loss: Loss, num_classes: int) -> Loss:
     def of(term: Loss) -> tuple[float, Loss]:
         if isinstance(term, LN):
             return 1.0, SettledNormal(term, num_classes)
-        if isinstance(term, Het):  # the softmax averaged over noise is about one of this temperature (MacKay 1992)
+        # the softmax averaged over noise is about one of this temperature (MacKay 1992)
+        if isinstance(term, Het):
             return 1 / (term.tau**2 + math.pi / 8 * HET_SCALE**2), CE()
         if isinstance(term, NoiseAttention) and term.lam > 0 and term.beta == 0:
             return 1.0, SettledAttention(term.lam)
@@ -213,7 +231,10 @@ def settled(loss: Loss, num_classes: int) -> Loss:
 
     terms = terms_of(loss)
     changed = [(scale * factor, inner) for scale, term in terms for factor, inner in [of(term)]]
-    if all(factor == scale and inner is term for (scale, term), (factor, inner) in zip(terms, changed, strict=True)):
+    if all(
+        factor == scale and inner is term
+        for (scale, term), (factor, inner) in zip(terms, changed, strict=True)
+    ):
         return loss
     return WeightedSum(changed)
 

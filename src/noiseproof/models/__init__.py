@@ -14,16 +14,32 @@ from noiseproof.models.base import INITS, MODELS, Backbone, initial_logit_spread
 from noiseproof.models.pretrained import EfficientNetBackbone, TimmBackbone, spelled_out
 
 __all__ = [
-    "INITS", "MODELS", "Backbone", "cnn", "get_model", "inception", "initial_logit_spread", "initialise_head", "mlp",
-    "resnet", "wideresnet",
-]  # fmt: skip
+    "INITS",
+    "MODELS",
+    "Backbone",
+    "cnn",
+    "get_model",
+    "inception",
+    "initial_logit_spread",
+    "initialise_head",
+    "mlp",
+    "resnet",
+    "wideresnet",
+]
 
 # Backbones of optional packages, with their weights
-WITH_WEIGHTS: dict[str, Callable[..., Backbone]] = {"timm": TimmBackbone, "efficientnet-lite0": EfficientNetBackbone}
+WITH_WEIGHTS: dict[str, Callable[..., Backbone]] = {
+    "timm": TimmBackbone,
+    "efficientnet-lite0": EfficientNetBackbone,
+}
 
 
 def get_model(
-    spec: str, *, generator: Generator | None = None, input_shape: Sequence[int] | None = None, **params: Any
+    spec: str,
+    *,
+    generator: Generator | None = None,
+    input_shape: Sequence[int] | None = None,
+    **params: Any,
 ) -> Backbone:
     """Build the backbone that ``spec`` names, its weights drawn from ``generator`` as its paper
     draws them.
@@ -45,7 +61,10 @@ def get_model(
     if input_shape is not None:
         for key, size in _sizes(name, input_shape).items():
             if values.setdefault(key, size) != size:
-                raise ValueError(f"Expected {key}={size} for inputs of shape {tuple(input_shape)}, got {values[key]}.")
+                raise ValueError(
+                    f"Expected {key}={size} for inputs of shape {tuple(input_shape)}, got"
+                    f" {values[key]}."
+                )
     if "in_channels" in values:
         check_count("in_channels", values["in_channels"], 1)
     if name in WITH_WEIGHTS:
@@ -74,7 +93,11 @@ def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
             f"Expected square images for the model {name!r}, got {tuple(shape)}. "
             "Resize them, or choose a model for any shape, such as wrn-28-2."
         )
-    return {key: size for key, size in zip(("in_channels", "image_size"), shape, strict=False) if key in known}
+    return {
+        key: size
+        for key, size in zip(("in_channels", "image_size"), shape, strict=False)
+        if key in known
+    }
 
 
 @torch.no_grad()
@@ -89,4 +112,5 @@ def _try(model: Backbone, spec: str, shape: Sequence[int]) -> None:
     model.train()
 
 
-import_modules(__name__, __path__, but=["trees"])  # here, for one needs `get_model`; trees need scikit-learn, slowly
+# here, for one needs `get_model`; trees need scikit-learn, slowly
+import_modules(__name__, __path__, but=["trees"])

@@ -23,20 +23,25 @@ Fill = Callable[..., Tensor]  # fills a weight in place, with generator=…
 uniform: Fill = partial(init.kaiming_uniform_, a=sqrt(5))  # U(±1/√fan_in), as PyTorch's own layers
 he_uniform: Fill = partial(init.kaiming_uniform_, nonlinearity="relu")  # U(±√(6/fan_in))
 he_normal: Fill = partial(init.kaiming_normal_, nonlinearity="relu")  # N(0, 2/fan_in)
-he_normal_out: Fill = partial(init.kaiming_normal_, mode="fan_out", nonlinearity="relu")  # N(0, 2/fan_out)
+# N(0, 2/fan_out)
+he_normal_out: Fill = partial(init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
 glorot: Fill = init.xavier_uniform_  # U(±√(6/(fan_in + fan_out)))
 small_normal: Fill = partial(init.normal_, std=0.01)  # N(0, 0.01²)
 
 
 def he_truncated(weight: Tensor, generator: Generator | None) -> Tensor:
-    """N(0, s²) cut at ±2s, where s makes the variance after the cut 2/fan_in: Keras' ``he_normal``."""
+    """N(0, s²) cut at ±2s, where s makes the variance after the cut 2/fan_in: Keras'
+    ``he_normal``.
+    """
     std = sqrt(2 / weight[0].numel()) / 0.87962566103423978
     return init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
 
 
 @dataclass(frozen=True)
 class Init:
-    """How a paper fills convolutions, linear layers (the head's too) and biases (zero, or as PyTorch does)."""
+    """How a paper fills convolutions, linear layers (the head's too) and biases (zero, or as
+    PyTorch does).
+    """
 
     conv: Fill
     linear: Fill
@@ -44,8 +49,11 @@ class Init:
 
     def __call__(self, layer: nn.Conv2d | nn.Linear, generator: Generator | None) -> None:
         is_conv = isinstance(layer, nn.Conv2d)
-        filled = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)  # so drawn, however it lies
-        (self.conv if is_conv else self.linear)(filled if is_conv else filled.flatten(1), generator=generator)
+        # so drawn, however it lies
+        filled = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)
+        (self.conv if is_conv else self.linear)(
+            filled if is_conv else filled.flatten(1), generator=generator
+        )
         layer.weight.data.copy_(filled)
         if layer.bias is not None:
             bound = 0.0 if self.zero_bias else 1 / sqrt(layer.weight[0].numel())
@@ -54,11 +62,14 @@ class Init:
 
 INITS = {
     "pytorch": Init(uniform, uniform, zero_bias=False),  # SLN (WRN-28-2) and NAL papers, DivideMix
-    "xavier": Init(glorot, glorot, zero_bias=True),  # bias paper (MLP1024); Keras' default, so LN paper (LeNet-5)
+    # bias paper (MLP1024); Keras' default, so LN paper (LeNet-5)
+    "xavier": Init(glorot, glorot, zero_bias=True),
     "keras-he": Init(he_truncated, glorot, zero_bias=True),  # The LN paper (WRN-28-2)
-    "kaiming-normal": Init(he_normal, he_normal, zero_bias=False),  # The bias paper (ResNet-32, ResNet-34)
+    # The bias paper (ResNet-32, ResNet-34)
+    "kaiming-normal": Init(he_normal, he_normal, zero_bias=False),
     "kaiming-out": Init(he_normal_out, uniform, zero_bias=False),  # torchvision's ResNets
-    "apl": Init(he_uniform, glorot, zero_bias=False),  # Active Passive Losses, followed by the curriculum paper
+    # Active Passive Losses, followed by the curriculum paper
+    "apl": Init(he_uniform, glorot, zero_bias=False),
     "vgg": Init(he_normal_out, small_normal, zero_bias=True),  # torchvision's VGGs
 }
 
@@ -103,7 +114,12 @@ def initialise_head(backbone: Backbone, head: nn.Linear, generator: Generator | 
 
 @torch.no_grad()
 def initial_logit_spread(
-    backbone: Backbone, num_classes: int, inputs: Tensor, generator: Generator | None, *, draws: int = 2000
+    backbone: Backbone,
+    num_classes: int,
+    inputs: Tensor,
+    generator: Generator | None,
+    *,
+    draws: int = 2000,
 ) -> float:
     """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum
     paper, Eq. 4).
@@ -116,7 +132,8 @@ def initial_logit_spread(
     check_count("num_classes", num_classes, 2)
     heads = -(-check_count("draws", draws, 1) // num_classes)
     modes = [(module, module.training) for module in backbone.modules()]
-    buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}  # keeps the running statistics
+    # keeps the running statistics
+    buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
     try:
         for module, _ in modes:
             module.training = not isinstance(module, _DropoutNd)

@@ -58,8 +58,8 @@ def build_classifier(
     backbone = get_model(model, input_shape=input_shape, generator=generator)
     if not isinstance(getattr(backbone, "num_features", None), int):
         raise TypeError(
-            f"Expected the model {model!r} to have an integer `num_features`, the width of its features, got none. "
-            "Write `self.num_features = …` in its __init__."
+            f"Expected the model {model!r} to have an integer `num_features`, the width of its"
+            " features, got none. Write `self.num_features = …` in its __init__."
         )
     top = get_head(head, backbone.num_features, num_outputs)
     top.reset_parameters(INITS[backbone.init], generator, starts)

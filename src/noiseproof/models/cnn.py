@@ -11,7 +11,9 @@ from noiseproof.models.layers import Conv2d, FlatLinear
 
 @MODELS.register("lenet5")
 class LeNet5(Backbone):
-    """LeNet-5 as the LN paper runs it on MNIST: ReLU, max-pooling, and all three convolutions keep the image size."""
+    """LeNet-5 as the LN paper runs it on MNIST: ReLU, max-pooling, and all three convolutions keep
+    the image size.
+    """
 
     num_features = 84
 
@@ -43,14 +45,19 @@ def conv_stages(in_channels: int, stages: Sequence[Sequence[int]]) -> nn.Sequent
     layers: list[nn.Module] = []
     for stage in stages:
         for width in stage:
-            layers += [nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [
+                nn.Conv2d(in_channels, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            ]
             in_channels = width
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers)
 
 
 class StageCNN(Backbone):
-    """Stages of 3×3 convolutions, each halving the image, and one hidden layer, all with batch normalisation.
+    """Stages of 3×3 convolutions, each halving the image, and one hidden layer, all with batch
+    normalisation.
 
     The networks of Active Passive Losses (Ma et al., 2020) and Asymmetric Loss Functions (Zhou et
     al., 2021), which the curriculum paper takes over.
@@ -68,7 +75,9 @@ class StageCNN(Backbone):
         super().__init__(init)
         self.features = conv_stages(in_channels, stages)
         side = check_count("image_size", image_size, 2 ** len(stages)) // 2 ** len(stages)
-        self.hidden = nn.Sequential(FlatLinear(stages[-1][-1], side, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+        self.hidden = nn.Sequential(
+            FlatLinear(stages[-1][-1], side, hidden), nn.BatchNorm1d(hidden), nn.ReLU()
+        )
         self.num_features = hidden
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,13 +85,16 @@ class StageCNN(Backbone):
         return out
 
 
-MODELS.register_variant("cnn4", StageCNN, stages=((32,), (64,)), hidden=128, in_channels=1, image_size=28)
+MODELS.register_variant(
+    "cnn4", StageCNN, stages=((32,), (64,)), hidden=128, in_channels=1, image_size=28
+)
 MODELS.register_variant("cnn8", StageCNN, stages=((64, 64), (128, 128), (196, 196)), hidden=256)
 
 
 @MODELS.register("cnn9")
 class CNN9(Backbone):
-    """The nine convolutions of Co-teaching (Han et al., 2018, Table 2), for images of at least 28×28.
+    """The nine convolutions of Co-teaching (Han et al., 2018, Table 2), for images of at least
+    28×28.
 
     Args:
         dropout: rate of dropping channels after each pooling. The released code calls a function
@@ -92,13 +104,19 @@ class CNN9(Backbone):
 
     num_features = 128
 
-    def __init__(self, *, in_channels: int = 3, dropout: float = 0.25, init: str = "pytorch") -> None:
+    def __init__(
+        self, *, in_channels: int = 3, dropout: float = 0.25, init: str = "pytorch"
+    ) -> None:
         super().__init__(init)
         layers: list[nn.Module] = []
         channels = in_channels
         for stage, padding in (((128, 128, 128), 1), ((256, 256, 256), 1), ((512, 256, 128), 0)):
             for width in stage:
-                layers += [nn.Conv2d(channels, width, 3, padding=padding), nn.BatchNorm2d(width), nn.LeakyReLU(0.01)]
+                layers += [
+                    nn.Conv2d(channels, width, 3, padding=padding),
+                    nn.BatchNorm2d(width),
+                    nn.LeakyReLU(0.01),
+                ]
                 channels = width
             if padding:
                 layers += [nn.MaxPool2d(2), nn.Dropout2d(dropout)]
@@ -114,7 +132,8 @@ VGG_STAGES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
 @MODELS.register("vgg19-bn")
 class VGG19(Backbone):
-    """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as the NAL paper on ANIMAL-10N.
+    """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as the NAL
+    paper on ANIMAL-10N.
 
     The parameters have torchvision's names. ``pool=1,hidden=[]`` is the small variant common on
     CIFAR.
@@ -139,10 +158,15 @@ class VGG19(Backbone):
         self.num_features = VGG_STAGES[-1][-1] * pool**2
         dense: list[nn.Module] = []
         for width in hidden:
-            dense += [nn.Linear(self.num_features, check_count("hidden", width, 1)), nn.ReLU(), nn.Dropout(dropout)]
+            dense += [
+                nn.Linear(self.num_features, check_count("hidden", width, 1)),
+                nn.ReLU(),
+                nn.Dropout(dropout),
+            ]
             self.num_features = width
         self.classifier = nn.Sequential(*dense)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))  # (B, num_features)
+        # (B, num_features)
+        out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return out

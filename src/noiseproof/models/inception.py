@@ -9,7 +9,9 @@ from noiseproof.models.base import MODELS, Backbone
 Kernel = int | tuple[int, int]
 
 
-def unit(in_channels: int, channels: int, kernel: Kernel, stride: int = 1, padding: Kernel = 0) -> nn.Sequential:
+def unit(
+    in_channels: int, channels: int, kernel: Kernel, stride: int = 1, padding: Kernel = 0
+) -> nn.Sequential:
     """A convolution, batch normalisation and ReLU."""
     convolution = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(channels, eps=1e-3), nn.ReLU())
@@ -29,7 +31,9 @@ class Parallel(nn.Module):
 class Residual(nn.Module):
     """x + scale · (1×1 convolution of the branches), with or without a last ReLU."""
 
-    def __init__(self, branches: Parallel, width: int, channels: int, scale: float, relu: bool = True) -> None:
+    def __init__(
+        self, branches: Parallel, width: int, channels: int, scale: float, relu: bool = True
+    ) -> None:
         super().__init__()
         self.branches = branches
         self.scale = scale
@@ -54,7 +58,9 @@ def block35() -> Residual:
 def block17() -> Residual:
     """Inception-ResNet-B."""
     long = nn.Sequential(
-        unit(1088, 128, 1), unit(128, 160, (1, 7), padding=(0, 3)), unit(160, 192, (7, 1), padding=(3, 0))
+        unit(1088, 128, 1),
+        unit(128, 160, (1, 7), padding=(0, 3)),
+        unit(160, 192, (7, 1), padding=(3, 0)),
     )
     return Residual(Parallel(unit(1088, 192, 1), long), 384, 1088, scale=0.10)
 
@@ -62,15 +68,17 @@ def block17() -> Residual:
 def block8(scale: float = 0.20, relu: bool = True) -> Residual:
     """Inception-ResNet-C."""
     long = nn.Sequential(
-        unit(2080, 192, 1), unit(192, 224, (1, 3), padding=(0, 1)), unit(224, 256, (3, 1), padding=(1, 0))
+        unit(2080, 192, 1),
+        unit(192, 224, (1, 3), padding=(0, 1)),
+        unit(224, 256, (3, 1), padding=(1, 0)),
     )
     return Residual(Parallel(unit(2080, 192, 1), long), 448, 2080, scale, relu)
 
 
 @MODELS.register("inception-resnet-v2")
 class InceptionResNetV2(Backbone):
-    """Inception-ResNet-v2 (Szegedy et al., 2017) as the NAL paper and DivideMix run it on WebVision, for 75×75 and
-    more.
+    """Inception-ResNet-v2 (Szegedy et al., 2017) as the NAL paper and DivideMix run it on
+    WebVision, for 75×75 and more.
 
     It is the network of the TensorFlow release, which differs from the article's figures in several
     widths.
@@ -97,13 +105,17 @@ class InceptionResNetV2(Backbone):
         )
         mixed6 = Parallel(
             unit(320, 384, 3, stride=2),
-            nn.Sequential(unit(320, 256, 1), unit(256, 256, 3, padding=1), unit(256, 384, 3, stride=2)),
+            nn.Sequential(
+                unit(320, 256, 1), unit(256, 256, 3, padding=1), unit(256, 384, 3, stride=2)
+            ),
             nn.MaxPool2d(3, 2),
         )
         mixed7 = Parallel(
             nn.Sequential(unit(1088, 256, 1), unit(256, 384, 3, stride=2)),
             nn.Sequential(unit(1088, 256, 1), unit(256, 288, 3, stride=2)),
-            nn.Sequential(unit(1088, 256, 1), unit(256, 288, 3, padding=1), unit(288, 320, 3, stride=2)),
+            nn.Sequential(
+                unit(1088, 256, 1), unit(256, 288, 3, padding=1), unit(288, 320, 3, stride=2)
+            ),
             nn.MaxPool2d(3, 2),
         )
         self.features = nn.Sequential(

@@ -19,12 +19,26 @@ MOST = 2**31  # numbers of a tensor that our kernels can index
 
 def is_plain(layer: nn.Conv2d) -> bool:
     """Whether our kernels can compute such a convolution."""
-    square = not isinstance(layer.padding, str) and len({*layer.padding}) == 1 and layer.stride in STRIDES
-    return square and layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+    square = (
+        not isinstance(layer.padding, str)
+        and len({*layer.padding}) == 1
+        and layer.stride in STRIDES
+    )
+    return (
+        square
+        and layer.groups == 1
+        and set(layer.dilation) == {1}
+        and layer.padding_mode == "zeros"
+    )
 
 
 def convolved(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rounded: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    rounded: Tensor | None = None,
 ) -> Tensor:
     """S convolutions by our kernels, in autocast's precision where it is on.
 
@@ -50,20 +64,30 @@ def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution; in prediction the bias is added by the same kernel, which cuDNN does in a second one."""
+    """A convolution; in prediction the bias is added by the same kernel, which cuDNN does in a
+    second one.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         wide = max(self.in_channels, self.out_channels)
-        if self.bias is None or wide > WIDEST or not _only_predicts(x, self.weight, wide) or not is_plain(self):
+        if (
+            self.bias is None
+            or wide > WIDEST
+            or not _only_predicts(x, self.weight, wide)
+            or not is_plain(self)
+        ):
             return super().forward(x)
         weight = self.weight.permute(0, 2, 3, 1).contiguous()
         return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]))
 
 
 class NormReLU(nn.BatchNorm2d):
-    """Batch normalisation, sum with ``shortcut`` (the shortcut of a residual block) and ReLU, one kernel on a GPU."""
+    """Batch normalisation, sum with ``shortcut`` (the shortcut of a residual block) and ReLU, one
+    kernel on a GPU.
+    """
 
-    is_captured = False  # whether it is trained in a CUDA graph, where starting our kernels takes no time
+    # whether it is trained in a CUDA graph, where starting our kernels takes no time
+    is_captured = False
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         mean = self.running_mean
@@ -95,7 +119,9 @@ class NormReLU(nn.BatchNorm2d):
         return self(total := x + shortcut), total
 
     def _has_kernels(self, x: Tensor) -> bool:
-        if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):
+        if not self.affine or (
+            self.training and (not self.is_captured or torch.compiler.is_compiling())
+        ):
             return False  # torch.compile fuses PyTorch's own
         suits = _suits if self.training else _only_predicts
         return suits(x, self.weight, self.num_features)
@@ -107,25 +133,37 @@ def normalised(conv: nn.Module, norm: Any, x: Tensor) -> Tensor:
     return out
 
 
-def normalised_twice(conv: nn.Module, norm: Any, x: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
+def normalised_twice(
+    conv: nn.Module, norm: Any, x: Tensor, shortcut: Tensor
+) -> tuple[Tensor, Tensor]:
     """``norm.twice(conv(x), shortcut)``, in prediction by one kernel."""
     predicted = _folded(conv, norm, x, shortcut)
-    both: tuple[Tensor, Tensor] = norm.twice(conv(x), shortcut) if predicted is None else (predicted, predicted)
+    both: tuple[Tensor, Tensor] = (
+        norm.twice(conv(x), shortcut) if predicted is None else (predicted, predicted)
+    )
     return both
 
 
-def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor | None:
+def _folded(
+    conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None
+) -> Tensor | None:
     """``norm(conv(x), shortcut)`` by one of cuDNN's kernels, with the normalisation in its weights
     and bias.
 
     For predictions in reduced precision on a Hopper GPU, where it was measured; None elsewhere.
     """
-    if not isinstance(conv, nn.Conv2d) or not isinstance(norm, NormReLU) or not _can_fold(conv, norm, x):
+    if (
+        not isinstance(conv, nn.Conv2d)
+        or not isinstance(norm, NormReLU)
+        or not _can_fold(conv, norm, x)
+    ):
         return None
     assert norm.running_mean is not None and norm.running_var is not None
     padding = [int(side) for side in conv.padding]
     keeps_shape = conv.in_channels == conv.out_channels and conv.stride == (1, 1)
-    if shortcut is None and not (keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)):
+    if shortcut is None and not (
+        keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)
+    ):
         return None
     dtype = torch.get_autocast_dtype("cuda")
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
@@ -141,7 +179,13 @@ def _folded(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None
 
 
 def _can_fold(conv: nn.Conv2d, norm: NormReLU, x: Tensor) -> bool:
-    if norm.training or not norm.affine or norm.running_mean is None or conv.bias is not None or not is_plain(conv):
+    if (
+        norm.training
+        or not norm.affine
+        or norm.running_mean is None
+        or conv.bias is not None
+        or not is_plain(conv)
+    ):
         return False
     if type(conv) not in (nn.Conv2d, Conv2d) or type(norm) is not NormReLU:
         return False  # subclasses may compute something else
@@ -149,9 +193,17 @@ def _can_fold(conv: nn.Conv2d, norm: NormReLU, x: Tensor) -> bool:
         return False  # they want to be called
     flags = torch.backends.cudnn
     is_exact = flags.deterministic or torch.are_deterministic_algorithms_enabled()
-    if is_exact or not flags.enabled or torch.compiler.is_compiling() or conv.in_channels % 8 or conv.out_channels % 8:
+    if (
+        is_exact
+        or not flags.enabled
+        or torch.compiler.is_compiling()
+        or conv.in_channels % 8
+        or conv.out_channels % 8
+    ):
         return False
-    return _only_predicts(x, norm.weight, max(conv.in_channels, conv.out_channels)) and is_hopper(x.get_device())
+    return _only_predicts(x, norm.weight, max(conv.in_channels, conv.out_channels)) and is_hopper(
+        x.get_device()
+    )
 
 
 class FlatLinear(nn.Linear):

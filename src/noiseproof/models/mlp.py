@@ -11,7 +11,8 @@ from noiseproof.models.base import MODELS, Backbone
 
 @MODELS.register("mlp")
 class MLP(Backbone):
-    """Linear layers with ReLU; images are flattened; ``hidden=[]`` makes the head a linear classifier.
+    """Linear layers with ReLU; images are flattened; ``hidden=[]`` makes the head a linear
+    classifier.
 
     Args:
         in_features: length of a (flattened) input.
@@ -19,11 +20,18 @@ class MLP(Backbone):
             features.
     """
 
-    def __init__(self, *, in_features: int, hidden: int | Sequence[int], init: str = "xavier") -> None:
+    def __init__(
+        self, *, in_features: int, hidden: int | Sequence[int], init: str = "xavier"
+    ) -> None:
         super().__init__(init)
         widths = [hidden] if isinstance(hidden, int) else hidden
-        sizes = [check_count("in_features", in_features, 1), *(check_count("hidden", width, 1) for width in widths)]
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes)))
+        sizes = [
+            check_count("in_features", in_features, 1),
+            *(check_count("hidden", width, 1) for width in widths),
+        ]
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes))
+        )
         self.num_features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:

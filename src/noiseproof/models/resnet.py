@@ -18,7 +18,9 @@ def conv(in_channels: int, channels: int, kernel: int, stride: int = 1) -> nn.Co
 
 
 class Pad(nn.Module):
-    """Every ``stride``-th pixel and zeros for the new channels: option A of He et al. (2016), without parameters."""
+    """Every ``stride``-th pixel and zeros for the new channels: option A of He et al. (2016),
+    without parameters.
+    """
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
@@ -30,7 +32,8 @@ class Pad(nn.Module):
 
 
 class Block(nn.Module):
-    """What the residual blocks share: the way past the convolutions. ``inner`` widens the convolutions between.
+    """What the residual blocks share: the way past the convolutions. ``inner`` widens the
+    convolutions between.
 
     ``forward`` takes its input twice, for the convolutions and for the way past them, and returns
     its output twice.
@@ -54,7 +57,9 @@ class Block(nn.Module):
 class Basic(Block):
     """Two 3×3 convolutions."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int
+    ) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
         self.conv1 = conv(in_channels, channels * inner, 3, stride)
         self.bn1 = NormReLU(channels * inner)
@@ -72,7 +77,9 @@ class Bottleneck(Block):
 
     expansion = 4
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int
+    ) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
         width = channels * inner
         out = channels * self.expansion
@@ -98,7 +105,9 @@ class PreAct(Block):
 
     norm_shortcut = False
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int
+    ) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
         self.bn1 = NormReLU(in_channels)
         self.conv1 = conv(in_channels, channels * inner, 3, stride)
@@ -158,7 +167,9 @@ class ResNet(Backbone):
             blocks = []
             for j in range(check_count("layers", count, 1)):
                 stride = 2 if i and not j else 1
-                blocks.append(BLOCKS[block](self.num_features, width * 2**i, stride, shortcut, inner))
+                blocks.append(
+                    BLOCKS[block](self.num_features, width * 2**i, stride, shortcut, inner)
+                )
                 self.num_features = width * 2**i * BLOCKS[block].expansion
             self.add_module(name, nn.Sequential(*blocks))
 
@@ -173,8 +184,19 @@ class ResNet(Backbone):
 MODELS.register_variant("resnet18", ResNet, block="basic", layers=(2, 2, 2, 2))
 MODELS.register_variant("resnet50", ResNet, block="bottleneck", layers=(3, 4, 6, 3))
 MODELS.register_variant("wrn-101-2", ResNet, block="bottleneck", layers=(3, 4, 23, 3), inner=2)
-MODELS.register_variant("resnet34", ResNet, block="basic", layers=(3, 4, 6, 3), stem="cifar", init="kaiming-normal")
 MODELS.register_variant(
-    "resnet32", ResNet, block="basic", layers=(5, 5, 5), stem="cifar", width=16, shortcut="pad", init="kaiming-normal"
+    "resnet34", ResNet, block="basic", layers=(3, 4, 6, 3), stem="cifar", init="kaiming-normal"
 )
-MODELS.register_variant("preact-resnet18", ResNet, block="preact", layers=(2, 2, 2, 2), stem="cifar", init="pytorch")
+MODELS.register_variant(
+    "resnet32",
+    ResNet,
+    block="basic",
+    layers=(5, 5, 5),
+    stem="cifar",
+    width=16,
+    shortcut="pad",
+    init="kaiming-normal",
+)
+MODELS.register_variant(
+    "preact-resnet18", ResNet, block="preact", layers=(2, 2, 2, 2), stem="cifar", init="pytorch"
+)

@@ -17,16 +17,19 @@ MAX_CATEGORIES = 255  # of a column, in scikit-learn's histograms
 FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN_ROUNDS
 MIN_ROUNDS = 80
 MAX_ROUNDS = 400
-FAST_ROUNDS = 40  # the least where there is little time: larger steps find nearly as many wrong labels
+# the least where there is little time: larger steps find nearly as many wrong labels
+FAST_ROUNDS = 40
 TREE_SECONDS = 4e-4
 CELL_SECONDS = 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
 FOREST_TREES = 30
-SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones find no more wrong labels there
+# rows up to which boosting takes larger steps: smaller ones find no more wrong labels there
+SMALL = 20_000
 
 
 class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A scikit-learn classifier on numbers with gaps and on categories, with parameters by the size of the data.
+    """A scikit-learn classifier on numbers with gaps and on categories, with parameters by the size
+    of the data.
 
     ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the
     rows; ``forest`` and ``extra`` are its random forest and its extremely randomised trees; the
@@ -60,8 +63,12 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = np.asarray(y)
         values = np.asarray(x, np.float32)
         self.merges_ = _merges(values, self.num_categories) if self.kind == "boosting" else {}
-        self.model_ = _MAKERS[self.kind](self, len(x), values.shape[1], np.unique(labels, return_counts=True)[1])
-        options = {"categorical_feature": self.categorical.tolist()} if self.kind == "lightgbm" else {}
+        self.model_ = _MAKERS[self.kind](
+            self, len(x), values.shape[1], np.unique(labels, return_counts=True)[1]
+        )
+        options = (
+            {"categorical_feature": self.categorical.tolist()} if self.kind == "lightgbm" else {}
+        )
         self.model_.fit(self._prepared(values), labels, sample_weight=sample_weight, **options)
         self.classes_ = np.asarray(self.model_.classes_).ravel()
         return self
@@ -84,7 +91,8 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             import pandas as pd
 
             frame = pd.DataFrame(x)
-            words = frame[self.categorical].fillna(-1).astype(np.int64)  # it refuses codes that are not integers
+            # it refuses codes that are not integers
+            words = frame[self.categorical].fillna(-1).astype(np.int64)
             return frame.drop(columns=self.categorical).join(words)[list(range(x.shape[1]))]
         if not self.merges_:
             return x
@@ -101,10 +109,14 @@ def check_installed(kind: str) -> None:
     if kind not in _MAKERS:
         raise ValueError(f"Expected trees of one of {', '.join(_MAKERS)}, got {kind!r}.")
     if kind in PACKAGES and find_spec(kind) is None:
-        raise ModuleNotFoundError(f"Expected the package {kind}, which is not installed. Use: pip install {kind}")
+        raise ModuleNotFoundError(
+            f"Expected the package {kind}, which is not installed. Use: pip install {kind}"
+        )
 
 
-def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int, NDArray[np.int64]]:
+def _merges(
+    x: NDArray[np.float32], num_categories: tuple[int, ...]
+) -> dict[int, NDArray[np.int64]]:
     """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share
     the last one.
     """
@@ -113,33 +125,50 @@ def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int
         if n > MAX_CATEGORIES:
             counts = np.bincount(x[~np.isnan(x[:, column]), column].astype(np.int64), minlength=n)
             codes = np.full(n, MAX_CATEGORIES - 1)
-            codes[np.argsort(-counts, kind="stable")[: MAX_CATEGORIES - 1]] = np.arange(MAX_CATEGORIES - 1)
+            codes[np.argsort(-counts, kind="stable")[: MAX_CATEGORIES - 1]] = np.arange(
+                MAX_CATEGORIES - 1
+            )
             merges[column] = codes
     return merges
 
 
 def round_seconds(num_rows: int, num_columns: int, num_classes: int) -> float:
-    """Expected time of a round of boosting: of one tree, or one for each of more than two classes."""
-    return (num_classes if num_classes > 2 else 1) * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
+    """Expected time of a round of boosting: of one tree, or one for each of more than two
+    classes.
+    """
+    return (num_classes if num_classes > 2 else 1) * (
+        TREE_SECONDS + CELL_SECONDS * num_rows * num_columns
+    )
 
 
-def boosting_rounds(num_rows: int, num_columns: int, num_classes: int, min_rounds: int = MIN_ROUNDS) -> int:
+def boosting_rounds(
+    num_rows: int, num_columns: int, num_classes: int, min_rounds: int = MIN_ROUNDS
+) -> int:
     """How many rounds fit into the time for a fit."""
-    return int(np.clip(FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), min_rounds, MAX_ROUNDS))
+    return int(
+        np.clip(
+            FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), min_rounds, MAX_ROUNDS
+        )
+    )
 
 
 def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     rounds = boosting_rounds(n, d, len(counts), self.min_rounds)
-    stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))  # else no tenth has all classes
+    # else no tenth has all classes
+    stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))
     return HistGradientBoostingClassifier(
         learning_rate=max(0.15 if n <= SMALL else 0.05, RATE / rounds),
         max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
-        max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 8, 63)), l2_regularization=1.0, max_features=0.5,
-        early_stopping=stops_early, n_iter_no_change=5,
-        categorical_features=self.categorical if len(self.categorical) else None, random_state=self.seed,
-    )  # fmt: skip
+        max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 8, 63)),
+        l2_regularization=1.0,
+        max_features=0.5,
+        early_stopping=stops_early,
+        n_iter_no_change=5,
+        categorical_features=self.categorical if len(self.categorical) else None,
+        random_state=self.seed,
+    )
 
 
 def _forest(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
@@ -151,37 +180,61 @@ def _forest(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> 
 def _extra(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     from sklearn.ensemble import ExtraTreesClassifier
 
-    return ExtraTreesClassifier(FOREST_TREES, min_samples_leaf=2, max_features=None, random_state=self.seed)
+    return ExtraTreesClassifier(
+        FOREST_TREES, min_samples_leaf=2, max_features=None, random_state=self.seed
+    )
 
 
 def _lightgbm(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("lightgbm").LGBMClassifier(
-        n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), num_leaves=16, reg_lambda=1.0,
-        feature_fraction_bynode=0.5, min_data_per_group=10, random_state=self.seed, verbose=-1,
+        n_estimators=rounds,
+        learning_rate=max(0.05, RATE / 2 / rounds),
+        num_leaves=16,
+        reg_lambda=1.0,
+        feature_fraction_bynode=0.5,
+        min_data_per_group=10,
+        random_state=self.seed,
+        verbose=-1,
         n_jobs=torch.get_num_threads(),
-    )  # fmt: skip
+    )
 
 
 def _xgboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("xgboost").XGBClassifier(
-        n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), max_depth=4, reg_lambda=1.0,
-        colsample_bynode=0.5, enable_categorical=True, tree_method="hist", random_state=self.seed,
+        n_estimators=rounds,
+        learning_rate=max(0.05, RATE / 2 / rounds),
+        max_depth=4,
+        reg_lambda=1.0,
+        colsample_bynode=0.5,
+        enable_categorical=True,
+        tree_method="hist",
+        random_state=self.seed,
         n_jobs=torch.get_num_threads(),
         feature_types=["c" if j in self.categorical else "q" for j in range(d)],
-    )  # fmt: skip
+    )
 
 
 def _catboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     rounds = min(200, 2 * boosting_rounds(n, d, len(counts)))
     return import_module("catboost").CatBoostClassifier(
-        iterations=rounds, learning_rate=max(0.05, RATE / rounds), depth=5, random_seed=self.seed, verbose=False,
-        allow_writing_files=False, cat_features=self.categorical.tolist(), thread_count=torch.get_num_threads(),
-    )  # fmt: skip
+        iterations=rounds,
+        learning_rate=max(0.05, RATE / rounds),
+        depth=5,
+        random_seed=self.seed,
+        verbose=False,
+        allow_writing_files=False,
+        cat_features=self.categorical.tolist(),
+        thread_count=torch.get_num_threads(),
+    )
 
 
 _MAKERS = {
-    "boosting": _boosting, "forest": _forest, "extra": _extra, "lightgbm": _lightgbm, "xgboost": _xgboost,
+    "boosting": _boosting,
+    "forest": _forest,
+    "extra": _extra,
+    "lightgbm": _lightgbm,
+    "xgboost": _xgboost,
     "catboost": _catboost,
-}  # fmt: skip
+}

@@ -12,10 +12,18 @@ StrideOn = Literal["first", "second"]
 
 
 class WideBlock(nn.Module):
-    """Batch normalisation and ReLU before each of two 3×3 convolutions, added to the untouched input."""
+    """Batch normalisation and ReLU before each of two 3×3 convolutions, added to the untouched
+    input.
+    """
 
     def __init__(
-        self, in_channels: int, channels: int, stride: int, bias: bool, stride_on: StrideOn, dropout: float
+        self,
+        in_channels: int,
+        channels: int,
+        stride: int,
+        bias: bool,
+        stride_on: StrideOn,
+        dropout: float,
     ) -> None:
         super().__init__()
         first, second = (stride, 1) if stride_on == "first" else (1, stride)
@@ -25,7 +33,9 @@ class WideBlock(nn.Module):
         self.bn2 = NormReLU(channels)
         self.conv2 = Conv2d(channels, channels, 3, second, padding=1, bias=bias)
         same = stride == 1 and in_channels == channels
-        self.shortcut = nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
+        self.shortcut = (
+            nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
+        )
 
     def forward(self, summands: list[Tensor]) -> list[Tensor]:
         """From an input to an output that are sums of these: the next normalisation adds them up.
@@ -69,7 +79,9 @@ class WideResNet(Backbone):
     ) -> None:
         super().__init__(init)
         if check_count("depth", depth, 10) % 6 != 4:
-            raise ValueError(f"Expected `depth` to be 6n + 4 (10, 16, 22, 28, 34, 40, …), got {depth}.")
+            raise ValueError(
+                f"Expected `depth` to be 6n + 4 (10, 16, 22, 28, 34, 40, …), got {depth}."
+            )
         if stride_on not in ("first", "second"):
             raise ValueError(f"Expected `stride_on` to be 'first' or 'second', got {stride_on!r}.")
         check_count("width", width, 1)
@@ -78,7 +90,9 @@ class WideResNet(Backbone):
         blocks = []
         for wider, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for i in range((depth - 4) // 6):
-                blocks.append(WideBlock(channels, wider, 1 if i else stride, bias, stride_on, dropout))
+                blocks.append(
+                    WideBlock(channels, wider, 1 if i else stride, bias, stride_on, dropout)
+                )
                 channels = wider
         self.blocks = nn.Sequential(*blocks)
         self.bn = NormReLU(channels, momentum=last_momentum)
@@ -93,5 +107,12 @@ class WideResNet(Backbone):
 MODELS.register_variant("wrn-28-2", WideResNet, depth=28, width=2)
 MODELS.register_variant("wrn-28-10", WideResNet, depth=28, width=10)
 MODELS.register_variant(
-    "wrn-28-2-sln", WideResNet, depth=28, width=2, bias=True, stride_on="second", last_momentum=0.9, init="pytorch"
+    "wrn-28-2-sln",
+    WideResNet,
+    depth=28,
+    width=2,
+    bias=True,
+    stride_on="second",
+    last_momentum=0.9,
+    init="pytorch",
 )

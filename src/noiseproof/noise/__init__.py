@@ -1,4 +1,6 @@
-"""Label noise: models that corrupt a full vector of labels once and report which labels are wrong."""
+"""Label noise: models that corrupt a full vector of labels once and report which labels are
+wrong.
+"""
 
 from noiseproof.core.lazy import import_modules
 from noiseproof.noise import classwise, human, instance, openset
@@ -7,8 +9,17 @@ from noiseproof.noise.instance import PredictionAverage
 from noiseproof.noise.openset import OpenSetLabels
 
 __all__ = [
-    "NOISES", "NoiseModel", "NoisyLabels", "OpenSetLabels", "PredictionAverage", "classwise", "get_noise", "human",
-    "instance", "openset", "register",
-]  # fmt: skip
+    "NOISES",
+    "NoiseModel",
+    "NoisyLabels",
+    "OpenSetLabels",
+    "PredictionAverage",
+    "classwise",
+    "get_noise",
+    "human",
+    "instance",
+    "openset",
+    "register",
+]
 
 import_modules(__name__, __path__)

@@ -35,8 +35,8 @@ def register(name: str) -> Callable[[type[C]], type[C]]:
     def add(cls: type[C]) -> type[C]:
         if not dataclasses.is_dataclass(cls):
             raise TypeError(
-                f"Expected the noise model {name!r} to be a dataclass of its parameters, got a plain class. "
-                f"Write @dataclass(frozen=True) between @register and {cls.__name__}."
+                f"Expected the noise model {name!r} to be a dataclass of its parameters, got a"
+                f" plain class. Write @dataclass(frozen=True) between @register and {cls.__name__}."
             )
         return NOISES.register_class(name)(cls)
 
@@ -55,7 +55,9 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
     """
     if re.fullmatch(NUMBER, str(spec).strip()):
         rate = float(spec) / 100 if 1 < float(spec) <= 100 else float(spec)
-        raise ValueError(f"Expected a noise model with its rate, got {spec}. Write symmetric:rate={rate:g}.")
+        raise ValueError(
+            f"Expected a noise model with its rate, got {spec}. Write symmetric:rate={rate:g}."
+        )
     name, values = NOISES.parse(spec, params)
     if data_dir is not None and "folder" in NOISES.parameters(name):
         values.setdefault("folder", data_dir)
@@ -71,7 +73,8 @@ class NoisyLabels:
     num_classes: int
     noise: str  # the spec of the model
     nominal: float | None = None  # the requested rate, in the convention of the model
-    index: Tensor | None = None  # (N,) int64: the row of the data for each label; None: label i belongs to row i
+    # (N,) int64: the row of the data for each label; None: label i belongs to row i
+    index: Tensor | None = None
     annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     @property
@@ -93,10 +96,14 @@ class NoisyLabels:
         """
         if self.given.dim() == 2:
             columns = zip(self.given.T, self.clean.T, strict=True)
-            return torch.stack([NoisyLabels(given, clean, 2, self.noise).transition() for given, clean in columns])
+            return torch.stack(
+                [NoisyLabels(given, clean, 2, self.noise).transition() for given, clean in columns]
+            )
         known = self.clean >= 0
         pairs = self.clean[known] * self.num_classes + self.given[known]
-        counts = torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, -1).double()
+        counts = (
+            torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, -1).double()
+        )
         absent = counts.sum(1) == 0
         counts.diagonal()[absent] = 1
         return counts / counts.sum(1, keepdim=True)
@@ -106,14 +113,20 @@ class NoisyLabels:
         nominal = "no nominal rate" if self.nominal is None else f"nominal {100 * self.nominal:g} %"
         flipped = int(self.is_flipped.sum())
         total = self.given.numel()
-        return f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} % ({nominal})"
+        return (
+            f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} %"
+            f" ({nominal})"
+        )
 
 
 class NoiseModel(ABC):
-    """A model of label noise. A subclass is a dataclass of its parameters and implements ``draw``."""
+    """A model of label noise. A subclass is a dataclass of its parameters and implements
+    ``draw``.
+    """
 
     name = ""
-    needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must contain
+    # what ``features`` must contain
+    needs: ClassVar[Literal["inputs", "predictions"] | None] = None
     min_classes = 1
     multilabel = False  # whether it is for rows with several labels, (N, K)
 
@@ -168,10 +181,13 @@ class NoiseModel(ABC):
         """
         clean = _as_labels(labels, self.name, self.multilabel)
         if features is not None:
-            features = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+            features = (
+                features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+            )
             if features.dim() < 2 or len(features) != len(clean):
                 raise ValueError(
-                    f"Expected `features` of shape ({len(clean)}, …), one row a label, got {tuple(features.shape)}."
+                    f"Expected `features` of shape ({len(clean)}, …), one row a label, got"
+                    f" {tuple(features.shape)}."
                 )
         elif self.needs is not None:
             remedy = (
@@ -181,7 +197,8 @@ class NoiseModel(ABC):
                 else "Pass a tensor of them; inputs that are read from files have none."
             )
             raise ValueError(
-                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none. {remedy}"
+                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs},"
+                f" got none. {remedy}"
             )
         if clean.dim() == 2:
             num_classes = clean.shape[1]
@@ -199,18 +216,27 @@ class NoiseModel(ABC):
         """The spec of this model: ``get_noise(str(noise))`` builds it again."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         values = [(field, getattr(self, field.name)) for field in fields]
-        changed = {f.name: v for f, v in values if f.default is dataclasses.MISSING or v != f.default}
+        changed = {
+            f.name: v for f, v in values if f.default is dataclasses.MISSING or v != f.default
+        }
         return format_call(self.name, changed)
 
     def _check_classes(self, num_classes: int) -> int:
         num_classes = check_count(
-            "num_classes", num_classes, self.min_classes, "A label of a single class cannot be wrong: use `none`."
+            "num_classes",
+            num_classes,
+            self.min_classes,
+            "A label of a single class cannot be wrong: use `none`.",
         )
         if self.classes not in (None, num_classes):
-            raise ValueError(f"`{self.name}` is made for {self.classes} classes, got {num_classes}.")
+            raise ValueError(
+                f"`{self.name}` is made for {self.classes} classes, got {num_classes}."
+            )
         return num_classes
 
-    def _labels(self, given: Tensor, clean: Tensor, num_classes: int, index: Tensor | None = None) -> NoisyLabels:
+    def _labels(
+        self, given: Tensor, clean: Tensor, num_classes: int, index: Tensor | None = None
+    ) -> NoisyLabels:
         return NoisyLabels(given, clean, num_classes, str(self), self.nominal, index)
 
 
@@ -219,11 +245,13 @@ def as_generator(generator: torch.Generator | int) -> torch.Generator:
     if isinstance(generator, Integral) and not isinstance(generator, bool):
         return torch.Generator("cpu").manual_seed(int(generator))
     if not isinstance(generator, torch.Generator):
-        raise TypeError(f"Expected a torch.Generator or an integer seed, got {type(generator).__name__}.")
+        raise TypeError(
+            f"Expected a torch.Generator or an integer seed, got {type(generator).__name__}."
+        )
     if generator.device.type != "cpu":
         raise ValueError(
-            f"Expected a generator on the CPU, because labels must be the same everywhere, got {generator.device}. "
-            "Use torch.Generator().manual_seed(seed)."
+            "Expected a generator on the CPU, because labels must be the same everywhere, got"
+            f" {generator.device}. Use torch.Generator().manual_seed(seed)."
         )
     return generator
 
@@ -233,7 +261,10 @@ def uniform(generator: Generator | None, *shape: int) -> Tensor:
     calls.
     """
     if generator is None:
-        raise TypeError("Expected a torch.Generator or an integer seed, got None. Use corrupt(labels, generator=0).")
+        raise TypeError(
+            "Expected a torch.Generator or an integer seed, got None. Use corrupt(labels,"
+            " generator=0)."
+        )
     return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
@@ -243,7 +274,9 @@ def check_rate(rate: float, count: str = "draws") -> None:
     check_word("count", count, get_args(Count))
 
 
-def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: Generator | None) -> Tensor:
+def select(
+    labels: Tensor, num_classes: int, rate: float, count: Count, generator: Generator | None
+) -> Tensor:
     """The rows to corrupt, (N,) bool, from one uniform number u per row.
 
     A higher rate selects a superset.
@@ -262,8 +295,8 @@ def select(labels: Tensor, num_classes: int, rate: float, count: Count, generato
         if bool((targets > sizes).any()):
             small = int((targets > sizes).nonzero()[0])
             raise ValueError(
-                f"Expected {int(targets[0])} rows or more of each class, class {small} has {int(sizes[small])}. "
-                "Use `count='per-class'` for classes of different sizes."
+                f"Expected {int(targets[0])} rows or more of each class, class {small} has"
+                f" {int(sizes[small])}. Use `count='per-class'` for classes of different sizes."
             )
     else:
         targets = torch.tensor([rounded_floor(rate * size) for size in sizes.tolist()])
@@ -282,7 +315,9 @@ def rounded_floor(number: float) -> int:
 
 def rows_by_class(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
     """The row numbers of each class, in ascending order."""
-    return torch.split(labels.argsort(stable=True), torch.bincount(labels, minlength=num_classes).tolist())
+    return torch.split(
+        labels.argsort(stable=True), torch.bincount(labels, minlength=num_classes).tolist()
+    )
 
 
 def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
@@ -292,7 +327,8 @@ def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
         tensor = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            f"Expected `labels` to be integers of shape {shape}, got {type(labels).__name__}: {error}. {remedy}"
+            f"Expected `labels` to be integers of shape {shape}, got {type(labels).__name__}:"
+            f" {error}. {remedy}"
         ) from None
     if tensor.numel() == 0:
         raise ValueError(f"Expected at least one label, got shape {tuple(tensor.shape)}.")

@@ -19,15 +19,120 @@ import torch
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_transition
-from noiseproof.noise.base import NOISES, Count, NoiseModel, check_rate, register, rows_by_class, select, uniform
+from noiseproof.noise.base import (
+    NOISES,
+    Count,
+    NoiseModel,
+    check_rate,
+    register,
+    rows_by_class,
+    select,
+    uniform,
+)
 
 # The coarse class of each of CIFAR-100's fine classes, as in its `train` file.
 CIFAR100_SUPERCLASS = (
-    4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7,
-    6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5, 5, 19, 8, 8, 15, 13, 14, 17, 18, 10,
-    16, 4, 17, 4, 2, 0, 17, 4, 18, 17, 10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16,
-    12, 9, 13, 15, 13, 16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13,
-)  # fmt: skip
+    4,
+    1,
+    14,
+    8,
+    0,
+    6,
+    7,
+    7,
+    18,
+    3,
+    3,
+    14,
+    9,
+    18,
+    7,
+    11,
+    3,
+    9,
+    7,
+    11,
+    6,
+    11,
+    5,
+    10,
+    7,
+    6,
+    13,
+    15,
+    3,
+    15,
+    0,
+    11,
+    1,
+    10,
+    12,
+    14,
+    16,
+    9,
+    11,
+    5,
+    5,
+    19,
+    8,
+    8,
+    15,
+    13,
+    14,
+    17,
+    18,
+    10,
+    16,
+    4,
+    17,
+    4,
+    2,
+    0,
+    17,
+    4,
+    18,
+    17,
+    10,
+    3,
+    2,
+    12,
+    12,
+    16,
+    12,
+    1,
+    9,
+    19,
+    2,
+    10,
+    0,
+    1,
+    16,
+    12,
+    9,
+    13,
+    15,
+    13,
+    16,
+    19,
+    2,
+    4,
+    6,
+    19,
+    5,
+    5,
+    8,
+    19,
+    18,
+    1,
+    2,
+    15,
+    6,
+    0,
+    17,
+    8,
+    14,
+    13,
+)
 
 
 def _next_within(groups: Sequence[int]) -> dict[int, int]:
@@ -35,7 +140,9 @@ def _next_within(groups: Sequence[int]) -> dict[int, int]:
     members: dict[int, list[int]] = {}
     for member, group in enumerate(groups):
         members.setdefault(group, []).append(member)
-    return {a: b for each in members.values() for a, b in zip(each, each[1:] + each[:1], strict=True)}
+    return {
+        a: b for each in members.values() for a, b in zip(each, each[1:] + each[:1], strict=True)
+    }
 
 
 @register("none")
@@ -48,13 +155,17 @@ class Clean(NoiseModel):
     def transition(self, num_classes: int) -> Tensor:
         return torch.eye(self._check_classes(num_classes), dtype=torch.float64)
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         return clean.clone()
 
 
 @dataclass(frozen=True)
 class ClasswiseNoise(NoiseModel):
-    """Replace the labels of a share ``rate`` of the rows, selected by draws or by an exact ``count``."""
+    """Replace the labels of a share ``rate`` of the rows, selected by draws or by an exact
+    ``count``.
+    """
 
     rate: float
     count: Count = "draws"
@@ -67,7 +178,9 @@ class ClasswiseNoise(NoiseModel):
     def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         """The new label of each row, if it is selected, (N,)."""
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         selected = select(clean, num_classes, self.rate, self.count, generator)
         return torch.where(selected, self.replace(clean, num_classes, generator), clean)
 
@@ -82,7 +195,11 @@ class Symmetric(ClasswiseNoise):
     """
 
     def transition(self, num_classes: int) -> Tensor:
-        T = torch.full((self._check_classes(num_classes),) * 2, self.rate / (num_classes - 1), dtype=torch.float64)
+        T = torch.full(
+            (self._check_classes(num_classes),) * 2,
+            self.rate / (num_classes - 1),
+            dtype=torch.float64,
+        )
         return T.fill_diagonal_(1 - self.rate)
 
     def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
@@ -92,10 +209,14 @@ class Symmetric(ClasswiseNoise):
 @register("symmetric-all")
 @dataclass(frozen=True)
 class SymmetricAll(ClasswiseNoise):
-    """Uniform over *all* classes, the true one too: T[i, j] = (1 − r)·[i = j] + r/K; r(K−1)/K of labels are wrong."""
+    """Uniform over *all* classes, the true one too: T[i, j] = (1 − r)·[i = j] + r/K; r(K−1)/K of
+    labels are wrong.
+    """
 
     def transition(self, num_classes: int) -> Tensor:
-        T = torch.full((self._check_classes(num_classes),) * 2, self.rate / num_classes, dtype=torch.float64)
+        T = torch.full(
+            (self._check_classes(num_classes),) * 2, self.rate / num_classes, dtype=torch.float64
+        )
         T.diagonal().add_(1 - self.rate)
         return T
 
@@ -133,11 +254,16 @@ class Asymmetric(MappedNoise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.map, Mapping) or not self.map:
-            raise ValueError(f'Expected `map` from classes to classes, as {{"7": 1}}, got {self.map!r}.')
+            raise ValueError(
+                f'Expected `map` from classes to classes, as {{"7": 1}}, got {self.map!r}.'
+            )
         try:
-            pairs = {int(str(key)): int(str(value)) for key, value in self.map.items()}  # str: 1.5 is no class
+            # str: 1.5 is no class
+            pairs = {int(str(key)): int(str(value)) for key, value in self.map.items()}
         except ValueError:
-            raise ValueError(f"Expected `map` from class indices to class indices, got {self.map!r}.") from None
+            raise ValueError(
+                f"Expected `map` from class indices to class indices, got {self.map!r}."
+            ) from None
         object.__setattr__(self, "map", pairs)
 
     def destination(self, num_classes: int) -> Tensor:
@@ -172,7 +298,9 @@ class AsymmetricMNIST(PublishedNoise):
 @register("asymmetric-cifar10")
 @dataclass(frozen=True)
 class AsymmetricCIFAR10(PublishedNoise):
-    """truck → automobile, bird → airplane, deer → horse, cat ↔ dog: half of the classes, so r/2 of labels are wrong."""
+    """truck → automobile, bird → airplane, deer → horse, cat ↔ dog: half of the classes, so r/2 of
+    labels are wrong.
+    """
 
     pairs: ClassVar[Mapping[int, int]] = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
 
@@ -180,7 +308,9 @@ class AsymmetricCIFAR10(PublishedNoise):
 @register("asymmetric-cifar10-no-truck")
 @dataclass(frozen=True)
 class AsymmetricCIFAR10NoTruck(PublishedNoise):
-    """bird → airplane, deer → horse, cat ↔ dog: the text of the LN paper (its code has truck → automobile too)."""
+    """bird → airplane, deer → horse, cat ↔ dog: the text of the LN paper (its code has truck →
+    automobile too).
+    """
 
     pairs: ClassVar[Mapping[int, int]] = {2: 0, 4: 7, 3: 5, 5: 3}
 
@@ -188,7 +318,9 @@ class AsymmetricCIFAR10NoTruck(PublishedNoise):
 @register("asymmetric-next")
 @dataclass(frozen=True)
 class AsymmetricNext(MappedNoise):
-    """Each class becomes the next, i → i + 1 mod K: CIFAR-100 of LN and SLN, "pairflip" of Co-teaching."""
+    """Each class becomes the next, i → i + 1 mod K: CIFAR-100 of LN and SLN, "pairflip" of
+    Co-teaching.
+    """
 
     def destination(self, num_classes: int) -> Tensor:
         return (torch.arange(num_classes) + 1) % num_classes
@@ -200,7 +332,8 @@ NOISES.register("pairflip", module=__name__)(AsymmetricNext)
 @register("asymmetric-blocks")
 @dataclass(frozen=True)
 class AsymmetricBlocks(MappedNoise):
-    """Each class becomes the next of its block of ``size`` labels: what released code calls "within superclass".
+    """Each class becomes the next of its block of ``size`` labels: what released code calls "within
+    superclass".
 
     CIFAR-100's fine labels are alphabetical, so only 6 of these 100 flips stay inside the real
     superclass.
@@ -215,7 +348,8 @@ class AsymmetricBlocks(MappedNoise):
     def destination(self, num_classes: int) -> Tensor:
         if num_classes % self.size:
             raise ValueError(
-                f"Expected the number of classes to be a multiple of {self.size}, got {num_classes}. Set `size`."
+                f"Expected the number of classes to be a multiple of {self.size}, got"
+                f" {num_classes}. Set `size`."
             )
         label = torch.arange(num_classes)
         return label - label % self.size + (label + 1) % self.size
@@ -224,7 +358,9 @@ class AsymmetricBlocks(MappedNoise):
 @register("asymmetric-superclass")
 @dataclass(frozen=True)
 class AsymmetricSuperclass(PublishedNoise):
-    """CIFAR-100: each class becomes the next fine class of its *true* superclass, the last becomes the first."""
+    """CIFAR-100: each class becomes the next fine class of its *true* superclass, the last becomes
+    the first.
+    """
 
     pairs: ClassVar[Mapping[int, int]] = _next_within(CIFAR100_SUPERCLASS)
     classes = len(CIFAR100_SUPERCLASS)
@@ -233,7 +369,8 @@ class AsymmetricSuperclass(PublishedNoise):
 @register("matrix")
 @dataclass(frozen=True, eq=False)
 class Matrix(NoiseModel):
-    """Any matrix T[i, j] = P(given j | true i): a tensor, nested lists, or a .npy or .csv file (no header line).
+    """Any matrix T[i, j] = P(given j | true i): a tensor, nested lists, or a .npy or .csv file (no
+    header line).
 
     Order of draws: one number per row, compared with the cumulative sums of its class's row of T.
     """
@@ -264,7 +401,9 @@ class Matrix(NoiseModel):
         self._check_classes(num_classes)
         return self._matrix.clone()
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         u = uniform(generator, len(clean))
         running = self._matrix.cumsum(1)
         running /= running[:, -1:].clone()  # ends at one exactly, above every u
@@ -284,8 +423,16 @@ def _read_matrix(path: Path) -> Any:
     if path.suffix not in (".npy", ".csv"):
         raise ValueError(f"Expected `T` in a .npy or .csv file, got {path}.")
     try:
-        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        return (
+            np.load(path, allow_pickle=False)
+            if path.suffix == ".npy"
+            else np.loadtxt(path, delimiter=",", ndmin=2)
+        )
     except FileNotFoundError:
-        raise FileNotFoundError(f"Expected the matrix `T` in {path}, which does not exist.") from None
+        raise FileNotFoundError(
+            f"Expected the matrix `T` in {path}, which does not exist."
+        ) from None
     except Exception as error:  # a broken or hostile header can raise anything
-        raise ValueError(f"Expected {path} to hold a square matrix of numbers and nothing else: {error}.") from None
+        raise ValueError(
+            f"Expected {path} to hold a square matrix of numbers and nothing else: {error}."
+        ) from None

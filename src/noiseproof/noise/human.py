@@ -1,7 +1,7 @@
 """Labels by people: CIFAR-10N and CIFAR-100N, and files of labels from one or several annotators.
 
-No file can run code: ``torch.load(weights_only=True)``, ``numpy.load(allow_pickle=False)`` and the csv
-module read them.
+No file can run code: ``torch.load(weights_only=True)``, ``numpy.load(allow_pickle=False)`` and the
+csv module read them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from noiseproof.noise.base import NoiseModel, NoisyLabels, register
 Annotators = Literal["vote", "all", "worst"]
 MISSING = -1  # an annotator who did not label a row
 
-_INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # or 3.0, which pandas writes for 3 in a column with empty cells
+# or 3.0, which pandas writes for 3 in a column with empty cells
+_INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")
 
 
 @register("file")
 @dataclass(frozen=True)
 class LabelFile(NoiseModel):
-    """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
+    """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor
+    or named ones.
 
     Row i of the file belongs to row i of the data. With several annotators, an empty cell or −1 is
     a missing label.
@@ -66,46 +68,62 @@ class LabelFile(NoiseModel):
         if self.annotators == "all":
             present = labels != MISSING
             index, annotator = present.nonzero().unbind(1)
-            return replace(self._labels(labels[present], clean[index], num_classes, index), annotator=annotator)
+            return replace(
+                self._labels(labels[present], clean[index], num_classes, index), annotator=annotator
+            )
         return worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
 
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
         """The labels of each row, (N, A), one column for each annotator."""
         path = Path(self.path)
-        if self.folder is not None and not path.exists() and (under := Path(self.folder, path)).exists():
+        if (
+            self.folder is not None
+            and not path.exists()
+            and (under := Path(self.folder, path)).exists()
+        ):
             path = under
         table = read_columns(path)
         names, truth = self._columns(table)
-        columns = {name: _column(table, name, path) for name in (*names, *([truth] if truth else []))}
+        columns = {
+            name: _column(table, name, path) for name in (*names, *([truth] if truth else []))
+        }
         for name, column in columns.items():
             if len(column) != len(clean):
                 raise ValueError(
-                    f"Expected {len(clean)} labels in {name!r} of {path}, one for each row of the data, "
-                    f"got {len(column)}. Corrupt the whole training set before you split it; "
-                    "if the file is truncated, download it again."
+                    f"Expected {len(clean)} labels in {name!r} of {path}, one for each row of the"
+                    f" data, got {len(column)}. Corrupt the whole training set before you split it;"
+                    " if the file is truncated, download it again."
                 )
         if truth and bool((differs := columns[truth][:, 0] != clean).any()):
             row = int(differs.nonzero()[0])
             raise ValueError(
-                f"Expected the clean labels in {path} to be those of the data, {int(differs.sum())} of {len(clean)} "
-                f"rows differ, first row {row}: {int(columns[truth][row, 0])} in the file, {int(clean[row])} in the "
-                "data. Keep the data in the order the file was made for (CIFAR: the official python files)."
+                f"Expected the clean labels in {path} to be those of the data, {int(differs.sum())}"
+                f" of {len(clean)} rows differ, first row {row}: {int(columns[truth][row, 0])} in"
+                f" the file, {int(clean[row])} in the data. Keep the data in the order the file was"
+                " made for (CIFAR: the official python files)."
             )
         labels = torch.cat([columns[name] for name in names], 1)
         several = labels.shape[1] > 1
-        if bool((outside := (labels < (MISSING if several else 0)) | (labels >= num_classes)).any()):
+        if bool(
+            (outside := (labels < (MISSING if several else 0)) | (labels >= num_classes)).any()
+        ):
             row, annotator = outside.nonzero()[0].tolist()
             raise ValueError(
-                f"Expected labels in 0 … {num_classes - 1} in {path}, got {int(labels[row, annotator])} in row {row}. "
-                "Use the file that belongs to the data; give num_classes if the data lacks its last classes."
+                f"Expected labels in 0 … {num_classes - 1} in {path}, got"
+                f" {int(labels[row, annotator])} in row {row}. Use the file that belongs to the"
+                " data; give num_classes if the data lacks its last classes."
             )
         if bool((unlabelled := (labels == MISSING).all(1)).any()):
             row = int(unlabelled.nonzero()[0])
             raise ValueError(
-                f"Expected a label from at least one annotator in {path}, row {row} has none. Drop the row."
+                f"Expected a label from at least one annotator in {path}, row {row} has none. Drop"
+                " the row."
             )
         if several and self.annotators is None:
-            raise ValueError(f"{path} has {labels.shape[1]} labels per row. Set `annotators` to vote, all or worst.")
+            raise ValueError(
+                f"{path} has {labels.shape[1]} labels per row. Set `annotators` to vote, all or"
+                " worst."
+            )
         return labels
 
     def _columns(self, table: Mapping[str, Any]) -> tuple[list[str], str | None]:
@@ -116,7 +134,8 @@ class LabelFile(NoiseModel):
             return ["label_noisy"], self.clean or ("label" if "label" in table else None)
         if len(table) != 1:
             raise ValueError(
-                f"Expected `given` to name the labels of {self.path}. It has {', '.join(table) or 'none'}."
+                f"Expected `given` to name the labels of {self.path}. It has"
+                f" {', '.join(table) or 'none'}."
             )
         return list(table), self.clean
 
@@ -148,13 +167,16 @@ class CIFARN(NoiseModel):
     def _path(self) -> Path:
         folder = self.folder or os.environ.get("NOISEPROOF_DATA")
         if not folder:
-            raise ValueError(f"Expected the folder of {self.file}. Set `folder` or the variable NOISEPROOF_DATA.")
+            raise ValueError(
+                f"Expected the folder of {self.file}. Set `folder` or the variable NOISEPROOF_DATA."
+            )
         for path in (Path(folder) / self.file, Path(folder) / "cifar-n" / self.file):
             if path.is_file():
                 return path
         raise FileNotFoundError(
-            f"Expected {self.file} in {folder} or its folder cifar-n. Run `noiseproof data fetch {self.name}`, or get "
-            "it from the folder `data` of https://github.com/UCSC-REAL/cifar-10-100n."
+            f"Expected {self.file} in {folder} or its folder cifar-n. Run `noiseproof data fetch"
+            f" {self.name}`, or get it from the folder `data` of"
+            " https://github.com/UCSC-REAL/cifar-10-100n."
         )
 
 
@@ -196,13 +218,16 @@ def majority_vote(labels: Tensor) -> Tensor:
     >>> majority_vote(torch.tensor([[3, 1, 1], [2, 1, 0], [-1, 4, 4]]))
     tensor([1, 2, 4])
     """
-    votes = torch.stack([(labels == label[:, None]).sum(1) for label in labels.unbind(1)], 1)  # (N, A)
+    # (N, A)
+    votes = torch.stack([(labels == label[:, None]).sum(1) for label in labels.unbind(1)], 1)
     earliest = votes.masked_fill(labels == MISSING, 0).argmax(1, keepdim=True)
     return labels.gather(1, earliest).squeeze(1)
 
 
 def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
-    """The earliest wrong label of each row of (N, A), or the true one if every annotator is right."""
+    """The earliest wrong label of each row of (N, A), or the true one if every annotator is
+    right.
+    """
     wrong = (labels != clean[:, None]) & (labels != MISSING)
     earliest = wrong.int().argmax(1, keepdim=True)
     return torch.where(wrong.any(1), labels.gather(1, earliest).squeeze(1), clean)
@@ -227,14 +252,18 @@ def _read_csv(path: Path) -> Mapping[str, Any]:
             for row in reader:
                 if row and len(row) != len(header):
                     raise ValueError(
-                        f"Expected {len(header)} cells in line {reader.line_num} of {path}, got {len(row)}. "
-                        "If the file is truncated, download it again."
+                        f"Expected {len(header)} cells in line {reader.line_num} of {path}, got"
+                        f" {len(row)}. If the file is truncated, download it again."
                     )
                 rows += [row] if row else []
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be CSV in UTF-8: {error}. Download or save it again.") from None
+        raise ValueError(
+            f"Expected {path} to be CSV in UTF-8: {error}. Download or save it again."
+        ) from None
     if not header or len(set(header)) < len(header) or all(map(_INTEGER.fullmatch, header)):
-        raise ValueError(f"Expected the first line of {path} to name its columns, each once, got {header}.")
+        raise ValueError(
+            f"Expected the first line of {path} to name its columns, each once, got {header}."
+        )
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
@@ -243,8 +272,9 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
         return {"labels": np.load(path, allow_pickle=False)}
     except Exception as error:  # a broken or hostile header can raise anything
         raise ValueError(
-            f"Expected {path} to hold an array of integers and nothing else: {error}. "
-            "If the file is truncated, download it again; save your own labels with numpy.save(path, integers)."
+            f"Expected {path} to hold an array of integers and nothing else: {error}. If the file"
+            " is truncated, download it again; save your own labels with numpy.save(path,"
+            " integers)."
         ) from None
 
 
@@ -279,7 +309,10 @@ def _read_pt(path: Path) -> Mapping[str, Any]:
         with torch.serialization.safe_globals(admitted):
             content = torch.load(path, map_location="cpu", weights_only=True)
         table = content if isinstance(content, dict) else {"labels": content}
-        return {str(name): value.numpy() if isinstance(value, Tensor) else value for name, value in table.items()}
+        return {
+            str(name): value.numpy() if isinstance(value, Tensor) else value
+            for name, value in table.items()
+        }
     except Exception as error:  # a broken or hostile file can raise anything
         raise ValueError(
             f"Expected {path} to hold tensors, arrays or lists of integers and nothing else. "
@@ -291,11 +324,15 @@ def _read_pt(path: Path) -> Mapping[str, Any]:
 def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     where = f"in {name!r} of {path}"
     if name not in table:
-        raise ValueError(f"Expected a column {name!r} in {path}, got {', '.join(map(repr, table)) or 'none'}.")
+        raise ValueError(
+            f"Expected a column {name!r} in {path}, got {', '.join(map(repr, table)) or 'none'}."
+        )
     values = table[name]
     if path.suffix.lower() == ".csv":
         values = _parse_cells(values, where)
-    if isinstance(values, list) and all(type(value) is int and abs(value) < 2**63 for value in values):
+    if isinstance(values, list) and all(
+        type(value) is int and abs(value) < 2**63 for value in values
+    ):
         values = np.array(values, dtype=np.int64)
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         actual = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
@@ -310,6 +347,8 @@ def _parse_cells(cells: Sequence[str], where: str) -> list[int]:
     for row, cell in enumerate(cells):
         integer = _INTEGER.fullmatch(cell)
         if integer is None and cell.strip():
-            raise ValueError(f"Expected an integer {where}, row {row}, got {cell!r}. Encode the classes from 0.")
+            raise ValueError(
+                f"Expected an integer {where}, row {row}, got {cell!r}. Encode the classes from 0."
+            )
         labels.append(int(integer[1]) if integer else MISSING)
     return labels

@@ -8,7 +8,14 @@ from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.probs import check_probabilities
-from noiseproof.noise.base import NoiseModel, check_rate, register, rounded_floor, rows_by_class, uniform
+from noiseproof.noise.base import (
+    NoiseModel,
+    check_rate,
+    register,
+    rounded_floor,
+    rows_by_class,
+    uniform,
+)
 
 ROWS_AT_ONCE = 2048  # of features held in float64
 
@@ -16,7 +23,8 @@ ROWS_AT_ONCE = 2048  # of features held in float64
 @register("chen")
 @dataclass(frozen=True)
 class Chen(NoiseModel):
-    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; SLN paper, 4.1).
+    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; SLN
+    paper, 4.1).
 
     ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see
     :class:`PredictionAverage`). With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i)
@@ -30,17 +38,22 @@ class Chen(NoiseModel):
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         probs = check_probabilities("features", features, num_classes)
         doubt, rival = probs.scatter(1, clean[:, None], -1).max(1)  # (N,)
-        flipped = doubt.argsort(descending=True, stable=True)[: rounded_floor(self.rate * len(clean))]
+        flipped = doubt.argsort(descending=True, stable=True)[
+            : rounded_floor(self.rate * len(clean))
+        ]
         given = clean.clone()
         given[flipped] = rival[flipped]
         return given
 
 
 class PredictionAverage:
-    """The average of each sample's predicted probabilities over epochs, S̄ = (1/E)·Σ_e S⁽ᵉ⁾, which ``chen`` needs.
+    """The average of each sample's predicted probabilities over epochs, S̄ = (1/E)·Σ_e S⁽ᵉ⁾, which
+    ``chen`` needs.
 
     >>> average = PredictionAverage(num_samples=2, num_classes=2)
     >>> average.update(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # an epoch at once …
@@ -56,9 +69,15 @@ class PredictionAverage:
     def update(self, probs: Tensor, index: Any = None) -> None:
         """Add the softmax outputs of all samples in order, or of those at ``index``."""
         probs = check_probabilities("probs", probs, self._sum.shape[1])
-        rows = torch.arange(len(self._sum)) if index is None else torch.as_tensor(index, dtype=torch.int64).cpu()
+        rows = (
+            torch.arange(len(self._sum))
+            if index is None
+            else torch.as_tensor(index, dtype=torch.int64).cpu()
+        )
         if rows.shape != probs.shape[:1]:
-            raise ValueError(f"Expected `probs` with {len(rows)} rows, one for each sample, got {len(probs)}.")
+            raise ValueError(
+                f"Expected `probs` with {len(rows)} rows, one for each sample, got {len(probs)}."
+            )
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._sum):
             raise ValueError(f"Expected `index` in 0 … {len(self._sum) - 1}, got {rows.tolist()}.")
         self._sum.index_add_(0, rows, probs)
@@ -77,14 +96,18 @@ class PredictionAverage:
         """S̄, (N, K) float64."""
         if bool((self._times == 0).any()):
             row = int((self._times == 0).nonzero()[0])
-            raise ValueError(f"Expected predictions of every sample, sample {row} has none. Update with all of them.")
+            raise ValueError(
+                f"Expected predictions of every sample, sample {row} has none. Update with all of"
+                " them."
+            )
         return self._sum / self._times[:, None]
 
 
 @register("xia")
 @dataclass(frozen=True)
 class Xia(NoiseModel):
-    """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al. 2020, Alg. 2).
+    """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al.
+    2020, Alg. 2).
 
     q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class; P_i =
     q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order of
@@ -110,7 +133,9 @@ class Xia(NoiseModel):
         check_number("scale", self.scale, "[0, inf)")
         check_number("sd", self.sd, "[0, inf)")
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         assert features is not None
         flip = self._flip_rates(uniform(generator, len(clean)))
         scores = self._scores(features.detach().flatten(1), clean, num_classes, generator)
@@ -123,11 +148,15 @@ class Xia(NoiseModel):
         """N(r, sd²) truncated to [0, 1], by its inverse distribution function."""
         if self.sd == 0:
             return torch.full_like(u, self.rate)
-        low, high = torch.special.ndtr((torch.tensor([0.0, 1.0], dtype=torch.float64) - self.rate) / self.sd)
+        low, high = torch.special.ndtr(
+            (torch.tensor([0.0, 1.0], dtype=torch.float64) - self.rate) / self.sd
+        )
         rates: Tensor = self.rate + self.sd * torch.special.ndtri(low + u * (high - low))
         return rates.clamp_(0, 1)
 
-    def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
+    def _scores(
+        self, x: Tensor, clean: Tensor, num_classes: int, generator: Generator | None
+    ) -> Tensor:
         """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at
         a time.
         """
@@ -135,13 +164,16 @@ class Xia(NoiseModel):
         for of_class in rows_by_class(clean, num_classes):
             # Drawn for classes without samples, too, so that W of the others does not depend on
             # them.
-            W = torch.special.ndtri(uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54))
+            W = torch.special.ndtri(
+                uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54)
+            )
             for rows in torch.split(of_class, ROWS_AT_ONCE):
                 part = self.scale * (x[rows.to(x.device)].to("cpu", torch.float64) @ W)
                 if not bool((finite := torch.isfinite(part).all(1)).all()):
                     row = int(rows[~finite][0])
                     raise ValueError(
-                        f"Expected finite `features`, row {row} has NaN, infinite or too large ones. Clean or drop it."
+                        f"Expected finite `features`, row {row} has NaN, infinite or too large"
+                        " ones. Clean or drop it."
                     )
                 scores[rows] = part
         return scores

@@ -25,7 +25,8 @@ def _check_rates(name: str, rates: Rates) -> None:
 @register("label-flips")
 @dataclass(frozen=True)
 class LabelFlips(NoiseModel):
-    """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each by itself.
+    """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each
+    by itself.
 
     Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k,
     1 − missing_k]].
@@ -44,19 +45,26 @@ class LabelFlips(NoiseModel):
 
     @property
     def classes(self) -> int | None:
-        lengths = {len(rates) for rates in (self.missing, self.added) if isinstance(rates, Sequence)}
+        lengths = {
+            len(rates) for rates in (self.missing, self.added) if isinstance(rates, Sequence)
+        }
         if len(lengths) > 1:
-            raise ValueError(f"Expected as many rates in `missing` as in `added`, got {sorted(lengths)}.")
+            raise ValueError(
+                f"Expected as many rates in `missing` as in `added`, got {sorted(lengths)}."
+            )
         return next(iter(lengths), None)
 
     def transition(self, num_classes: int) -> Tensor:
         self._check_classes(num_classes)
         missing, added = (
-            torch.as_tensor(rates, dtype=torch.float64).expand(num_classes) for rates in (self.missing, self.added)
+            torch.as_tensor(rates, dtype=torch.float64).expand(num_classes)
+            for rates in (self.missing, self.added)
         )
         return torch.stack([1 - added, added, missing, 1 - missing], 1).view(num_classes, 2, 2)
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         T = self.transition(num_classes)
         flip = torch.where(clean == 1, T[:, 1, 0], T[:, 0, 1])  # (N, K)
         return torch.where(uniform(generator, *clean.shape) < flip, 1 - clean, clean)
@@ -65,7 +73,8 @@ class LabelFlips(NoiseModel):
 @register("missing-labels")
 @dataclass(frozen=True)
 class MissingLabels(NoiseModel):
-    """Each label of a row is lost with probability ``rate``, a number or one for each class; none is added.
+    """Each label of a row is lost with probability ``rate``, a number or one for each class; none
+    is added.
 
     The labels that are left are right, and a class without one says nothing: positive and
     unlabelled data, selected completely at random (Elkan & Noto 2008).
@@ -89,17 +98,24 @@ class MissingLabels(NoiseModel):
         self._check_classes(num_classes)
         return LabelFlips(self.rate).transition(num_classes)
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
         return LabelFlips(self.rate).draw(clean, num_classes, generator, features)
 
 
 @register("single-positive")
 @dataclass(frozen=True)
 class SinglePositive(NoiseModel):
-    """One label of each row is left, drawn from its labels with equal chances (Cole et al. 2021)."""
+    """One label of each row is left, drawn from its labels with equal chances (Cole et al.
+    2021).
+    """
 
     multilabel = True
 
-    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
-        chosen = (uniform(generator, len(clean)) * clean.sum(1)).floor()  # which of the labels, counted from 0
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
+        # which of the labels, counted from 0
+        chosen = (uniform(generator, len(clean)) * clean.sum(1)).floor()
         return ((clean.cumsum(1) == chosen[:, None] + 1) & (clean == 1)).long()

@@ -5,12 +5,23 @@ from dataclasses import dataclass, field
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count
-from noiseproof.noise.base import Count, NoiseModel, NoisyLabels, as_generator, check_rate, register, select, uniform
+from noiseproof.noise.base import (
+    Count,
+    NoiseModel,
+    NoisyLabels,
+    as_generator,
+    check_rate,
+    register,
+    select,
+    uniform,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OpenSetLabels(NoisyLabels):
-    """The unchanged labels, and the rows whose images are replaced by another dataset's (clean label −1)."""
+    """The unchanged labels, and the rows whose images are replaced by another dataset's (clean
+    label −1).
+    """
 
     rows: Tensor = field(kw_only=True)  # (M,) int64, ascending
     seed: int = field(kw_only=True)  # of the choice of foreign images
@@ -32,11 +43,14 @@ class OpenSetLabels(NoisyLabels):
     def apply(self, images: Tensor, foreign_images: Tensor) -> Tensor:
         """A copy of ``images`` (N, …) with foreign ones in ``rows``."""
         if len(images) != len(self.given):
-            raise ValueError(f"Expected {len(self.given)} images, one for each label, got {len(images)}.")
+            raise ValueError(
+                f"Expected {len(self.given)} images, one for each label, got {len(images)}."
+            )
         if images.shape[1:] != foreign_images.shape[1:] or images.dtype != foreign_images.dtype:
             raise ValueError(
-                f"Expected foreign images like the others, {images.dtype} {tuple(images.shape[1:])}, "
-                f"got {foreign_images.dtype} {tuple(foreign_images.shape[1:])}. Resize or convert them first."
+                f"Expected foreign images like the others, {images.dtype}"
+                f" {tuple(images.shape[1:])}, got {foreign_images.dtype}"
+                f" {tuple(foreign_images.shape[1:])}. Resize or convert them first."
             )
         mixed = images.clone()
         mixed[self.rows] = foreign_images[self.foreign(len(foreign_images))].to(images.device)
@@ -46,7 +60,8 @@ class OpenSetLabels(NoisyLabels):
 @register("open-set")
 @dataclass(frozen=True)
 class OpenSet(NoiseModel):
-    """Replace a share of the images by another dataset's, and keep their labels (SLN paper: 40 % of CIFAR-10).
+    """Replace a share of the images by another dataset's, and keep their labels (SLN paper: 40 % of
+    CIFAR-10).
 
     Order of draws: one number per row to select it, one number that seeds the choice of the foreign
     images.
@@ -76,4 +91,6 @@ class OpenSet(NoiseModel):
         rows = select(clean, num_classes, self.rate, self.count, generator).nonzero().squeeze(1)
         seed = int(uniform(generator, 1) * 2**32)
         truth = clean.index_fill(0, rows, -1)
-        return OpenSetLabels(clean, truth, num_classes, str(self), self.rate, rows=rows, seed=seed, pool=self.pool)
+        return OpenSetLabels(
+            clean, truth, num_classes, str(self), self.rate, rows=rows, seed=seed, pool=self.pool
+        )

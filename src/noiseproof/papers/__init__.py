@@ -1,6 +1,8 @@
-"""The papers, one TOML file each: citation, presets, protocols, augmentation, search grids, published tables.
+"""The papers, one TOML file each: citation, presets, protocols, augmentation, search grids,
+published tables.
 
-docs/extending/paper.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
+docs/extending/paper.md describes the format of a file. A file is parsed when it is first needed, in
+1 to 3 ms.
 """
 
 import tomllib
@@ -22,9 +24,15 @@ PAPERS = {
 }
 QUALIFIERS = ("dataset", "num_classes", "noise", "rate")  # what a preset may depend on
 NUM_CLASSES = {
-    "mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar10n": 10, "clothing1m": 14, "cifar100": 100,
-    "cifar100n": 100, "webvision": 1000,
-}  # fmt: skip
+    "mnist": 10,
+    "fashion-mnist": 10,
+    "cifar10": 10,
+    "cifar10n": 10,
+    "clothing1m": 14,
+    "cifar100": 100,
+    "cifar100n": 100,
+    "webvision": 1000,
+}
 
 
 class Preset(NamedTuple):
@@ -55,29 +63,40 @@ class Paper:
     def loss_presets(self) -> tuple[Preset, ...]:
         """Settings of losses, which can also be chosen by the number of classes of the dataset."""
         presets = self._expand("losses")
-        return tuple(p._replace(data=p.data | {"num_classes": NUM_CLASSES[p.data["dataset"]]}) for p in presets)
+        return tuple(
+            p._replace(data=p.data | {"num_classes": NUM_CLASSES[p.data["dataset"]]})
+            for p in presets
+        )
 
     @cached_property
     def method_presets(self) -> tuple[Preset, ...]:
         """Settings of methods; those of losses hold for the methods of the same name."""
-        as_methods = (p._replace(name="bitemp") if p.name == "bitempered" else p for p in self.loss_presets)
+        as_methods = (
+            p._replace(name="bitemp") if p.name == "bitempered" else p for p in self.loss_presets
+        )
         return (*self._expand("methods"), *as_methods)
 
     def _expand(self, kind: Literal["losses", "methods"]) -> Iterator[Preset]:
         """One preset for each row and column of the blocks."""
         for block in self.content["preset"]:
             data = {key: value for key, value in block.items() if key in QUALIFIERS}
-            width = max((len(value) for value in data.values() if isinstance(value, list)), default=1)
+            width = max(
+                (len(value) for value in data.values() if isinstance(value, list)), default=1
+            )
             values_of = by_column(data, width)
             columns = [{key: values_of[key][i] for key in data} for i in range(width)]
             for name, template, *values in block.get(kind, ()):
                 for column, value in zip(columns, values or [[]] * width, strict=True):
                     arguments = value if isinstance(value, list) else [value]
-                    yield Preset(name, self.name, column, template.format(*arguments) if values else template)
+                    yield Preset(
+                        name, self.name, column, template.format(*arguments) if values else template
+                    )
 
     @cached_property
     def protocols(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """Settings of a run, by whose protocol it is (this paper's, or one that it repeats) and dataset."""
+        """Settings of a run, by whose protocol it is (this paper's, or one that it repeats) and
+        dataset.
+        """
         return self._by_dataset("protocol")
 
     @cached_property
@@ -86,9 +105,13 @@ class Paper:
         return self._by_dataset("augmentation")
 
     def _by_dataset(self, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
-        blocks = [{"papers": [block.get("paper", self.name)], **block} for block in self.content[kind]]
+        blocks = [
+            {"papers": [block.get("paper", self.name)], **block} for block in self.content[kind]
+        ]
         return {
-            (paper, dataset): {k: v for k, v in block.items() if k not in ("paper", "papers", "datasets")}
+            (paper, dataset): {
+                k: v for k, v in block.items() if k not in ("paper", "papers", "datasets")
+            }
             for block in blocks
             for paper in block["papers"]
             for dataset in block["datasets"]
@@ -101,7 +124,9 @@ class Paper:
         ('ln:tau=[0.1,0.5,1],lam=[0.5,1],start=1', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1],start=1')
         """
         on = self.content.get("grids_on", {}).get(dataset.partition(":")[0], {})
-        return {method: grid for method, grid in {**self.content.get("grids", {}), **on}.items() if grid}
+        return {
+            method: grid for method, grid in {**self.content.get("grids", {}), **on}.items() if grid
+        }
 
     @property
     def tables(self) -> list[dict[str, Any]]:
@@ -126,8 +151,13 @@ def by_column(values: Mapping[str, Any], width: int) -> dict[str, list[Any]]:
     """One value for each of ``width`` columns: lists as they are, anything else repeated."""
     for key, value in values.items():
         if isinstance(value, list) and len(value) != width:
-            raise ValueError(f"Expected {width} values of `{key}`, one for each column, got {len(value)}: {value}.")
-    return {key: value if isinstance(value, list) else [value] * width for key, value in values.items()}
+            raise ValueError(
+                f"Expected {width} values of `{key}`, one for each column, got {len(value)}:"
+                f" {value}."
+            )
+    return {
+        key: value if isinstance(value, list) else [value] * width for key, value in values.items()
+    }
 
 
 def format_data(data: Mapping[str, Any]) -> str:
@@ -135,28 +165,44 @@ def format_data(data: Mapping[str, Any]) -> str:
 
 
 def pop_qualifiers(params: dict[str, Any]) -> dict[str, Any]:
-    """Take what describes the data out of ``params``; ``noise=none`` is a kind of noise, not a missing value."""
+    """Take what describes the data out of ``params``; ``noise=none`` is a kind of noise, not a
+    missing value.
+    """
     data = {key: params.pop(key) for key in QUALIFIERS if key in params}
     return data | ({"noise": "none"} if "noise" in data and data["noise"] is None else {})
 
 
 def loss_presets(paper: str | None = None) -> list[Preset]:
     """Settings of losses in one paper, or in all; none of an unknown paper."""
-    return [preset for name in PAPERS if paper in (None, name) for preset in get_paper(name).loss_presets]
+    return [
+        preset
+        for name in PAPERS
+        if paper in (None, name)
+        for preset in get_paper(name).loss_presets
+    ]
 
 
 def method_presets(paper: str | None = None) -> list[Preset]:
     """Settings of methods in one paper, or in all; none of an unknown paper."""
-    return [preset for name in PAPERS if paper in (None, name) for preset in get_paper(name).method_presets]
+    return [
+        preset
+        for name in PAPERS
+        if paper in (None, name)
+        for preset in get_paper(name).method_presets
+    ]
 
 
 def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
-    """The spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must decide."""
+    """The spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must
+    decide.
+    """
     candidates = [preset for preset in loss_presets(paper) if preset.name == loss]
     if not candidates:
         known = ", ".join(sorted({f"{preset.name}@{preset.paper}" for preset in loss_presets()}))
         raise ValueError(f"No preset {loss}@{paper}. There are: {known}.")
-    matches = [p for p in candidates if all(p.data.get(key) == value for key, value in data.items())]
+    matches = [
+        p for p in candidates if all(p.data.get(key) == value for key, value in data.items())
+    ]
     return _only_spec(matches, candidates, data, f"Give {', '.join(QUALIFIERS)}")
 
 
@@ -172,23 +218,31 @@ def presets_of(method: str, paper: str) -> list[Preset]:
 def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
     """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``."""
     candidates = presets_of(method, paper)
-    matches = [p for p in candidates if all(data.get(key, value) == value for key, value in p.data.items())]
+    matches = [
+        p for p in candidates if all(data.get(key, value) == value for key, value in p.data.items())
+    ]
     near = [p for p in candidates if p.data.get("dataset") == data.get("dataset")]
     example = f"{method}@{paper}:{QUALIFIERS[0]}=…"
     if not matches and not near:
         datasets = ", ".join(dict.fromkeys(str(p.data.get("dataset")) for p in candidates))
         raise ValueError(
-            f"{method}@{paper} has no setting for {format_data(data)}. Choose another dataset's, as in {example}: "
-            f"{datasets}."
+            f"{method}@{paper} has no setting for {format_data(data)}. Choose another dataset's, as"
+            f" in {example}: {datasets}."
         )
-    return _only_spec(matches, near, data, f"Choose one, as in {example}, with {', '.join(QUALIFIERS)}")
+    return _only_spec(
+        matches, near, data, f"Choose one, as in {example}, with {', '.join(QUALIFIERS)}"
+    )
 
 
-def _only_spec(matches: list[Preset], near: list[Preset], data: Mapping[str, Any], remedy: str) -> str:
+def _only_spec(
+    matches: list[Preset], near: list[Preset], data: Mapping[str, Any], remedy: str
+) -> str:
     specs = {preset.spec for preset in matches}
     if len(specs) == 1:
         return specs.pop()
     name = f"{near[0].name}@{near[0].paper}"
     fault = "several settings" if matches else "no setting"
     listing = "; ".join(map(str, matches or near))
-    raise ValueError(f"{name} has {fault} for {format_data(data) or 'unknown data'}. {remedy}: {listing}.")
+    raise ValueError(
+        f"{name} has {fault} for {format_data(data) or 'unknown data'}. {remedy}: {listing}."
+    )

@@ -1,4 +1,6 @@
-"""Connections of the review server: a request arrives whole in time, and nobody can keep others out."""
+"""Connections of the review server: a request arrives whole in time, and nobody can keep others
+out.
+"""
 
 import asyncio
 import socket
@@ -23,14 +25,17 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **options)
         self.seconds, self.most_bytes = limit("request_seconds"), limit("request_bytes")
         self.received, self.opened = 0, self.loop.time()
-        self.timer: asyncio.TimerHandle | None = None  # until the request is whole, or its answer is read on
+        # until the request is whole, or its answer is read on
+        self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_timer()
         others = [other for other in self.connections if not other.transport.is_closing()]
         if len(others) > limit("connections"):
-            waiting = [other for other in others if isinstance(other, BoundedProtocol) and other.is_waiting]
+            waiting = [
+                other for other in others if isinstance(other, BoundedProtocol) and other.is_waiting
+            ]
             min(waiting, key=lambda other: other.opened, default=self).transport.abort()
 
     @property

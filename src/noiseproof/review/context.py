@@ -41,24 +41,32 @@ class AnnotatorFiles:
         issues = self.audit.issues
         listed = issues[issues["is_label_issue"]]
         disputed: dict[str, list[int]] = {}
-        for row, consensus in zip(listed["row"].tolist(), listed["consensus_label"].tolist(), strict=True):
+        for row, consensus in zip(
+            listed["row"].tolist(), listed["consensus_label"].tolist(), strict=True
+        ):
             for annotator, label in self.votes.get(row, ()):
                 if label != str(consensus):
                     disputed.setdefault(annotator, []).append(row)
         names = list(map(str, frame.columns))
         lines = [
-            dict(zip(names, cells, strict=True)) for cells in frame[:MOST_ANNOTATORS].astype(object).values.tolist()
+            dict(zip(names, cells, strict=True))
+            for cells in frame[:MOST_ANNOTATORS].astype(object).values.tolist()
         ]
         return [{**line, "rows": disputed.get(line["annotator"], [])[:MOST_ROWS]} for line in lines]
 
 
 def hidden_columns(audit: Audit) -> set[str]:
-    """Return the columns that a snippet does not show: the id, which stands beside it, and votes."""
+    """Return the columns that a snippet does not show: the id, which stands beside it, and
+    votes.
+    """
     return {audit.config["id"], *(audit.config["annotators"] or ())}
 
 
-def snippet(content: Mapping[str, Any], columns: Iterable[str], hidden: Collection[str] = ()) -> dict[str, Any]:
-    """Return the beginning of a text, or the cells in ``columns``, by default the first that say something.
+def snippet(
+    content: Mapping[str, Any], columns: Iterable[str], hidden: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the beginning of a text, or the cells in ``columns``, by default the first that say
+    something.
 
     >>> snippet({"fields": [["weight", "0"], ["size", "7"]]}, [])
     {'fields': [['size', '7']]}
@@ -68,12 +76,16 @@ def snippet(content: Mapping[str, Any], columns: Iterable[str], hidden: Collecti
     if "text" in content:
         return {"text": " ".join(content["text"][: 2 * SNIPPET].split())[:SNIPPET]}
     cells = dict(content.get("fields") or content.get("predictions", []))
-    first = [name for name in columns if name in cells] or [n for n, cell in cells.items() if cell not in ("", "0")]
+    first = [name for name in columns if name in cells] or [
+        n for n, cell in cells.items() if cell not in ("", "0")
+    ]
     return {"fields": [[name, cells[name][:SNIPPET]] for name in first if name not in hidden][:FEW]}
 
 
 class Labels:
-    """The audited rows by their number in the source: classes, quality, groups of near-duplicates."""
+    """The audited rows by their number in the source: classes, quality, groups of
+    near-duplicates.
+    """
 
     def __init__(self, audit: Audit) -> None:
         import pandas as pd
@@ -128,7 +140,9 @@ class Prepared(ABC):
 
 
 class Context(Prepared):
-    """The context of each row of one audit; what takes long is prepared in a thread, from the first request on."""
+    """The context of each row of one audit; what takes long is prepared in a thread, from the first
+    request on.
+    """
 
     def __init__(self, audit: Audit, rows: Source | NoRows, data: AuditData | None = None) -> None:
         super().__init__()
@@ -152,7 +166,9 @@ class Context(Prepared):
         try:
             self._read_columns_and_words()
             self._read_features()
-        except Exception as error:  # readers raise many kinds of errors, and the review goes on without
+        except (
+            Exception
+        ) as error:  # readers raise many kinds of errors, and the review goes on without
             self.note = f"There are no rows to compare with: {error}"
 
     def _read_columns_and_words(self) -> None:
@@ -168,10 +184,15 @@ class Context(Prepared):
         config, labels = self.audit.config, self.labels
         if isinstance(self.rows, NoRows) and not config.get("embeddings"):
             return
-        data = read_again(config, cache_beside(self.audit.folder)) if self.data is None else self.data
+        data = (
+            read_again(config, cache_beside(self.audit.folder)) if self.data is None else self.data
+        )
         if data.x is None:
             return
-        if data.source_rows != len(labels.at) or data.source.config["labels_sha256"] != config["labels_sha256"]:
+        if (
+            data.source_rows != len(labels.at)
+            or data.source.config["labels_sha256"] != config["labels_sha256"]
+        ):
             raise ValueError("the data has changed since the audit.")
         keep = np.flatnonzero((data.row >= 0) & (labels.at[data.row] >= 0))
         at = labels.at[data.row[keep]]
@@ -198,12 +219,20 @@ class Context(Prepared):
             "columns": columns,
             "words": self.words.between(row, given, suggested) if self.words is not None else {},
             "votes": self.annotators.votes.get(row, []),
-            "groups": {name: [self._snippet(r, names) for r in rows] for name, rows in groups.items() if rows},
+            "groups": {
+                name: [self._snippet(r, names) for r in rows]
+                for name, rows in groups.items()
+                if rows
+            },
             "note": self.note,
         }
 
     def _nearest(self, row: int, label: int) -> list[int]:
-        return [] if self.nearby is None else [other for other, _ in self.nearby.nearest(row, label, NEAREST)]
+        return (
+            []
+            if self.nearby is None
+            else [other for other, _ in self.nearby.nearest(row, label, NEAREST)]
+        )
 
     def _typical(self, row: int, label: int) -> list[int]:
         rows = [] if self.nearby is None else self.nearby.typical(label)
@@ -217,10 +246,14 @@ class Context(Prepared):
         """Return what names an audited row, and a part of it."""
         at = self.labels.position[row]
         about: dict[str, Any] = {
-            "row": row, "id": self.labels.id[at], "label": self.labels.classes[self.labels.given[at]],
+            "row": row,
+            "id": self.labels.id[at],
+            "label": self.labels.classes[self.labels.given[at]],
             "is_issue": bool(self.labels.is_issue[at]),
-        }  # fmt: skip
-        return about | snippet(self.rows.show(row, self.labels.id[at]), columns, hidden_columns(self.audit))
+        }
+        return about | snippet(
+            self.rows.show(row, self.labels.id[at]), columns, hidden_columns(self.audit)
+        )
 
 
 def column_ranking(rows: Source | NoRows, labels: Labels) -> ColumnRanking | None:
@@ -234,10 +267,14 @@ def column_ranking(rows: Source | NoRows, labels: Labels) -> ColumnRanking | Non
 
 
 def leading_columns(ranking: ColumnRanking | None, labels: Labels) -> list[str]:
-    """Return the columns that separate the most frequent pairs of classes of issues best, the same for all issues."""
+    """Return the columns that separate the most frequent pairs of classes of issues best, the same
+    for all issues.
+    """
     if ranking is None:
         return []
-    given, suggested = (codes[labels.is_issue].tolist() for codes in (labels.given, labels.suggested))
+    given, suggested = (
+        codes[labels.is_issue].tolist() for codes in (labels.given, labels.suggested)
+    )
     score: Counter[str] = Counter()
     for pair, issues in Counter(zip(given, suggested, strict=True)).most_common(PAIRS):
         for column in ranking.between(*pair):

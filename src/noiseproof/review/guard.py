@@ -1,4 +1,6 @@
-"""Who is let in: one link for each reviewer, with a token of their own, and no request from another site."""
+"""Who is let in: one link for each reviewer, with a token of their own, and no request from another
+site.
+"""
 
 import hashlib
 import hmac
@@ -18,17 +20,22 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost")
 NOBODY = "'none'"  # the page itself has the rest of the content security policy
-NOTEBOOKS = " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK) + " vscode-webview:"
+NOTEBOOKS = (
+    " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK)
+    + " vscode-webview:"
+)
 LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class Person:
-    """A reviewer, the secret of their link, and the first part of the path of their page, empty for a single one.
+    """A reviewer, the secret of their link, and the first part of the path of their page, empty for
+    a single one.
 
-    Tabs of one browser share their cookies. A path for each person keeps the links of two people apart there: a cookie
-    is sent to its path only. The path depends on the name alone, so that a tab that was open while the server was
-    started again is let in, too, once its reviewer opens the new link.
+    Tabs of one browser share their cookies. A path for each person keeps the links of two people
+    apart there: a cookie is sent to its path only. The path depends on the name alone, so that a
+    tab that was open while the server was started again is let in, too, once its reviewer opens the
+    new link.
     """
 
     name: str
@@ -41,7 +48,8 @@ class Person:
 
     @property
     def cookie(self) -> str:
-        return f"noiseproof-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"  # cookies are shared between ports
+        # cookies are shared between ports
+        return f"noiseproof-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 
     def has_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self.token.encode())
@@ -73,7 +81,10 @@ def parse_names(text: str) -> list[str]:
     for name in names:
         check_name(name)
     if len(names) < 2 or len({name.casefold() for name in names}) < len(names):
-        raise ValueError(f"Expected different names, such as ann,bob,cy, got {text!r}. Use --reviewer for one person.")
+        raise ValueError(
+            f"Expected different names, such as ann,bob,cy, got {text!r}. Use --reviewer for one"
+            " person."
+        )
     return names
 
 
@@ -81,7 +92,8 @@ def check_name(name: str) -> str:
     """Return the name of a reviewer; refuse one that cannot be shown or stored on one line."""
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         raise ValueError(
-            f"Expected names of 1 to {LONGEST_NAME} printable characters on one line for reviewers, got {name!r}."
+            f"Expected names of 1 to {LONGEST_NAME} printable characters on one line for reviewers,"
+            f" got {name!r}."
         )
     return name
 
@@ -89,19 +101,27 @@ def check_name(name: str) -> str:
 class Guard:
     """Refuses every request that does not come from a reviewer's page on this server.
 
-    The name in Host must be one of ``hosts`` (against DNS rebinding), Origin must be this server, and the token must
-    come as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the cookie. Inside the frame of a notebook,
-    where browsers send no cookies, the token is the first part of every path instead, and pages of this machine may
-    frame it. The application finds the reviewer's name in ``request.state.reviewer``.
+    The name in Host must be one of ``hosts`` (against DNS rebinding), Origin must be this server,
+    and the token must come as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the
+    cookie. Inside the frame of a notebook, where browsers send no cookies, the token is the first
+    part of every path instead, and pages of this machine may frame it. The application finds the
+    reviewer's name in ``request.state.reviewer``.
     """
 
     def __init__(
-        self, app: Application, people: Sequence[Person], hosts: Collection[str] = LOOPBACK, in_notebook: bool = False
+        self,
+        app: Application,
+        people: Sequence[Person],
+        hosts: Collection[str] = LOOPBACK,
+        in_notebook: bool = False,
     ) -> None:
         self.app, self.people, self.in_notebook = app, people, in_notebook
         self.hosts = tuple(dict.fromkeys(bracketed(host).lower() for host in hosts))
         self.headers = [
-            (b"content-security-policy", f"frame-ancestors {NOTEBOOKS if in_notebook else NOBODY}".encode()),
+            (
+                b"content-security-policy",
+                f"frame-ancestors {NOTEBOOKS if in_notebook else NOBODY}".encode(),
+            ),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
             (b"cross-origin-resource-policy", b"same-origin"),
@@ -110,21 +130,31 @@ class Guard:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # websockets are not served
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         host = headers.get("host", "")
         if not {host.lower(), host.lower().rpartition(":")[0]} & {*self.hosts}:
-            return await self._refuse(send, 403, f"Expected {' or '.join(self.hosts)} as host, got another.")
+            return await self._refuse(
+                send, 403, f"Expected {' or '.join(self.hosts)} as host, got another."
+            )
         if headers.get("origin", f"http://{host}") not in self._origins(host):
-            return await self._refuse(send, 403, "Expected a request from this page, got one from another site.")
+            return await self._refuse(
+                send, 403, "Expected a request from this page, got one from another site."
+            )
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and (person := self._of_token(self.people, token)) is not None:
-            cookie = f"{person.cookie}={person.token}; HttpOnly; SameSite=Strict; Path={person.root}"
+            cookie = (
+                f"{person.cookie}={person.token}; HttpOnly; SameSite=Strict; Path={person.root}"
+            )
             location = (b"location", person.root.encode())
             redirect = [location, (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
             return await self._answer(send, 303, b"", redirect)
         person, path = self._recognise(scope["path"], headers)
         if person is None:
-            return await self._refuse(send, 401, "Open the address that `noiseproof review` printed.")
+            return await self._refuse(
+                send, 401, "Open the address that `noiseproof review` printed."
+            )
         state = {**scope.get("state", {}), "reviewer": person.name}
         scope = {**scope, "state": state, "path": path, "raw_path": None}
 
@@ -139,12 +169,16 @@ class Guard:
         return await self.app(scope, receive, send_guarded)
 
     def _origins(self, host: str) -> tuple[str, ...]:
-        """The origins of pages of this server; a proxy in front of it may speak TLS, on this machine nothing does."""
+        """The origins of pages of this server; a proxy in front of it may speak TLS, on this
+        machine nothing does.
+        """
         is_local = host in LOOPBACK or host.rpartition(":")[0] in LOOPBACK
         return (f"http://{host}",) if is_local else (f"http://{host}", f"https://{host}")
 
     def _recognise(self, path: str, headers: dict[str, str]) -> tuple[Person | None, str]:
-        """Return who sends a request, None for a stranger, and the path without the part that is the person's own."""
+        """Return who sends a request, None for a stranger, and the path without the part that is
+        the person's own.
+        """
         first, _, rest = path.removeprefix("/").partition("/")
         if self.in_notebook and (person := self._of_token(self.people, first)) is not None:
             return person, f"/{rest}"
@@ -177,9 +211,17 @@ class Guard:
             headers.append((b"www-authenticate", b"Bearer"))
         await self._answer(send, status, body, headers)
 
-    async def _answer(self, send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    async def _answer(
+        self, send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
         length = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, length, *self.headers]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, length, *self.headers],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
 
 

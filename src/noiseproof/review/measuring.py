@@ -1,4 +1,6 @@
-"""Measuring and proposing: questions asked one after the other, and what the answers say about all labels."""
+"""Measuring and proposing: questions asked one after the other, and what the answers say about all
+labels.
+"""
 
 import shlex
 import threading
@@ -10,7 +12,13 @@ from typing import Any
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import Design, Question, measured_answers, parse_mixture, propose
+from noiseproof.audit.measure.design import (
+    Design,
+    Question,
+    measured_answers,
+    parse_mixture,
+    propose,
+)
 from noiseproof.audit.measure.estimate import Population, measure
 from noiseproof.review.people import Leases
 from noiseproof.review.queue import Queue, rounded
@@ -50,7 +58,9 @@ class Panel:
 
     def show(self, answers: Sequence[Decision]) -> dict[str, Any] | None:
         """Return the estimates by all ``answers``; None while nothing is measured."""
-        measured = None if self.population is None else measure(self.audit, answers, self.population)
+        measured = (
+            None if self.population is None else measure(self.audit, answers, self.population)
+        )
         if measured is None:
             return None
         people = measured.reviewers
@@ -59,7 +69,10 @@ class Panel:
             "rate": asdict(measured.rate),
             "wrong_left": asdict(measured.wrong_left),
             "precision": measured.precision and asdict(measured.precision),
-            "agreement": people and {"rows": people.rows, "same": people.same, "kappa": rounded(people.kappa)},
+            "agreement": (
+                people
+                and {"rows": people.rows, "same": people.same, "kappa": rounded(people.kappa)}
+            ),
             "to_halve": measured.to_halve,
         }
 
@@ -67,11 +80,18 @@ class Panel:
 class Measuring:
     """The question that each reviewer is asked now, and the answers so far; thread-safe.
 
-    No two people have the same question. A second opinion is another person's where there are several.
+    No two people have the same question. A second opinion is another person's where there are
+    several.
     """
 
     def __init__(
-        self, audit: Audit, queue: Queue, plan: Plan, *, several: bool = False, leases: Leases | None = None
+        self,
+        audit: Audit,
+        queue: Queue,
+        plan: Plan,
+        *,
+        several: bool = False,
+        leases: Leases | None = None,
     ) -> None:
         self.audit, self.queue, self.plan, self.several = audit, queue, plan, several
         self.leases = leases or Leases()
@@ -86,7 +106,9 @@ class Measuring:
         self.total = min(self.plan.count, len(self.queue.issues))  # no row is measured twice
 
     def _update(self) -> None:
-        """Read the answers; questions depend on them alone, so that a killed review goes on here."""
+        """Read the answers; questions depend on them alone, so that a killed review goes on
+        here.
+        """
         self.answers = self.queue.log.answers()
         self.measured = measured_answers(self.answers)
         self.open = self._open_questions()
@@ -97,17 +119,25 @@ class Measuring:
 
     def _answered(self, reviewer: str) -> list[Decision]:
         """Return a reviewer's answers to questions, the last one at the end."""
-        return [a for a in self.answers if a.asked and a.row in self.measured and a.reviewer == reviewer]
+        return [
+            a for a in self.answers if a.asked and a.row in self.measured and a.reviewer == reviewer
+        ]
 
     def _done(self) -> int:
         return len(self.measured)
 
     def _question(self, reviewer: str) -> Question | None:
-        """Return the question of a reviewer: the one they have, else the first that nobody else has."""
+        """Return the question of a reviewer: the one they have, else the first that nobody else
+        has.
+        """
         elsewhere = self.leases.rows(but=reviewer)
-        questions = [q for q in self.open if q.row not in elsewhere and not self._is_own_repeat(q, reviewer)]
+        questions = [
+            q for q in self.open if q.row not in elsewhere and not self._is_own_repeat(q, reviewer)
+        ]
         current = self._current.get(reviewer)
-        question = next((q for q in questions if q.row == current), questions[0] if questions else None)
+        question = next(
+            (q for q in questions if q.row == current), questions[0] if questions else None
+        )
         if question is None:
             self.leases.give_back(reviewer)
             return None
@@ -116,7 +146,11 @@ class Measuring:
         return question
 
     def _is_own_repeat(self, question: Question, reviewer: str) -> bool:
-        return self.several and question.asked == "repeat" and self.measured[question.row].reviewer == reviewer
+        return (
+            self.several
+            and question.asked == "repeat"
+            and self.measured[question.row].reviewer == reviewer
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""
@@ -126,11 +160,16 @@ class Measuring:
             "apply": "writes the corrected data.",
         }
         path = self.queue.log.path
-        following = [{"command": command(name, self.audit, path), "why": why} for name, why in purposes.items()]
+        following = [
+            {"command": command(name, self.audit, path), "why": why}
+            for name, why in purposes.items()
+        ]
         return {"blind": self.plan.blind, "next": following}
 
     def state(self, reviewer: str) -> dict[str, Any]:
-        """Return the question that is asked now (null: all are answered), the last answer, and what was measured."""
+        """Return the question that is asked now (null: all are answered), the last answer, and what
+        was measured.
+        """
         with self._lock:
             return self._state(reviewer)
 
@@ -139,24 +178,38 @@ class Measuring:
         number, last, rows = len(answered) + 1, answered[-1] if answered else None, self._done()
         elsewhere = self.leases.rows(but=reviewer)
         return {
-            "question": None if question is None else {"number": number, **self._shown(question.row)},
+            "question": (
+                None if question is None else {"number": number, **self._shown(question.row)}
+            ),
             "last": last and {"row": last.row, "question": number - 1},
             "progress": {"measured": rows, "total": max(rows, self.total)},
             "measured": self.estimates,
             # Who has the questions that are left; which come after them depends on the answers.
-            "waiting_for": sorted({elsewhere[q.row] for q in self.open if q.row in elsewhere}) if not question else [],
+            "waiting_for": (
+                sorted({elsewhere[q.row] for q in self.open if q.row in elsewhere})
+                if not question
+                else []
+            ),
         }
 
     def has_asked(self, row: int, reviewer: str) -> bool:
         """Return whether a reviewer is asked about the row now, or was."""
-        return row == self._current.get(reviewer) or any(row == answer.row for answer in self._answered(reviewer))
+        return row == self._current.get(reviewer) or any(
+            row == answer.row for answer in self._answered(reviewer)
+        )
 
     def _shown(self, row: int) -> dict[str, Any]:
         """Return what a page may show of a question: blind, only where its row is."""
-        return {"row": row} if self.plan.blind else self.queue.issues[self.queue.issues.position[row]]
+        return (
+            {"row": row} if self.plan.blind else self.queue.issues[self.queue.issues.position[row]]
+        )
 
-    def answer(self, row: int, number: int | None, choice: Choice, label: str | None, reviewer: str) -> dict[str, Any]:
-        """Save the answer to the current question, or undo the last one; ValueError for any other question."""
+    def answer(
+        self, row: int, number: int | None, choice: Choice, label: str | None, reviewer: str
+    ) -> dict[str, Any]:
+        """Save the answer to the current question, or undo the last one; ValueError for any other
+        question.
+        """
         with self._lock:
             question, answered = self._question(reviewer), self._answered(reviewer)
             current, last = len(answered) + 1, answered[-1] if answered else None
@@ -169,7 +222,10 @@ class Measuring:
                 if choice == "undo":
                     self._save(decision)
                     self._current[reviewer] = row  # it is asked again
-                elif (decision.decision, decision.label) != (last.decision, last.label):  # else the reply was lost
+                elif (decision.decision, decision.label) != (
+                    last.decision,
+                    last.label,
+                ):  # else the reply was lost
                     raise ValueError(f"Question {number} has another answer. Undo it to change it.")
             else:
                 raise ValueError(f"Question {number} is not asked now.")
@@ -180,12 +236,19 @@ class Measuring:
         self._update()
 
     def _resolve(self, row: int, choice: Choice, label: str | None, reviewer: str) -> Decision:
-        """Return the decision; of a blind review keep for the given label, accept for the suggested one, else other."""
+        """Return the decision; of a blind review keep for the given label, accept for the suggested
+        one, else other.
+        """
         if self.plan.blind and choice in ("accept", "keep"):
-            raise ValueError(f"Expected other with a label, or skip, from a blind review, got {choice}.")
+            raise ValueError(
+                f"Expected other with a label, or skip, from a blind review, got {choice}."
+            )
         if self.plan.blind and choice == "other":
             issue = self.queue.issues[self.queue.issues.position[row]]
-            meanings: dict[str | None, Choice] = {issue["suggested"]: "accept", issue["given"]: "keep"}
+            meanings: dict[str | None, Choice] = {
+                issue["suggested"]: "accept",
+                issue["given"]: "keep",
+            }
             if label in meanings:
                 return self.queue.resolve(row, meanings[label], reviewer=reviewer)
         return self.queue.resolve(row, choice, label, reviewer=reviewer)
@@ -194,22 +257,30 @@ class Measuring:
 class Proposing(Measuring):
     """The proposal that is asked now, and the answers so far; thread-safe.
 
-    Only those that measure are saved as measured, and the page does not show which they are. One after the other, as
-    whoever could choose which of them to answer would not measure.
+    Only those that measure are saved as measured, and the page does not show which they are. One
+    after the other, as whoever could choose which of them to answer would not measure.
     """
 
     def _prepare(self) -> None:
         plan, answers = self.plan, self.queue.log.answers()
-        self.proposals = propose(self.audit, answers, parse_mixture(plan.mixture), plan.count, seed=plan.seed)
+        self.proposals = propose(
+            self.audit, answers, parse_mixture(plan.mixture), plan.count, seed=plan.seed
+        )
         self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.total = len(self.proposals)
 
     def _open_questions(self) -> list[Question]:
-        """The proposals that have no answer; a killed review makes new proposals, by all answers."""
+        """The proposals that have no answer; a killed review makes new proposals, by all
+        answers.
+        """
         closed = {answer.row for answer in self.answers if self._answers_proposal(answer)}
         return [
-            Question(proposal.row, proposal.probability or 0.0, "measure" if self.measures[proposal.row] else "")
+            Question(
+                proposal.row,
+                proposal.probability or 0.0,
+                "measure" if self.measures[proposal.row] else "",
+            )
             for proposal in self.proposals
             if proposal.row not in closed
         ]
@@ -227,8 +298,12 @@ class Proposing(Measuring):
     def describe(self) -> dict[str, Any]:
         folder = shlex.quote(str(self.audit.folder))
         following = {
-            f"noiseproof audit {folder} --again": "learns the decisions, and ranks the other labels anew.",
-            f"noiseproof review {folder} --propose {self.plan.mixture}": "proposes what to look at next.",
+            f"noiseproof audit {folder} --again": (
+                "learns the decisions, and ranks the other labels anew."
+            ),
+            f"noiseproof review {folder} --propose {self.plan.mixture}": (
+                "proposes what to look at next."
+            ),
             f"noiseproof apply {folder}": "writes the corrected data.",
         }
         commands = [{"command": command, "why": why} for command, why in following.items()]

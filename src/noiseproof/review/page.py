@@ -1,4 +1,6 @@
-"""The review page: one HTML page, the same whether it is opened as a file or served, and what it shows of all rows."""
+"""The review page: one HTML page, the same whether it is opened as a file or served, and what it
+shows of all rows.
+"""
 
 import base64
 import json
@@ -15,15 +17,34 @@ from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.review.comparisons import ColumnRanking
-from noiseproof.review.context import AnnotatorFiles, Context, Labels, column_ranking, hidden_columns, leading_columns
+from noiseproof.review.context import (
+    AnnotatorFiles,
+    Context,
+    Labels,
+    column_ranking,
+    hidden_columns,
+    leading_columns,
+)
 from noiseproof.review.projection import BYTES, MOST, Projection
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
-    "dom.js", "file_store.js", "served_store.js", "view.js", "decide.js", "list.js", "card.js", "chooser.js",
-    "measure.js", "grid.js", "overview.js", "map.js", "people.js", "review.js",
-)  # fmt: skip
+    "dom.js",
+    "file_store.js",
+    "served_store.js",
+    "view.js",
+    "decide.js",
+    "list.js",
+    "card.js",
+    "chooser.js",
+    "measure.js",
+    "grid.js",
+    "overview.js",
+    "map.js",
+    "people.js",
+    "review.js",
+)
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 BINS = 40  # of the histogram of qualities
 EXAMPLES = 6  # rows to look at of each finding
@@ -47,39 +68,57 @@ def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, A
 
 
 class Overview:
-    """Pairs of classes that are confused, qualities of labels, noise by class, and progress, which alone changes."""
+    """Pairs of classes that are confused, qualities of labels, noise by class, and progress, which
+    alone changes.
+    """
 
-    def __init__(self, audit: Audit, labels: Labels, annotators: AnnotatorFiles | None = None) -> None:
+    def __init__(
+        self, audit: Audit, labels: Labels, annotators: AnnotatorFiles | None = None
+    ) -> None:
         self.labels = labels
         K = len(labels.classes)
         self.issue = np.flatnonzero(labels.is_issue)  # positions
         pairs = labels.given[self.issue] * K + labels.suggested[self.issue]
         self.pairs, self.pair, issues = np.unique(pairs, return_inverse=True, return_counts=True)
         self.matrix = {
-            "given": (self.pairs // K).tolist(), "suggested": (self.pairs % K).tolist(), "issues": issues.tolist(),
-        }  # fmt: skip
+            "given": (self.pairs // K).tolist(),
+            "suggested": (self.pairs % K).tolist(),
+            "issues": issues.tolist(),
+        }
         rows = np.bincount(labels.given, minlength=K)
-        wrong = np.bincount(labels.given, np.nan_to_num(1 - labels.quality), K) / np.maximum(rows, 1)
+        wrong = np.bincount(labels.given, np.nan_to_num(1 - labels.quality), K) / np.maximum(
+            rows, 1
+        )
         self.classes = {
             "rows": rows.tolist(),
             "issues": np.bincount(labels.given[self.issue], minlength=K).tolist(),
             "noise_rate": [rounded(rate) for rate in wrong.tolist()],
             "cut": _cuts(audit),
         }
-        findings = [one | {"examples": _examples(audit, labels, one)} for one in list_findings(audit.summary)]
+        findings = [
+            one | {"examples": _examples(audit, labels, one)}
+            for one in list_findings(audit.summary)
+        ]
         self.fixed = {
-            "matrix": self.matrix, "classes": self.classes,
-            "histogram": {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)},
-            "noise_rate": audit.summary.get("noise_rate"), "findings": findings,
+            "matrix": self.matrix,
+            "classes": self.classes,
+            "histogram": {
+                "rows": self._histogram(slice(None)),
+                "issues": self._histogram(self.issue),
+            },
+            "noise_rate": audit.summary.get("noise_rate"),
+            "findings": findings,
             "annotators": (annotators or AnnotatorFiles(audit)).describe(),
-        }  # fmt: skip
+        }
 
     def _histogram(self, at: Any) -> list[list[int]]:
         """Return the number of labels of each class in each bin of quality, (K, BINS)."""
         K, quality, given = len(self.labels.classes), self.labels.quality[at], self.labels.given[at]
         is_known = np.isfinite(quality)
         bins = np.clip((quality[is_known] * BINS).astype(np.int64), 0, BINS - 1)
-        return np.bincount(given[is_known] * BINS + bins, minlength=K * BINS).reshape(K, BINS).tolist()
+        return (
+            np.bincount(given[is_known] * BINS + bins, minlength=K * BINS).reshape(K, BINS).tolist()
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the counts that no decision changes."""
@@ -91,20 +130,29 @@ class Overview:
         is_decided[self.labels.at[decided_rows]] = True
         decided = is_decided[self.issue]
         by_pair = np.bincount(self.pair[decided], minlength=len(self.pairs)).tolist()
-        by_class = np.bincount(self.labels.given[self.issue[decided]], minlength=len(self.labels.classes)).tolist()
+        by_class = np.bincount(
+            self.labels.given[self.issue[decided]], minlength=len(self.labels.classes)
+        ).tolist()
         return self.describe() | {
-            "matrix": self.matrix | {"decided": by_pair}, "classes": self.classes | {"decided": by_class},
-        }  # fmt: skip
+            "matrix": self.matrix | {"decided": by_pair},
+            "classes": self.classes | {"decided": by_class},
+        }
 
 
 def _examples(audit: Audit, labels: Labels, finding: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rows that a finding is about, near-duplicates of each other together and conflicting ones first."""
+    """Return rows that a finding is about, near-duplicates of each other together and conflicting
+    ones first.
+    """
     at = labels.at[[row for row in finding["rows"][:EXAMPLES] if row < len(labels.at)]]
     flags = {kind.name: kind.flag for kind in issue_types()}
     if (flag := flags[finding["type"]]) in audit.issues and not len(finding["rows"]):
         is_true = audit.issues[[flag, "duplicate_conflict"]].astype(str) == "True"
         at = np.flatnonzero(is_true[flag])
-        at = at[np.lexsort((labels.row[at], labels.group[at], ~is_true["duplicate_conflict"].to_numpy()[at]))]
+        at = at[
+            np.lexsort(
+                (labels.row[at], labels.group[at], ~is_true["duplicate_conflict"].to_numpy()[at])
+            )
+        ]
     return [
         {"row": int(labels.row[i]), "id": labels.id[i], "label": labels.classes[labels.given[i]]}
         for i in at[at >= 0][:EXAMPLES].tolist()
@@ -112,7 +160,9 @@ def _examples(audit: Audit, labels: Labels, finding: dict[str, Any]) -> list[dic
 
 
 def _cuts(audit: Audit) -> list[float | None]:
-    """Return the quality below which a label of each class is called wrong, None where it is not known."""
+    """Return the quality below which a label of each class is called wrong, None where it is not
+    known.
+    """
     cuts = {part["name"]: part["cut"] for part in audit.summary.get("classes", [])}
     return [cuts.get(name) for name in audit.classes]
 
@@ -122,7 +172,9 @@ def served_page() -> str:
 
 
 def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000_000) -> str:
-    """Return a page that needs no server, with rows and pictures of the worst issues up to ``max_bytes``."""
+    """Return a page that needs no server, with rows and pictures of the worst issues up to
+    ``max_bytes``.
+    """
     issues, source = Issues(audit, everything), open_rows(audit.config)
     context = Context(audit, source)
     content: dict[str, Any] = {
@@ -132,7 +184,9 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         "given": issues.given.tolist(),
         "suggested": issues.suggested.tolist(),
         "why": issues.why,
-        "marks": {mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()},
+        "marks": {
+            mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()
+        },
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
     }
     ranking = column_ranking(source, context.labels)
@@ -143,10 +197,17 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     content["map"] = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES))).show_now()
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
-    examples = {one["row"]: one["id"] for part in content["overview"]["findings"] for one in part["examples"]}
+    examples = {
+        one["row"]: one["id"]
+        for part in content["overview"]["findings"]
+        for one in part["examples"]
+    }
     for row, id in {**examples, **dict(zip(issues.row.tolist(), issues.id, strict=True))}.items():
         cells = dict(source.show(row, id))
-        if cells.pop("has_image", False) and (picture := source.picture(row, id, THUMBNAIL)) is not None:
+        if (
+            cells.pop("has_image", False)
+            and (picture := source.picture(row, id, THUMBNAIL)) is not None
+        ):
             cells["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
         room -= len(_json(cells)) + 10
         if room < 0:  # the other issues are listed without their rows
@@ -156,11 +217,15 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
 
 
 def _columns(ranking: ColumnRanking | None, labels: Labels, issues: Issues) -> dict[str, Any]:
-    """Return the columns that separate the most frequent pairs of classes, by the numbers of both."""
+    """Return the columns that separate the most frequent pairs of classes, by the numbers of
+    both.
+    """
     if ranking is None:
         return {}
     number = {name: k for k, name in enumerate(labels.classes)}
-    pairs = [(number[pair["given"]], number[pair["suggested"]]) for pair in issues.pairs()[:MOST_PAIRS]]
+    pairs = [
+        (number[pair["given"]], number[pair["suggested"]]) for pair in issues.pairs()[:MOST_PAIRS]
+    ]
     return {f"{given},{suggested}": ranking.between(given, suggested) for given, suggested in pairs}
 
 
@@ -170,4 +235,6 @@ def _json(value: Any) -> str:
 
 def _render(data: str) -> str:
     packed = pack(data) if data else ""
-    return render("review.html.j2", "noiseproof.review", scripts=SCRIPTS, title="Review", data=packed)
+    return render(
+        "review.html.j2", "noiseproof.review", scripts=SCRIPTS, title="Review", data=packed
+    )

@@ -33,17 +33,29 @@ class Leases:
     (None, 'ann', None, None)
     """
 
-    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.seconds, self.clock = seconds, clock
-        self._held: dict[tuple[str, str], tuple[int, float]] = {}  # (reviewer, tab) → row and end of the lease
+        # (reviewer, tab) → row and end of the lease
+        self._held: dict[tuple[str, str], tuple[int, float]] = {}
         self._lock = threading.Lock()
 
     def take(self, row: int, reviewer: str, tab: str = "") -> str | None:
-        """Move a tab to ``row``; return the name of another person who is there already and keeps it, else None."""
+        """Move a tab to ``row``; return the name of another person who is there already and keeps
+        it, else None.
+        """
         with self._lock:
             self._forget()
             self._held.pop((reviewer, tab), None)
-            other = next((name for (name, _), (at, _) in self._held.items() if at == row and name != reviewer), None)
+            other = next(
+                (
+                    name
+                    for (name, _), (at, _) in self._held.items()
+                    if at == row and name != reviewer
+                ),
+                None,
+            )
             if other is None:
                 self._held[reviewer, tab] = row, self.clock() + self.seconds
             return other
@@ -64,10 +76,12 @@ class Leases:
 
 
 class People:
-    """What is known of each issue about those who decided on it; `count` keeps it up to date, inside the queue's lock.
+    """What is known of each issue about those who decided on it; `count` keeps it up to date,
+    inside the queue's lock.
 
-    A share ``overlap`` of the rows is decided by two people, and the second does not see what the first decided: their
-    answer is kept as a second opinion (``asked`` is repeat), which says how far people agree.
+    A share ``overlap`` of the rows is decided by two people, and the second does not see what the
+    first decided: their answer is kept as a second opinion (``asked`` is repeat), which says how
+    far people agree.
     """
 
     def __init__(
@@ -83,13 +97,15 @@ class People:
             raise ValueError(f"Expected a share in [0, 1] for --overlap, got {overlap:g}.")
         self.issues, self.log, self.names, self.leases = issues, log, names, leases or Leases()
         self.several = len(names) > 1
-        self.is_overlap: NDArray[np.bool_] = hashed(issues.row) < (overlap if self.several else 0)  # (N,)
+        # (N,)
+        self.is_overlap: NDArray[np.bool_] = hashed(issues.row) < (overlap if self.several else 0)
         self.is_conflict = np.zeros(len(issues), dtype=bool)
         self.is_decided = np.zeros(len(issues), dtype=bool)
         self.opinions = np.zeros(len(issues), dtype=np.int16)  # people who decided
         self.decided: dict[str, NDArray[np.bool_]] = {}  # (N,) of each reviewer
         self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
-        self.changes: list[int] = []  # rows, as they were decided; the number of them is the version of a page
+        # rows, as they were decided; the number of them is the version of a page
+        self.changes: list[int] = []
         self._agreement: tuple[int, dict[str, Any] | None] = -1, None  # of a version
         for row in log.standing.rows():
             self.count(row)
@@ -116,7 +132,9 @@ class People:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
-        """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who sees no first."""
+        """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who
+        sees no first.
+        """
         has_one = self.is_decided[at] & (self.opinions[at] == 1)
         return np.asarray(self.is_overlap[at] & has_one & ~self._decided(reviewer)[at])
 
@@ -125,21 +143,32 @@ class People:
         return bool(self.asks_again(reviewer, self.issues.position[row]))
 
     def describe(self, row: int, reviewer: str) -> dict[str, Any]:
-        """Return what the page shows of a row about other people: who decided what, and whether they disagree."""
-        last = {line.reviewer: line for line in self.log.standing.lines(row) if line.decision != "note"}
+        """Return what the page shows of a row about other people: who decided what, and whether
+        they disagree.
+        """
+        last = {
+            line.reviewer: line for line in self.log.standing.lines(row) if line.decision != "note"
+        }
         is_hidden = self.is_asked_again(row, reviewer) or not (self.several or len(last) > 1)
-        by = [{"reviewer": name, "decision": line.decision, "label": line.label} for name, line in last.items()]
+        by = [
+            {"reviewer": name, "decision": line.decision, "label": line.label}
+            for name, line in last.items()
+        ]
         is_conflict = bool(self.is_conflict[self.issues.position[row]])
         return {"by": [] if is_hidden else by, "conflict": is_conflict}
 
     def show(self, reviewer: str) -> dict[str, Any]:
         """Return who reviews, what each decided, where they are, and how far they agree."""
         at = {name: row for row, name in self.leases.rows().items()}
-        counts = Counter({name: int(is_decided.sum()) for name, is_decided in list(self.decided.items())})
+        counts = Counter(
+            {name: int(is_decided.sum()) for name, is_decided in list(self.decided.items())}
+        )
         names = dict.fromkeys([*self.names, *(name for name, count in counts.items() if count)])
         return {
             "reviewer": reviewer,
-            "reviewers": [{"name": name, "decided": counts[name], "at": at.get(name)} for name in names],
+            "reviewers": [
+                {"name": name, "decided": counts[name], "at": at.get(name)} for name in names
+            ],
             "conflicts": int(self.is_conflict.sum()),
             "second_opinions": {
                 "total": int(self.is_overlap.sum()),
@@ -151,17 +180,23 @@ class People:
         }
 
     def agreement(self) -> dict[str, Any] | None:
-        """Return how far two people agree who did not see each other's decision; None without any."""
+        """Return how far two people agree who did not see each other's decision; None without
+        any.
+        """
         version, pairs = len(self.changes), list(self.pairs.values())
         if self._agreement[0] != version:
-            answers = [line for first, second in pairs for line in (first._replace(asked=""), second)]
+            answers = [
+                line for first, second in pairs for line in (first._replace(asked=""), second)
+            ]
             agreed = agreement(answers, len(self.issues.classes))
             kappa = {"kappa": None if agreed is None or math.isnan(agreed.kappa) else agreed.kappa}
             self._agreement = version, None if agreed is None else asdict(agreed) | kappa
         return self._agreement[1]
 
     def changed(self, since: int) -> list[int] | None:
-        """Return the rows that were decided since a version, None if they are too many, or of another server."""
+        """Return the rows that were decided since a version, None if they are too many, or of
+        another server.
+        """
         rows = dict.fromkeys(self.changes[since:])
         return None if since > len(self.changes) or len(rows) > MOST_CHANGES else list(rows)
 

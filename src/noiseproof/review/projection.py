@@ -20,14 +20,19 @@ from noiseproof.review.context import Context, Labels, Prepared
 MOST = 50_000  # rows on a map, so that a browser draws it at once
 FITTED = 20_000  # rows that the principal components are fitted to
 COMPONENTS = 50  # principal components that UMAP starts from
-EDGE = 0.5  # percent of the rows at either end of an axis; beyond half the width of the others they are at the edge
+# percent of the rows at either end of an axis; beyond half the width of the others they are at the
+# edge
+EDGE = 0.5
 BYTES = 14  # of a row in an answer
 STEPS = 2**16 - 1  # of a coordinate
 FORMAT = "1"  # of kept maps: a new one computes them again
 
 
-def principal_axes(x: NDArray[np.floating[Any]], count: int, *, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the mean (D,) and the first principal axes (D, ``count``) of ``x`` (N, D), or of a sample of many rows.
+def principal_axes(
+    x: NDArray[np.floating[Any]], count: int, *, seed: int = 0
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the mean (D,) and the first principal axes (D, ``count``) of ``x`` (N, D), or of a
+    sample of many rows.
 
     The largest entry of each axis is positive. Axes that ``x`` lacks are zero.
 
@@ -56,15 +61,21 @@ def log_ratios(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     return np.asarray(logs - logs.mean(1, keepdims=True), np.float32)
 
 
-def project(x: NDArray[np.float32], shown: NDArray[np.int64], method: str, *, seed: int = 0) -> NDArray[np.float32]:
-    """Return the rows ``shown`` of features ``x`` (N, D) in the plane, (n, 2), by ``PCA`` or ``UMAP``."""
+def project(
+    x: NDArray[np.float32], shown: NDArray[np.int64], method: str, *, seed: int = 0
+) -> NDArray[np.float32]:
+    """Return the rows ``shown`` of features ``x`` (N, D) in the plane, (n, 2), by ``PCA`` or
+    ``UMAP``.
+    """
     if method == "PCA" or x.shape[1] > COMPONENTS:
         mean, axes = principal_axes(x, 2 if method == "PCA" else COMPONENTS, seed=seed)
         points = np.asarray((x[shown] - mean) @ axes, np.float32)
     else:
         points = x[shown]
     if method == "UMAP":
-        umap = importlib.import_module("umap").UMAP(n_neighbors=min(15, len(points) - 1), random_state=seed, n_jobs=1)
+        umap = importlib.import_module("umap").UMAP(
+            n_neighbors=min(15, len(points) - 1), random_state=seed, n_jobs=1
+        )
         points = np.asarray(umap.fit_transform(points), np.float32)
     return points
 
@@ -74,7 +85,9 @@ def choose_method(count: int) -> str:
 
 
 def umap_version() -> str:
-    """Return the version of umap-learn, empty where it is not installed; any folder may be called umap."""
+    """Return the version of umap-learn, empty where it is not installed; any folder may be called
+    umap.
+    """
     try:
         return importlib.metadata.version("umap-learn")
     except importlib.metadata.PackageNotFoundError:
@@ -82,14 +95,18 @@ def umap_version() -> str:
 
 
 def choose_rows(labels: Labels, *, most: int = MOST, seed: int = 0) -> NDArray[np.int64]:
-    """Return the positions of the rows on a map: the worst labels first, then a sample of the others."""
+    """Return the positions of the rows on a map: the worst labels first, then a sample of the
+    others.
+    """
     issues, others = np.flatnonzero(labels.is_issue)[:most], np.flatnonzero(~labels.is_issue)
     sample = np.random.default_rng(seed).permutation(len(others))[: most - len(issues)]
     return np.concatenate([issues, others[np.sort(sample)]])
 
 
 def to_steps(points: NDArray[np.float32]) -> tuple[NDArray[np.uint16], int]:
-    """Return points (n, 2) as whole numbers, both axes to one scale, and how many far ones were moved to the edge."""
+    """Return points (n, 2) as whole numbers, both axes to one scale, and how many far ones were
+    moved to the edge.
+    """
     low, high = np.percentile(points, [EDGE, 100 - EDGE], axis=0)
     wide = (high - low) / 2
     low, high = np.maximum(low - wide, points.min(0)), np.minimum(high + wide, points.max(0))
@@ -102,7 +119,12 @@ class Projection(Prepared):
     """The map of one audit, kept beside it."""
 
     def __init__(self, audit: Audit, context: Context, *, most: int = MOST) -> None:
-        self.audit, self.context, self.most, self.seed = audit, context, most, int(audit.config["seed"])
+        self.audit, self.context, self.most, self.seed = (
+            audit,
+            context,
+            most,
+            int(audit.config["seed"]),
+        )
         super().__init__()
         self.map: dict[str, Any] | None = None
 
@@ -117,11 +139,15 @@ class Projection(Prepared):
     def _prepare(self) -> None:
         try:
             self.map = self.compute()
-        except Exception as error:  # readers raise many kinds of errors, and the review goes on without
+        except (
+            Exception
+        ) as error:  # readers raise many kinds of errors, and the review goes on without
             self.map = {"note": f"There is no map: {error}"}
 
     def compute(self) -> dict[str, Any]:
-        """Return the map: row numbers, given labels and coordinates as base64, the labels called wrong first."""
+        """Return the map: row numbers, given labels and coordinates as base64, the labels called
+        wrong first.
+        """
         labels = self.context.labels
         shown = choose_rows(labels, most=self.most, seed=self.seed)
         if len(shown) < 3:
@@ -132,24 +158,38 @@ class Projection(Prepared):
         shown = shown[is_known]
         steps, beyond = to_steps(points[is_known])
         columns: dict[str, NDArray[Any]] = {
-            "row": labels.row[shown].astype(np.uint32), "given": labels.given[shown].astype(np.uint16),
-            "x": steps[:, 0], "y": steps[:, 1],
-        }  # fmt: skip
+            "row": labels.row[shown].astype(np.uint32),
+            "given": labels.given[shown].astype(np.uint16),
+            "x": steps[:, 0],
+            "y": steps[:, 1],
+        }
         return {
-            "method": method, "by": "predictions" if self._has_predictions_only() else "features",
-            "rows": len(labels.row), "issues": int(labels.is_issue[shown].sum()), "beyond": beyond,
+            "method": method,
+            "by": "predictions" if self._has_predictions_only() else "features",
+            "rows": len(labels.row),
+            "issues": int(labels.is_issue[shown].sum()),
+            "beyond": beyond,
             **{name: _base64(values) for name, values in columns.items()},
-        }  # fmt: skip
+        }
 
     def _has_predictions_only(self) -> bool:
         config = self.audit.config
         return config["data"] is None and bool(config["pred_probs"]) and not config["embeddings"]
 
     def _points(self, shown: NDArray[np.int64], method: str) -> NDArray[np.float32]:
-        """Return the rows in the plane, (n, 2), from the folder beside the audit if they are in it."""
+        """Return the rows in the plane, (n, 2), from the folder beside the audit if they are in
+        it.
+        """
         version = umap_version() if method == "UMAP" else ""
         rows = self.context.labels.row[shown]
-        parts: list[str | bytes] = [FORMAT, method, version, str(self.seed), self.audit.key, rows.tobytes()]
+        parts: list[str | bytes] = [
+            FORMAT,
+            method,
+            version,
+            str(self.seed),
+            self.audit.key,
+            rows.tobytes(),
+        ]
         key = digest([*parts, *fingerprint(self.audit, self.context.data)])
         path = cache_beside(self.audit.folder) / f"map-{key[:16]}.safetensors"
         points = read_array(path, key)
@@ -175,13 +215,17 @@ class Projection(Prepared):
             data = read_again(self.audit.config, cache_beside(self.audit.folder))
         if data.pred_probs is None:
             rows = self.context.rows
-            raise ValueError(rows.note if isinstance(rows, NoRows) else "the rows have no features.")
+            raise ValueError(
+                rows.note if isinstance(rows, NoRows) else "the rows have no features."
+            )
         keep = np.flatnonzero((data.row >= 0) & (self.context.labels.at[data.row] >= 0))
         return log_ratios(data.pred_probs[keep]), data.row[keep]
 
 
 def fingerprint(audit: Audit, data: AuditData | None) -> list[str]:
-    """Return digests of what a map is computed from: features in memory, else files, or the times of pictures."""
+    """Return digests of what a map is computed from: features in memory, else files, or the times
+    of pictures.
+    """
     if data is not None:
         arrays = [array for array in (data.x, data.pred_probs) if array is not None]
         return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() for array in arrays]

@@ -1,4 +1,6 @@
-"""The issues of an audit in the order of their review: filtered, sorted, searched, and the decisions on them."""
+"""The issues of an audit in the order of their review: filtered, sorted, searched, and the
+decisions on them.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ from noiseproof.audit.sources.base import NoRows
 from noiseproof.review.people import People
 
 Sort = Literal["quality", "given", "suggested", "row", "id"]
-State = Literal["open", "decided", "conflict", "accept", "keep", "other", "skip", "exclude", "unclear"]
+State = Literal[
+    "open", "decided", "conflict", "accept", "keep", "other", "skip", "exclude", "unclear"
+]
 KEPT = 64  # selections of rows in memory, the last ones
 
 
 class Search:
-    """Finds the issues whose id, text or cells contain words; the rows are read for the first search, then kept."""
+    """Finds the issues whose id, text or cells contain words; the rows are read for the first
+    search, then kept.
+    """
 
     def __init__(self, issues: Issues, rows: Source | NoRows) -> None:
         self.issues, self.rows = issues, rows
@@ -56,9 +62,12 @@ class Search:
         return texts
 
     def _matches(self, search: str) -> NDArray[np.bool_]:
-        """Return for each issue whether it contains all words of ``search``, in large or small letters, (N,)."""
+        """Return for each issue whether it contains all words of ``search``, in large or small
+        letters, (N,).
+        """
         positions: Sequence[int] = range(len(self.issues))
-        for word in sorted(search.lower().split(), key=len, reverse=True):  # the longest one leaves the fewest
+        # the longest one leaves the fewest
+        for word in sorted(search.lower().split(), key=len, reverse=True):
             positions = [i for i in positions if word in self.texts[i]]
         is_match = np.zeros(len(self.issues), dtype=bool)
         is_match[list(positions)] = True
@@ -81,7 +90,9 @@ class Filter:
 
 
 class Orders:
-    """The positions of all issues in each order; equal ones stay in that of the audit, the worst label first."""
+    """The positions of all issues in each order; equal ones stay in that of the audit, the worst
+    label first.
+    """
 
     def __init__(self, issues: Issues) -> None:
         self.issues = issues
@@ -94,9 +105,18 @@ class Orders:
         if sort == "row":
             return np.argsort(sign * issues.row, kind="stable")
         if sort == "id":  # whole numbers by value, before words
-            keys = [(0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id) for id in issues.id]
-            return np.array(sorted(range(len(keys)), key=keys.__getitem__, reverse=descending), dtype=np.int64)
-        sides = (issues.given, issues.suggested) if sort == "given" else (issues.suggested, issues.given)
+            keys = [
+                (0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id)
+                for id in issues.id
+            ]
+            return np.array(
+                sorted(range(len(keys)), key=keys.__getitem__, reverse=descending), dtype=np.int64
+            )
+        sides = (
+            (issues.given, issues.suggested)
+            if sort == "given"
+            else (issues.suggested, issues.given)
+        )
         return np.lexsort((sides[1], sign * sides[0]))
 
 
@@ -111,8 +131,9 @@ def select(
 ) -> NDArray[np.int64]:
     """Return the positions of the issues that meet a filter, in its order.
 
-    ``state`` (N,) is 0 for an open issue, else 1 + the number of its choice; ``rows`` are those of its selection,
-    ``is_match`` (N,) those that its search finds, ``is_conflict`` (N,) those that reviewers disagree on.
+    ``state`` (N,) is 0 for an open issue, else 1 + the number of its choice; ``rows`` are those of
+    its selection, ``is_match`` (N,) those that its search finds, ``is_conflict`` (N,) those that
+    reviewers disagree on.
     """
     keep = np.ones(len(issues), dtype=bool)
     for number, codes in ((filter.given, issues.given), (filter.suggested, issues.suggested)):
@@ -160,7 +181,11 @@ class Issues:
     """Issues from the worst label to the best, or with ``everything`` all audited rows."""
 
     def __init__(self, audit: Audit, everything: bool = False) -> None:
-        audit = audit if everything else replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
+        audit = (
+            audit
+            if everything
+            else replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
+        )
         frame = audit.issues
         self.classes = audit.classes
         self.row: NDArray[np.int64] = frame["row"].to_numpy()
@@ -170,7 +195,9 @@ class Issues:
         self.suggested = audit.class_numbers("suggested_label")
         self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
         texts = {name: text for name, text in badges().items() if name in frame}
-        self.marks = {text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()}
+        self.marks = {
+            text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()
+        }
         self.position = {row: i for i, row in enumerate(self.row.tolist())}
         self.orders = Orders(self)
 
@@ -191,7 +218,9 @@ class Issues:
 
     def pairs(self) -> list[dict[str, Any]]:
         """Return class pairs and their number of issues, the most frequent first."""
-        codes, counts = np.unique(self.given * len(self.classes) + self.suggested, return_counts=True)
+        codes, counts = np.unique(
+            self.given * len(self.classes) + self.suggested, return_counts=True
+        )
         order = np.lexsort((codes, -counts))
         return [
             {
@@ -225,11 +254,14 @@ class Queue:
         self.selections = Selections()
         self.search = Search(self.issues, NoRows(""))  # of ids, until the rows are there
         self._lock = threading.Lock()
-        self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
+        # 0: open, else 1 + the number of the choice
+        self._state = np.zeros(len(self.issues), dtype=np.int8)
         self._classes = frozenset(audit.classes)
         self._spellings = spellings_of(audit)
         try:
-            check_decisions(chain(self.log.decisions.values(), self.log.standing.merges.values()), audit)
+            check_decisions(
+                chain(self.log.decisions.values(), self.log.standing.merges.values()), audit
+            )
         except BadDecisions:
             self.log.close()
             raise
@@ -255,15 +287,26 @@ class Queue:
         return self.issues.row[self._state > 0]
 
     def state(self, reviewer: str) -> NDArray[np.int8]:
-        """Return 0 for an open issue, else 1 + the number of its choice, (N,): what a reviewer may see of it."""
+        """Return 0 for an open issue, else 1 + the number of its choice, (N,): what a reviewer may
+        see of it.
+        """
         return np.where(self.people.asks_again(reviewer), np.int8(0), self._state)
 
     def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
-        """Return the positions of the issues that meet a filter, in its order; KeyError for an unknown selection."""
+        """Return the positions of the issues that meet a filter, in its order; KeyError for an
+        unknown selection.
+        """
         rows = self.selections[filter.selection] if filter.selection else None
         is_match = self.search.matches(filter.search) if filter.search else None
         is_conflict = self.people.is_conflict
-        return select(self.issues, filter, self.state(reviewer), rows=rows, is_match=is_match, is_conflict=is_conflict)
+        return select(
+            self.issues,
+            filter,
+            self.state(reviewer),
+            rows=rows,
+            is_match=is_match,
+            is_conflict=is_conflict,
+        )
 
     def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
         selected = self.select(filter, reviewer)
@@ -271,21 +314,34 @@ class Queue:
         return {
             "total": len(selected),
             "offset": offset,
-            "issues": [self.issues[i] | self.decided(int(self.issues.row[i]), reviewer) for i in shown],
+            "issues": [
+                self.issues[i] | self.decided(int(self.issues.row[i]), reviewer) for i in shown
+            ],
         }
 
     def decided(self, row: int, reviewer: str = "") -> dict[str, Any]:
-        """Return what a reviewer may see of the decisions on a row: nothing, where a second opinion is asked for."""
+        """Return what a reviewer may see of the decisions on a row: nothing, where a second opinion
+        is asked for.
+        """
         is_hidden = self.people.is_asked_again(row, reviewer)
-        decision, note = (None, None) if is_hidden else (self.log.get(row), self.log.standing.notes.get(row))
-        shown = {"decision": decision and decision.decision, "label": decision and decision.label, "note": note}
+        decision, note = (
+            (None, None) if is_hidden else (self.log.get(row), self.log.standing.notes.get(row))
+        )
+        shown = {
+            "decision": decision and decision.decision,
+            "label": decision and decision.label,
+            "note": note,
+        }
         return shown | self.people.describe(row, reviewer)
 
-    def next_open(self, after: int, filter: Filter, reviewer: str = "", tab: str = "") -> tuple[int | None, list[str]]:
-        """Return the place of the next undecided issue of a filter after ``after``, else of the first one.
+    def next_open(
+        self, after: int, filter: Filter, reviewer: str = "", tab: str = ""
+    ) -> tuple[int | None, list[str]]:
+        """Return the place of the next undecided issue of a filter after ``after``, else of the
+        first one.
 
-        The reviewer is at that row then. Rows that others are at are passed over; without any other left, the names of
-        those people come with None.
+        The reviewer is at that row then. Rows that others are at are passed over; without any other
+        left, the names of those people come with None.
         """
         selected = self.select(filter, reviewer)
         with self._lock:
@@ -305,20 +361,28 @@ class Queue:
     # Classes
 
     def new_classes(self) -> list[str]:
-        """Return the classes that reviewers named and the audit does not have, in the order of the first decisions."""
+        """Return the classes that reviewers named and the audit does not have, in the order of the
+        first decisions.
+        """
         decisions = list(self.log.decisions.values())  # at once: other threads may decide meanwhile
-        labels = dict.fromkeys(decision.label for decision in decisions if decision.decision == "other")
+        labels = dict.fromkeys(
+            decision.label for decision in decisions if decision.decision == "other"
+        )
         return [name for name in labels if name not in self._classes]
 
     def spellings(self) -> list[dict[str, Any]]:
-        """Return the classes that are probably one and that nobody was asked about, with their numbers of rows."""
+        """Return the classes that are probably one and that nobody was asked about, with their
+        numbers of rows.
+        """
         merges = self.log.standing.merges
         return [pair._asdict() for pair in self._spellings if pair.spelling not in merges]
 
     def merge(self, spelling: str, label: str, reviewer: str = "") -> Decision | None:
-        """Make ``spelling`` and ``label`` one class, or two if both are the same word; None if that is so already.
+        """Make ``spelling`` and ``label`` one class, or two if both are the same word; None if that
+        is so already.
 
-        Undecided issues that are about this difference alone become kept, in one batch with the merge.
+        Undecided issues that are about this difference alone become kept, in one batch with the
+        merge.
         """
         classes = {*self._classes, *self.new_classes()}
         if unknown := [name for name in (spelling, label) if name not in classes]:
@@ -330,7 +394,10 @@ class Queue:
             decision = Decision(NO_ROW, "", spelling, "merge", label, reviewer)
             becomes = resolve_merges(merges | {spelling: decision})
             if label != spelling and becomes.get(spelling) is None:
-                raise ValueError(f"Expected another class than {label!r}, which is to become {spelling!r}. Undo that.")
+                raise ValueError(
+                    f"Expected another class than {label!r}, which is to become {spelling!r}. Undo"
+                    " that."
+                )
             moot = self._moot(becomes, reviewer) if label != spelling else []
             if moot:
                 batch = self.log.next_batch()
@@ -342,11 +409,15 @@ class Queue:
         return decision
 
     def _moot(self, becomes: Mapping[str, str], reviewer: str) -> list[Decision]:
-        """Decisions to keep the given label of undecided issues whose two labels are one class now."""
+        """Decisions to keep the given label of undecided issues whose two labels are one class
+        now.
+        """
         names = [becomes.get(name, name) for name in self.issues.classes]
         number = {name: k for k, name in enumerate(dict.fromkeys(names))}
         same = np.array([number[name] for name in names])
-        at = np.flatnonzero((same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0))
+        at = np.flatnonzero(
+            (same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0)
+        )
         return [self.resolve(int(row), "keep", reviewer=reviewer) for row in self.issues.row[at]]
 
     # Decisions
@@ -364,9 +435,12 @@ class Queue:
     ) -> Decision:
         """Save a decision; KeyError for a row without an issue, ValueError for an unknown label.
 
-        With ``settles`` it ends a conflict on the row, even if it is what the reviewer decided before.
+        With ``settles`` it ends a conflict on the row, even if it is what the reviewer decided
+        before.
         """
-        decision = self.resolve(row, choice, label, note=note, new_class=new_class, reviewer=reviewer)
+        decision = self.resolve(
+            row, choice, label, note=note, new_class=new_class, reviewer=reviewer
+        )
         with self._lock:
             ends_conflict = settles and self.people.is_conflict[self.issues.position[row]]
             if not self._stands(decision) or ends_conflict:
@@ -375,7 +449,9 @@ class Queue:
 
     def _asked(self, decision: Decision) -> Decision:
         """Return the decision as a second opinion, where the reviewer was asked for one."""
-        is_second = decision.decision in ROW_CHOICES and self.people.is_asked_again(decision.row, decision.reviewer)
+        is_second = decision.decision in ROW_CHOICES and self.people.is_asked_again(
+            decision.row, decision.reviewer
+        )
         return decision._replace(asked="repeat") if is_second else decision
 
     def decide_many(
@@ -388,15 +464,23 @@ class Queue:
         also_decided: bool = False,
         reviewer: str = "",
     ) -> tuple[int | None, int]:
-        """Save the same choice on many rows as one batch; return its number and how many decisions it has.
+        """Save the same choice on many rows as one batch; return its number and how many decisions
+        it has.
 
-        Rows that are decided already stay as they are, unless ``also_decided``, and so do rows that others are at.
+        Rows that are decided already stay as they are, unless ``also_decided``, and so do rows that
+        others are at.
         """
         if label is not None:
             self._check_label(label, new_class)
-        decisions = [self._resolve(row, choice, label, reviewer=reviewer) for row in dict.fromkeys(rows)]
+        decisions = [
+            self._resolve(row, choice, label, reviewer=reviewer) for row in dict.fromkeys(rows)
+        ]
         with self._lock:
-            batch, elsewhere, state = self.log.next_batch(), self.people.leases.rows(but=reviewer), self.state(reviewer)
+            batch, elsewhere, state = (
+                self.log.next_batch(),
+                self.people.leases.rows(but=reviewer),
+                self.state(reviewer),
+            )
             lines = [
                 self._asked(decision)._replace(batch=batch)
                 for decision in decisions
@@ -412,11 +496,15 @@ class Queue:
         return batch, len(lines)
 
     def undo(self, reviewer: str = "") -> list[Decision]:
-        """Take back what the reviewer did last, one decision or a batch; return it, empty if there is nothing."""
+        """Take back what the reviewer did last, one decision or a batch; return it, empty if there
+        is nothing.
+        """
         with self._lock:
             undone = self.log.last_action(reviewer)
             batch = self.log.next_batch() if len(undone) > 1 else None
-            lines = [line._replace(decision="undo", label="", note="", batch=batch) for line in undone]
+            lines = [
+                line._replace(decision="undo", label="", note="", batch=batch) for line in undone
+            ]
             self.log.add_all(lines)
             for line in lines:
                 self._count(line.row)
@@ -438,18 +526,31 @@ class Queue:
         return self._resolve(row, choice, label, note, reviewer)
 
     def _resolve(
-        self, row: int, choice: Choice, label: str | None, note: str | None = None, reviewer: str = ""
+        self,
+        row: int,
+        choice: Choice,
+        label: str | None,
+        note: str | None = None,
+        reviewer: str = "",
     ) -> Decision:
         i = self.issues.position[row]
-        given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
+        given, suggested = (
+            self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested)
+        )
         if choice == "merge":
-            raise ValueError("Expected a decision on a row, got merge, which is about classes. Use /api/merges.")
+            raise ValueError(
+                "Expected a decision on a row, got merge, which is about classes. Use /api/merges."
+            )
         if (choice == "other") != (label is not None):
             raise ValueError(
-                f"Expected a label with the choice other and with no other one, got {label!r} with {choice}."
+                f"Expected a label with the choice other and with no other one, got {label!r} with"
+                f" {choice}."
             )
         if (choice == "note") != (note is not None):
-            raise ValueError(f"Expected a note with the choice note and with no other one, got {note!r} with {choice}.")
+            raise ValueError(
+                f"Expected a note with the choice note and with no other one, got {note!r} with"
+                f" {choice}."
+            )
         if note is not None and not is_text(note):
             raise ValueError("Expected text as a note, got characters that no file can hold.")
         label = {"accept": suggested, "keep": given}.get(choice, label or "")
@@ -460,19 +561,31 @@ class Queue:
         if label in self._classes or label in self.new_classes():
             return
         if not new_class:
-            raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
+            raise ValueError(
+                f"Expected one of the {len(self.issues.classes)} classes, got {label!r}."
+            )
         if not label.isprintable() or label != " ".join(label.split()):
-            raise ValueError(f"Expected a name for a new class in one line, without needless spaces, got {label!r}.")
+            raise ValueError(
+                "Expected a name for a new class in one line, without needless spaces, got"
+                f" {label!r}."
+            )
 
     def _stands(self, decision: Decision) -> bool:
-        """Whether this is decided already, by the same reviewer: a request that is sent again changes nothing."""
+        """Whether this is decided already, by the same reviewer: a request that is sent again
+        changes nothing.
+        """
         if decision.decision == "note":
             return self.log.standing.notes.get(decision.row, "") == decision.note
         current = self.log.get(decision.row)
         if current is not None and current[:6] == decision[:6]:
             return True
-        own = [line for line in self.log.standing.lines(decision.row) if line.reviewer == decision.reviewer]
-        return bool(own) and own[-1].asked == "repeat" and own[-1][:6] == decision[:6]  # a second opinion
+        own = [
+            line
+            for line in self.log.standing.lines(decision.row)
+            if line.reviewer == decision.reviewer
+        ]
+        # a second opinion
+        return bool(own) and own[-1].asked == "repeat" and own[-1][:6] == decision[:6]
 
     def save(self, decision: Decision) -> Decision:
         """Return the decision once it is on the disk."""
@@ -486,5 +599,7 @@ class Queue:
 
 
 def is_text(text: str) -> bool:
-    """Whether a file can hold a text: Python keeps half characters, which JSON can name, as lone surrogates."""
+    """Whether a file can hold a text: Python keeps half characters, which JSON can name, as lone
+    surrogates.
+    """
     return not any("\ud800" <= sign <= "\udfff" or sign == "\0" for sign in text)

@@ -1,8 +1,9 @@
-"""The review as a small web server: a secret address for each reviewer, on this machine by default, no file names.
+"""The review as a small web server: a secret address for each reviewer, on this machine by default,
+no file names.
 
-Every decision is on the disk before its answer is sent (``audit.decisions.DecisionLog``). Issues come in pages, so that
-a browser holds a few hundred of 100 000. Rows are looked up by their number in the dataset, and shown only if the id is
-the one that was audited.
+Every decision is on the disk before its answer is sent (``audit.decisions.DecisionLog``). Issues
+come in pages, so that a browser holds a few hundred of 100 000. Rows are looked up by their number
+in the dataset, and shown only if the id is the one that was audited.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ def reviewer_of(request: Request) -> str:
 
 
 Reviewer = Annotated[str, Depends(reviewer_of)]
-Tab = Annotated[str, Header(alias="noiseproof-tab", max_length=64, description="Of the reviewer's browser.")]
-Range = Annotated[list[Annotated[int, Field(ge=0, le=COUNTABLE)]], Field(min_length=2, max_length=2)]  # first, end
+Tab = Annotated[
+    str, Header(alias="noiseproof-tab", max_length=64, description="Of the reviewer's browser.")
+]
+# first, end
+Range = Annotated[
+    list[Annotated[int, Field(ge=0, le=COUNTABLE)]], Field(min_length=2, max_length=2)
+]
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {
     401: {"description": "The token is missing or wrong."},
@@ -60,13 +66,19 @@ NOT_KEPT: Responses = {410: {"description": "The selection of rows is no longer 
 NO_TEXT: Responses = {400: {"description": "The body is not text."}}
 NOT_SAVED: Responses = {
     **NO_TEXT,
-    409: {"description": "The label is unknown, missing or not allowed; or the page belongs to another audit."},
+    409: {
+        "description": (
+            "The label is unknown, missing or not allowed; or the page belongs to another audit."
+        )
+    },
     507: {"description": "The disk is full."},
 }
 
 
 async def explain_invalid(request: Request, error: Exception) -> Response:
-    """Answer 422 with what is wrong and where, without the value: NaN and lone surrogates can't be sent back."""
+    """Answer 422 with what is wrong and where, without the value: NaN and lone surrogates can't be
+    sent back.
+    """
     assert isinstance(error, RequestValidationError)
     wrong = [{name: part[name] for name in ("type", "loc", "msg")} for part in error.errors()]
     return Response(json.dumps({"detail": wrong}), 422, media_type="application/json")
@@ -79,15 +91,23 @@ class Body(BaseModel):
 
 
 class DecisionBody(Body):
-    """A decision as the page sends it, with a ``label`` if it is other, a ``note`` if it is note, and only then."""
+    """A decision as the page sends it, with a ``label`` if it is other, a ``note`` if it is note,
+    and only then.
+    """
 
     row: int = Field(ge=0, le=COUNTABLE)
     decision: Choice
     label: str | None = Field(default=None, max_length=10_000)
-    question: int | None = Field(default=None, ge=1, le=COUNTABLE, description="Its number, while measuring.")
+    question: int | None = Field(
+        default=None, ge=1, le=COUNTABLE, description="Its number, while measuring."
+    )
     note: str | None = Field(default=None, max_length=10_000)
-    new_class: bool = Field(default=False, description="Whether the label may be one that the audit does not have.")
-    settles: bool = Field(default=False, description="Whether it ends a conflict that the page shows.")
+    new_class: bool = Field(
+        default=False, description="Whether the label may be one that the audit does not have."
+    )
+    settles: bool = Field(
+        default=False, description="Whether it ends a conflict that the page shows."
+    )
 
 
 class MergeBody(Body):
@@ -114,7 +134,9 @@ class FilterBody(Body):
     given: int | None = Field(default=None, ge=0, le=COUNTABLE, description="Number of the class.")
     suggested: int | None = Field(default=None, ge=0, le=COUNTABLE)
     state: State | None = None
-    low: float | None = Field(default=None, allow_inf_nan=False, description="The least label_quality.")
+    low: float | None = Field(
+        default=None, allow_inf_nan=False, description="The least label_quality."
+    )
     high: float | None = Field(default=None, allow_inf_nan=False)
     search: str = Field(default="", max_length=1000)
     selection: str = Field(default="", max_length=100, description="Key of a list of rows.")
@@ -138,10 +160,14 @@ class ManyBody(Body):
     decision: RowChoice
     rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
     filter: FilterBody | None = None
-    ranges: list[Range] | None = Field(default=None, description="Places in the list of the filter.")
+    ranges: list[Range] | None = Field(
+        default=None, description="Places in the list of the filter."
+    )
     label: str | None = Field(default=None, max_length=10_000)
     new_class: bool = False
-    also_decided: bool = Field(default=False, description="Whether rows that have a decision get this one, too.")
+    also_decided: bool = Field(
+        default=False, description="Whether rows that have a decision get this one, too."
+    )
 
 
 class FilterQuery(FilterBody):
@@ -160,7 +186,9 @@ def known_selection() -> Iterator[None]:
     try:
         yield
     except KeyError:
-        raise HTTPException(410, "This selection of rows is no longer kept. Select them again.") from None
+        raise HTTPException(
+            410, "This selection of rows is no longer kept. Select them again."
+        ) from None
 
 
 class Review:
@@ -188,12 +216,19 @@ class Review:
         self.page = served_page()
 
     def check_audit(
-        self, noiseproof_audit: Annotated[str | None, Header(description="The key of the page's audit.")] = None
+        self,
+        noiseproof_audit: Annotated[
+            str | None, Header(description="The key of the page's audit.")
+        ] = None,
     ) -> None:
-        """Refuse a page left over from the server of another audit, whose row numbers mean other rows."""
+        """Refuse a page left over from the server of another audit, whose row numbers mean other
+        rows.
+        """
         if noiseproof_audit not in (None, self.audit.key):
             raise HTTPException(
-                409, f"This page belongs to another audit; {self.audit.folder} is served now. Reload the page."
+                409,
+                f"This page belongs to another audit; {self.audit.folder} is served now. Reload the"
+                " page.",
             )
 
     def show_page(self) -> str:
@@ -221,7 +256,10 @@ class Review:
         }
 
     def _progress(self) -> dict[str, Any]:
-        return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}
+        return {
+            "progress": self.queue.progress(),
+            "measured": self.panel.show(self.queue.log.answers()),
+        }
 
     def list_issues(
         self,
@@ -230,7 +268,9 @@ class Review:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
-        """Issues that meet a filter, by default all from the worst label to the best, with the decision on each."""
+        """Issues that meet a filter, by default all from the worst label to the best, with the
+        decision on each.
+        """
         with known_selection():
             page = self.queue.page(offset, limit, filter, reviewer)
         leading = tuple(self.context.leading)
@@ -248,7 +288,8 @@ class Review:
         filter: Filter = Depends(query_filter),  # noqa: B008
         tab: Tab = "",
     ) -> dict[str, Any]:
-        """Place of the next undecided issue of a filter after ``after``, else of the first; null: all are decided.
+        """Place of the next undecided issue of a filter after ``after``, else of the first; null:
+        all are decided.
 
         The reviewer is at that row then. Rows that others are at are passed over.
         """
@@ -257,7 +298,9 @@ class Review:
         return {"position": position} | ({"waiting_for": names} if names else {})
 
     def keep_selection(self, body: SelectionBody, reviewer: Reviewer) -> dict[str, Any]:
-        """Keep rows, those that meet a filter now, or with both the rows that meet it, as a selection to filter by."""
+        """Keep rows, those that meet a filter now, or with both the rows that meet it, as a
+        selection to filter by.
+        """
         issues = self.queue.issues
         positions = np.arange(len(issues))
         if body.filter is not None:
@@ -273,7 +316,9 @@ class Review:
         return self.rows.show(row, self._shown_id(row, reviewer))
 
     def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
-        """What separates the two labels of this row, and the rows to compare it with; ``pending``: ask again."""
+        """What separates the two labels of this row, and the rows to compare it with; ``pending``:
+        ask again.
+        """
         self._id(row, reviewer)
         return self.context.show(row)
 
@@ -282,11 +327,14 @@ class Review:
         return Overview(self.audit, self.context.labels, self.context.annotators)
 
     def show_overview(self) -> dict[str, Any]:
-        """Confused pairs of classes, qualities of the labels, noise by class, and the progress in each."""
+        """Confused pairs of classes, qualities of the labels, noise by class, and the progress in
+        each.
+        """
         return self.overview.show(self.queue.decided_rows()) | self._progress()
 
     def show_map(self) -> dict[str, Any]:
-        """Rows in the plane, the labels called wrong first, as base64 of little-endian numbers; ``pending``: ask again.
+        """Rows in the plane, the labels called wrong first, as base64 of little-endian numbers;
+        ``pending``: ask again.
 
         ``row`` is of 32 bits; ``given``, ``x`` and ``y`` are of 16.
         """
@@ -298,12 +346,16 @@ class Review:
         suggested = self.context.labels.suggested[self.context.labels.position[row]]
         return self.context.show_briefly(row) | {"suggested": self.audit.classes[suggested]}
 
-    def show_picture(self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
+    def show_picture(
+        self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640
+    ) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""
         picture = self.rows.picture(row, self._shown_id(row, reviewer), side)
         if picture is None:
             raise HTTPException(404, "There is no picture to show in this row.")
-        return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"})
+        return Response(
+            picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"}
+        )
 
     def decide(self, body: DecisionBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save a decision; it is on the disk when the answer is sent."""
@@ -313,11 +365,18 @@ class Review:
 
     def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
         if body.question is not None:
-            raise ValueError("Expected a decision on an issue, got an answer to a question. Reload the page.")
+            raise ValueError(
+                "Expected a decision on an issue, got an answer to a question. Reload the page."
+            )
         saved = self.queue.decide(
-            body.row, body.decision, body.label, note=body.note, new_class=body.new_class,
-            settles=body.settles, reviewer=reviewer,
-        )  # fmt: skip
+            body.row,
+            body.decision,
+            body.label,
+            note=body.note,
+            new_class=body.new_class,
+            settles=body.settles,
+            reviewer=reviewer,
+        )
         return {"saved": saved._asdict()} | self._progress()
 
     def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
@@ -327,9 +386,13 @@ class Review:
         with _refusals():
             rows = body.rows if body.rows is not None else self._listed(body, reviewer)
             batch, saved = self.queue.decide_many(
-                rows, body.decision, body.label, new_class=body.new_class, also_decided=body.also_decided,
+                rows,
+                body.decision,
+                body.label,
+                new_class=body.new_class,
+                also_decided=body.also_decided,
                 reviewer=reviewer,
-            )  # fmt: skip
+            )
         return {"batch": batch, "saved": saved} | self._progress()
 
     def _listed(self, body: ManyBody, reviewer: str) -> list[int]:
@@ -339,39 +402,57 @@ class Review:
         with known_selection():
             positions = self.queue.select(body.filter.to_filter(), reviewer)
         if body.ranges is not None:
-            positions = np.concatenate([positions[:0], *(positions[first:end] for first, end in body.ranges)])
+            positions = np.concatenate(
+                [positions[:0], *(positions[first:end] for first, end in body.ranges)]
+            )
         rows: list[int] = self.queue.issues.row[positions].tolist()
         return rows
 
     def merge(self, body: MergeBody, reviewer: Reviewer) -> dict[str, Any]:
-        """Make two spellings one class, or remember that they are two; undecided issues about that become kept."""
+        """Make two spellings one class, or remember that they are two; undecided issues about that
+        become kept.
+        """
         with _refusals():
             self.queue.merge(body.given_label, body.label, reviewer)
         return self._classes() | self._progress()
 
     def undo(self, body: UndoBody, reviewer: Reviewer) -> dict[str, Any]:
-        """Take back what this reviewer did last, one decision or a batch, also before the page was opened."""
+        """Take back what this reviewer did last, one decision or a batch, also before the page was
+        opened.
+        """
         with _refusals():
             undone = self.queue.undo(reviewer)
         rows = [line.row for line in undone if line.row != NO_ROW]
         first = self.queue.issues.position.get(rows[0]) if rows else None
         action = undone[0] if undone else None
-        return {
-            "undone": rows,
-            "batch": action and action.batch,
-            "choice": action and action.decision,
-            "position": first,  # in the list of all issues
-            "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
-        } | self._classes() | self._progress()  # fmt: skip
+        return (
+            {
+                "undone": rows,
+                "batch": action and action.batch,
+                "choice": action and action.decision,
+                "position": first,  # in the list of all issues
+                "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
+            }
+            | self._classes()
+            | self._progress()
+        )
 
-    def show_people(self, reviewer: Reviewer, since: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0) -> dict[str, Any]:
-        """Who reviews, where they are and what each decided; and the rows decided since a version, null if too many."""
+    def show_people(
+        self, reviewer: Reviewer, since: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0
+    ) -> dict[str, Any]:
+        """Who reviews, where they are and what each decided; and the rows decided since a version,
+        null if too many.
+        """
         people = self.queue.people
         state, rows = (
             people.show(reviewer),
             people.changed(since),
         )  # the version first: what comes between is sent twice
-        changes = None if rows is None else [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
+        changes = (
+            None
+            if rows is None
+            else [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
+        )
         return state | {"changes": changes, "progress": self.queue.progress()}
 
     def move(self, body: PlaceBody, reviewer: Reviewer, tab: Tab = "") -> dict[str, Any]:
@@ -411,22 +492,35 @@ def _refusals() -> Iterator[None]:
 
 
 class MeasuringReview(Review):
-    """The answers of a server that asks the questions of a designed sample, and shows no other row."""
+    """The answers of a server that asks the questions of a designed sample, and shows no other
+    row.
+    """
 
-    def __init__(self, folder: str | Path, decisions: str | Path | None, plan: Plan, reviewers: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str | Path, decisions: str | Path | None, plan: Plan, reviewers: Sequence[str]
+    ) -> None:
         super().__init__(folder, decisions, True, reviewers=reviewers)
         people = self.queue.people
         kind = Proposing if plan.mixture else Measuring
-        self.measuring = kind(self.audit, self.queue, plan, several=people.several, leases=people.leases)
+        self.measuring = kind(
+            self.audit, self.queue, plan, several=people.several, leases=people.leases
+        )
 
     def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""
         shown = describe(self.audit, self.queue.issues, self.rows)
         about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
-        return about | self._about(reviewer) | {"measure": self.measuring.describe()} | self.ask(reviewer)
+        return (
+            about
+            | self._about(reviewer)
+            | {"measure": self.measuring.describe()}
+            | self.ask(reviewer)
+        )
 
     def ask(self, reviewer: Reviewer) -> dict[str, Any]:
-        """The question to answer now (null: there is none), the last answered one, and what was measured."""
+        """The question to answer now (null: there is none), the last answered one, and what was
+        measured.
+        """
         return self.measuring.state(reviewer)
 
     def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
@@ -438,7 +532,9 @@ class MeasuringReview(Review):
         if "fields" not in content:
             return content
         hidden = hidden_columns(self.audit)
-        return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}
+        return content | {
+            "fields": [field for field in content["fields"] if field[0] not in hidden]
+        }
 
     def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """As in a review; asked blind, nothing: other rows and votes would tell the label."""
@@ -457,7 +553,11 @@ class MeasuringReview(Review):
         return super()._id(row, reviewer)
 
     def _shown_id(self, row: int, reviewer: str) -> str:
-        return super()._shown_id(row, reviewer) if row in self.context.sent else self._id(row, reviewer)
+        return (
+            super()._shown_id(row, reviewer)
+            if row in self.context.sent
+            else self._id(row, reviewer)
+        )
 
 
 def make_app(
@@ -472,22 +572,29 @@ def make_app(
     in_notebook: bool = False,
     overlap: float = 0.0,
 ) -> FastAPI:
-    """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default.
+    """Return the web application that reviews the audit in ``folder``; decisions go to its
+    decisions.csv by default.
 
-    ``people`` review it, each with a link of their own, and browsers know the server by one of ``hosts``. With a
-    ``plan`` it asks the questions of a designed sample instead. ``data`` is what was audited, if it is still in memory;
-    else it is read from the files in the audit's config. ``in_notebook`` allows the frame of a notebook.
-    A share ``overlap`` of the rows is decided by two people.
+    ``people`` review it, each with a link of their own, and browsers know the server by one of
+    ``hosts``. With a ``plan`` it asks the questions of a designed sample instead. ``data`` is what
+    was audited, if it is still in memory; else it is read from the files in the audit's config.
+    ``in_notebook`` allows the frame of a notebook. A share ``overlap`` of the rows is decided by
+    two people.
     """
     names = [person.name for person in people]
     review = (
-        Review(folder, decisions, everything, data, names, overlap) if plan is None else
-        MeasuringReview(folder, decisions, plan, names)
-    )  # fmt: skip
+        Review(folder, decisions, everything, data, names, overlap)
+        if plan is None
+        else MeasuringReview(folder, decisions, plan, names)
+    )
     app = FastAPI(
-        title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
+        title="noiseproof review",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        responses=PROBLEMS,
         dependencies=[Depends(review.check_audit)],
-    )  # fmt: skip
+    )
     app.state.review = review
     app.add_exception_handler(RequestValidationError, explain_invalid)
     app.add_middleware(Guard, people=people, hosts=hosts, in_notebook=in_notebook)
@@ -506,11 +613,15 @@ def make_app(
         app.get("/api/map/{row}", responses=NOT_FOUND)(review.show_map_row)
     app.get("/api/rows/{row}", responses=NOT_FOUND)(review.show_row)
     images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
-    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NOT_FOUND, **images})(review.show_picture)
+    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NOT_FOUND, **images})(
+        review.show_picture
+    )
     app.get("/api/context/{row}", responses=NOT_FOUND)(review.show_context)
     app.post("/api/decisions", responses={**NOT_FOUND, **NOT_SAVED})(review.decide)
     if not isinstance(review, MeasuringReview):
-        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_KEPT, **NOT_SAVED})(review.decide_many)
+        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_KEPT, **NOT_SAVED})(
+            review.decide_many
+        )
         app.post("/api/merges", responses=NOT_SAVED)(review.merge)
         app.post("/api/undo", responses=NOT_SAVED)(review.undo)
     return app
@@ -523,19 +634,21 @@ def bind(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
             host, None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"Expected a name or an address of this machine for --host, got {host!r}: {error}.") from error
+        raise ValueError(
+            f"Expected a name or an address of this machine for --host, got {host!r}: {error}."
+        ) from error
     listening = socket.socket(family, kind, protocol)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit it. Else the body of an answer waits 40 ms for the acknowledgement of its header; asyncio
-    # sets the option itself, but only for sockets whose protocol is named.
+    # Accepted sockets inherit it. Else the body of an answer waits 40 ms for the acknowledgement of
+    # its header; asyncio sets the option itself, but only for sockets whose protocol is named.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listening.bind((address[0], port, *address[2:]))
     except (OSError, OverflowError) as error:
         listening.close()
         raise ValueError(
-            f"Expected a free port, and an address of this machine, got {port} on {host}: {error}. Use --port 0 for "
-            "any free one."
+            f"Expected a free port, and an address of this machine, got {port} on {host}: {error}."
+            " Use --port 0 for any free one."
         ) from error
     return listening
 
@@ -546,10 +659,19 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     from noiseproof.review.connections import BACKLOG, BoundedProtocol, QuietServer
 
     # Requests are not logged: their paths may contain the token, and anybody could fill the disk.
-    return QuietServer(uvicorn.Config(
-        app, http=BoundedProtocol, ws="none", log_level="error", access_log=False, server_header=False, lifespan="off",
-        backlog=BACKLOG, timeout_graceful_shutdown=1,
-    ))  # fmt: skip
+    return QuietServer(
+        uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=1,
+        )
+    )
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:

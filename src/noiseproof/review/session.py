@@ -24,17 +24,27 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-SAME = ("row", "given_label", "suggested_label", "model_quality")  # what decisions on an audit do not change
+# what decisions on an audit do not change
+SAME = ("row", "given_label", "suggested_label", "model_quality")
 _OPEN: dict[Path, ReviewSession] = {}  # by the file of decisions: one server writes it
 
 
 class ReviewSession:
     """A running review server; in a notebook it is displayed as its page."""
 
-    def __init__(self, app: FastAPI, address: str, server: uvicorn.Server, listening: socket.socket, height: int):
+    def __init__(
+        self,
+        app: FastAPI,
+        address: str,
+        server: uvicorn.Server,
+        listening: socket.socket,
+        height: int,
+    ):
         self.app, self.address, self.height, self._server = app, address, height, server
         listening.listen(128)  # requests wait until the server answers
-        self._thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listening]}, daemon=True
+        )
         self._thread.start()
 
     @property
@@ -64,8 +74,9 @@ class ReviewSession:
             return f"<p>The review is closed; decisions are in {path}.</p>"
         link = escape(self.address)
         return (
-            f'<iframe src="{link}" title="Review" width="100%" height="{self.height}" style="border: 0"></iframe>'
-            f'<p><a href="{link}" target="_blank" rel="noreferrer">Open in a tab.</a> Decisions go to {path}.</p>'
+            f'<iframe src="{link}" title="Review" width="100%" height="{self.height}"'
+            f' style="border: 0"></iframe><p><a href="{link}" target="_blank" rel="noreferrer">Open'
+            f" in a tab.</a> Decisions go to {path}.</p>"
         )
 
 
@@ -81,7 +92,8 @@ def open_review(
     port: int = 0,
     wait: bool | None = None,
 ) -> ReviewSession:
-    """Save a report in ``folder``, unless it is there already, and open its review page with the rows in memory.
+    """Save a report in ``folder``, unless it is there already, and open its review page with the
+    rows in memory.
 
     In a notebook the session is the page, inline; elsewhere a browser opens.
 
@@ -111,7 +123,12 @@ def open_review(
     token, embedded = secrets.token_urlsafe(32), in_notebook()
     listening = bind(port)  # before the file of decisions is locked
     app = make_app(
-        folder, [Person(reviewer, token)], decisions=path, everything=everything, data=report.data, in_notebook=embedded
+        folder,
+        [Person(reviewer, token)],
+        decisions=path,
+        everything=everything,
+        data=report.data,
+        in_notebook=embedded,
     )
     host = f"http://127.0.0.1:{listening.getsockname()[1]}"
     address = f"{host}/{token}/" if embedded else f"{host}/?token={token}"
@@ -124,7 +141,9 @@ def open_review(
 
 
 def save_once(report: LabelReport, folder: Path, *, force: bool = False) -> None:
-    """Save ``report`` in ``folder``, unless it is there already; refuse other files there without ``force``."""
+    """Save ``report`` in ``folder``, unless it is there already; refuse other files there without
+    ``force``.
+    """
     if all((folder / name).is_file() for name in FILES) and not force:
         issues, table = read_audit(folder).issues, report.table()
         if len(issues) == len(table) and _same(issues, table):
@@ -133,15 +152,19 @@ def save_once(report: LabelReport, folder: Path, *, force: bool = False) -> None
         report.save(folder, force=force)
         return
     raise FileExistsError(
-        f"Expected a new folder, or that of this audit, got {folder}, which holds other files. Pass another `folder`, "
-        "or `force=True` to replace an earlier audit there, whose decisions stay with their rows."
+        f"Expected a new folder, or that of this audit, got {folder}, which holds other files. Pass"
+        " another `folder`, or `force=True` to replace an earlier audit there, whose decisions"
+        " stay with their rows."
     )
 
 
 def _same(issues: Any, table: Any) -> bool:
     """Whether two tables of issues are those of one audit, whatever was decided since."""
     one, other = (frame.sort_values("row") for frame in (issues, table))
-    is_equal = all((one[name].astype(str).to_numpy() == other[name].astype(str).to_numpy()).all() for name in SAME[:3])
+    is_equal = all(
+        (one[name].astype(str).to_numpy() == other[name].astype(str).to_numpy()).all()
+        for name in SAME[:3]
+    )
     return is_equal and np.allclose(one[SAME[3]], other[SAME[3]], atol=1e-6, equal_nan=True)
 
 
@@ -151,7 +174,9 @@ def in_notebook() -> bool:
 
 
 def is_script() -> bool:
-    """Whether the process ends with its code: it runs in no notebook, no IPython and no interactive interpreter."""
+    """Whether the process ends with its code: it runs in no notebook, no IPython and no interactive
+    interpreter.
+    """
     return _ipython_shell() is None and not hasattr(sys, "ps1") and not sys.flags.interactive
 
 

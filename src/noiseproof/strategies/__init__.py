@@ -11,8 +11,20 @@ from noiseproof.strategies.run import STRATEGIES, Run, Strategy, TrainedModel, r
 from noiseproof.strategies.sweeps import log_probs, per_row, predict_log_probs, sweep
 
 __all__ = [
-    "STRATEGIES", "Batch", "Run", "Step", "Strategy", "TrainedModel", "corrected_targets", "get_strategy", "log_probs",
-    "per_row", "predict_log_probs", "register", "sweep", "update_average",
-]  # fmt: skip
+    "STRATEGIES",
+    "Batch",
+    "Run",
+    "Step",
+    "Strategy",
+    "TrainedModel",
+    "corrected_targets",
+    "get_strategy",
+    "log_probs",
+    "per_row",
+    "predict_log_probs",
+    "register",
+    "sweep",
+    "update_average",
+]
 
 import_modules(__name__, __path__)

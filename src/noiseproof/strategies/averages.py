@@ -19,7 +19,9 @@ COLUMNS = ("times", "missed", "doubt")
 
 
 class _Averages(Strategy):
-    """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and doubts (N, 3)."""
+    """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and
+    doubts (N, 3).
+    """
 
     multilabel = True
     remembers: tuple[str, ...] = ("probs", "sums")
@@ -52,7 +54,11 @@ class _Averages(Strategy):
     def mean(self, name: str) -> Tensor:
         """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
         times = self.sums[:, 0].clamp(min=1)
-        return self.probs / times[:, None] if name == "probs" else self.sums[:, COLUMNS.index(name)] / times
+        return (
+            self.probs / times[:, None]
+            if name == "probs"
+            else self.sums[:, COLUMNS.index(name)] / times
+        )
 
 
 def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
@@ -60,12 +66,18 @@ def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
 
     With several labels a row, (b, K), it is the share of labels that are not predicted.
     """
-    missed = probs.argmax(1) != labels if labels.dim() == 1 else ((probs > 0.5) != (labels > 0)).float().mean(1)
+    missed = (
+        probs.argmax(1) != labels
+        if labels.dim() == 1
+        else ((probs > 0.5) != (labels > 0)).float().mean(1)
+    )
     return missed.to(probs.dtype)
 
 
 class HeldOutAverages(_Averages):
-    """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of each epoch."""
+    """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of
+    each epoch.
+    """
 
     def __init__(self, x: Inputs, labels: Tensor) -> None:
         self.x = x
@@ -81,7 +93,8 @@ class HeldOutAverages(_Averages):
 
 
 class TrainingAverages(_Averages):
-    """Averages of the training rows, from the outputs of each step before it learns from them: no extra pass.
+    """Averages of the training rows, from the outputs of each step before it learns from them: no
+    extra pass.
 
     The outputs of methods that mix samples belong to no single row: they get a pass at the end of
     each epoch.
@@ -99,14 +112,18 @@ class TrainingAverages(_Averages):
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         if not any(strategy.mixes for strategy in run.strategies):
-            self._add(batch.all_rows, run.processes.gather(self._values(outs, batch.given, run), batch))
+            self._add(
+                batch.all_rows, run.processes.gather(self._values(outs, batch.given, run), batch)
+            )
         return outs
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         if self._times() == self.before:
             given = run.data.given
             models = [model.trained for model in run.models]
-            values = per_row(run, lambda rows, outs: self._values(outs, given[rows], run), models=models)
+            values = per_row(
+                run, lambda rows, outs: self._values(outs, given[rows], run), models=models
+            )
             self._add(torch.arange(run.num_rows, device=run.device), values)
         self.before = self._times()
 

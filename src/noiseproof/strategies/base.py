@@ -41,13 +41,20 @@ def get_strategy(spec: str, **params: Any) -> Strategy:
 
 
 _UNCHANGED = "the given one where it changes nothing"
-_RETURNS: dict[str, tuple[tuple[type, ...], str]] = {  # types that each hook may return, and their description
+# types that each hook may return, and their description
+_RETURNS: dict[str, tuple[tuple[type, ...], str]] = {
     "rows": ((Tensor,), "the numbers of the rows to train on, one at least"),
     "targets": ((Batch,), f"a Batch, {_UNCHANGED}"),
     "outputs": ((list,), f"a list of Output, {_UNCHANGED}"),
     "revise": ((Batch,), f"a Batch, {_UNCHANGED}"),
-    "weights": ((Tensor, type(None)), "a factor for each of the `losses` in their shape {shape}, or None"),
-    "penalties": ((Tensor, type(None)), "a term for each of the `losses` in their shape {shape}, or None"),
+    "weights": (
+        (Tensor, type(None)),
+        "a factor for each of the `losses` in their shape {shape}, or None",
+    ),
+    "penalties": (
+        (Tensor, type(None)),
+        "a term for each of the `losses` in their shape {shape}, or None",
+    ),
     "step": ((Step, type(None)), "a Step or None"),
 }
 
@@ -67,9 +74,13 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
     if not fits:
         expected = expected.format(shape=tuple(value.shape)) if is_of_losses else expected
         is_tensor = isinstance(result, Tensor)
-        actual = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
+        actual = (
+            f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
+        )
         name = strategy.name or type(strategy).__name__
-        raise TypeError(f"Expected `{hook}` of the strategy {name!r} to return {expected}, got {actual}.")
+        raise TypeError(
+            f"Expected `{hook}` of the strategy {name!r} to return {expected}, got {actual}."
+        )
     return result
 
 
@@ -79,13 +90,17 @@ def check_scores(loss: Loss, user: str) -> None:
     """
     if loss.extra_scores:
         raise ValueError(
-            f"Expected a score for each class for {user}, got one more of the dummy class (predict=released). "
-            "Use predict=classes."
+            f"Expected a score for each class for {user}, got one more of the dummy class"
+            " (predict=released). Use predict=classes."
         )
 
 
-_TARGETS: dict[Targets, tuple[str, str]] = {  # how errors call them, and the remedy for a loss that takes no others
-    "classes": ("one class a row, since a shift needs one labelled logit", "the loss without remargin"),
+# how errors call them, and the remedy for a loss that takes no others
+_TARGETS: dict[Targets, tuple[str, str]] = {
+    "classes": (
+        "one class a row, since a shift needs one labelled logit",
+        "the loss without remargin",
+    ),
     "probabilities": ("probabilities", "a loss that is linear in its target, such as ce"),
     "real": ("numbers, negative ones too", ""),
 }
@@ -98,18 +113,23 @@ def check_together(plan: Plan) -> None:
     for position, strategy in enumerate(strategies):
         for other in strategies[:position]:
             if strategy.name and strategy.name == other.name:
-                raise ValueError(f"Expected each strategy once, got `{other}` and `{strategy}`. Leave one out.")
+                raise ValueError(
+                    f"Expected each strategy once, got `{other}` and `{strategy}`. Leave one out."
+                )
             if strategy.predicts and other.predicts:
                 raise ValueError(
-                    f"Expected one model to predict, got those of `{other}` and `{strategy}`. Leave one out."
+                    f"Expected one model to predict, got those of `{other}` and `{strategy}`. Leave"
+                    " one out."
                 )
         if loss.multilabel and not strategy.multilabel:
             works = [name for name in STRATEGIES if getattr(STRATEGIES[name], "multilabel", False)]
             raise ValueError(
-                f"Expected strategies for several labels a row, got `{strategy}`, which needs one class a row. Leave "
-                f"it out, or use {', '.join(works)}."
+                f"Expected strategies for several labels a row, got `{strategy}`, which needs one"
+                f" class a row. Leave it out, or use {', '.join(works)}."
             )
-        check_targets(loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out")
+        check_targets(
+            loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out"
+        )
     loss.check(plan.epochs)
     for strategy in strategies:
         strategy.check(plan)
@@ -119,11 +139,11 @@ def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
     """Refuse a loss that does not take the targets ``made`` by ``user``."""
     kinds = get_args(Targets)
     if kinds.index(made) > kinds.index(loss.takes):
-        (makes, _) = _TARGETS[made]
-        (takes, remedy) = _TARGETS[loss.takes]
+        makes, _ = _TARGETS[made]
+        takes, remedy = _TARGETS[loss.takes]
         raise ValueError(
-            f"Expected a loss whose targets may be {makes} for {user}, got `{loss}`, which takes {takes}. "
-            f"Use {remedy}, or {otherwise[0].lower()}{otherwise[1:]}."
+            f"Expected a loss whose targets may be {makes} for {user}, got `{loss}`, which takes"
+            f" {takes}. Use {remedy}, or {otherwise[0].lower()}{otherwise[1:]}."
         )
 
 
@@ -136,9 +156,14 @@ def check_sole_step(strategy: Strategy, epoch: float, plan: Plan | Run) -> None:
         skipped = other.overrides(*hooks) and not other.observes
         if other is not strategy and skipped and other.ends > epoch:
             raise ValueError(
-                f"Expected nothing beside `{strategy.name}` that changes targets, outputs, losses or weights from "
-                f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
-                + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
+                f"Expected nothing beside `{strategy.name}` that changes targets, outputs, losses"
+                f" or weights from epoch {epoch} on (counted from 0), where it makes steps of its"
+                f" own, got `{other}`. Leave it out"
+                + (
+                    f", or end it there (until={epoch})."
+                    if epoch and "until" in other.parameters
+                    else "."
+                )
             )
 
 
@@ -147,8 +172,8 @@ def check_unmixed(strategy: Strategy, why: str, plan: Plan | Run) -> None:
     for other in plan.strategies:
         if other.mixes:
             raise ValueError(
-                f"Expected inputs of single rows for {strategy.name}, {why}, got `{other}`, which mixes them. Leave "
-                "one out."
+                f"Expected inputs of single rows for {strategy.name}, {why}, got `{other}`, which"
+                " mixes them. Leave one out."
             )
 
 
@@ -156,6 +181,6 @@ def check_cross_entropy(strategy: Strategy, plan: Plan | Run) -> None:
     """Refuse any other loss than cross entropy, which the loss of ``strategy`` would replace."""
     if type(plan.loss) is not CE or plan.loss.weight is not None:
         raise ValueError(
-            f"Expected the loss `ce` for {strategy.name}, whose own loss takes its place, got `{plan.loss}`. Use ce "
-            "without class weights, or another method."
+            f"Expected the loss `ce` for {strategy.name}, whose own loss takes its place, got"
+            f" `{plan.loss}`. Use ce without class weights, or another method."
         )

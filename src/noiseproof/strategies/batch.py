@@ -13,17 +13,22 @@ from noiseproof.core.output import Output
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of a step that this process trains on; it has no clean label, so no method can cheat."""
+    """The rows of a step that this process trains on; it has no clean label, so no method can
+    cheat.
+    """
 
     x: Tensor  # (b, …): augmented and normalised
     target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
     given: Tensor  # (b,): the given labels; (b, K) where a row has several
     rows: Tensor  # (b,): row numbers in the training set
     all_rows: Tensor  # (count,): the rows of all processes, each once
-    counts: Tensor | None = None  # (b,): 0 for a row that only fills up this process's share; None: all count
+    # (b,): 0 for a row that only fills up this process's share; None: all count
+    counts: Tensor | None = None
     count: int = 0  # rows of the step over all processes, which the loss is divided by
-    soft: Tensor | None = None  # (b, K): the given labels as real numbers, where they are not single classes
-    weights: Tensor | None = None  # (M, b): the factors of the losses, known to ``penalties``; None: one everywhere
+    # (b, K): the given labels as real numbers, where they are not single classes
+    soft: Tensor | None = None
+    # (M, b): the factors of the losses, known to ``penalties``; None: one everywhere
+    weights: Tensor | None = None
 
     @property
     def label(self) -> Tensor:

@@ -7,7 +7,15 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, check_unmixed, register
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Strategy,
+    check_scores,
+    check_unmixed,
+    register,
+)
 from noiseproof.strategies.mixing import imbalance, second_view
 
 
@@ -41,6 +49,8 @@ class Consistency(Strategy):
         view = second_view(self.name, batch, run, run.strong)
         # Not through the wrapper for several processes, which allows one forward pass before each
         # backward pass.
-        again = [run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models]
+        again = [
+            run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models
+        ]
         pairs = [(first.detach(), second) for first, second in zip(log_p, again, strict=True)]
         return terms + self.lambda_c * torch.stack([(p.exp() * (p - q)).sum(1) for p, q in pairs])

@@ -17,7 +17,8 @@ Against = Literal["current", "original"]
 
 @register("label-correction")
 class LabelCorrection(Strategy):
-    """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 − ω)·prediction.
+    """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 −
+    ω)·prediction.
 
     ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig.
     10 shows why not 1 − ω). Loss and prediction are those of the model that predicts, the momentum
@@ -34,13 +35,16 @@ class LabelCorrection(Strategy):
     remembers = ("kept", "predicted")
     makes = "probabilities"
 
-    def __init__(self, start: int, soft: bool = False, invert: bool = False, against: Against = "current") -> None:
+    def __init__(
+        self, start: int, soft: bool = False, invert: bool = False, against: Against = "current"
+    ) -> None:
         self.start = check_count("start", start, 0)
         self.soft = check_flag("soft", soft)
         self.invert = check_flag("invert", invert)
         self.against: Against = check_word("against", against, get_args(Against))
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
-        self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: the other part of the target
+        # (N,) classes or (N, K) distributions: the other part of the target
+        self.predicted: Tensor | None = None
 
     def check(self, plan: Plan) -> None:
         self.check_reached("start", plan)
@@ -54,11 +58,19 @@ class LabelCorrection(Strategy):
         for rows, counts, outs in sweep(run, augment="label-correction"):
             log_p = log_probs(run.loss, outs)
             label = run.labels(rows)
-            loss = -log_p.gather(1, label[:, None])[:, 0] if label.dim() == 1 else -(label * log_p).sum(1)
+            loss = (
+                -log_p.gather(1, label[:, None])[:, 0]
+                if label.dim() == 1
+                else -(label * log_p).sum(1)
+            )
             if self.against == "current" and self.kept is not None and self.predicted is not None:
                 kept = self.kept[rows]
                 predicted = self.predicted[rows]
-                other = (predicted * -log_p).sum(1) if self.soft else -log_p.gather(1, predicted[:, None])[:, 0]
+                other = (
+                    (predicted * -log_p).sum(1)
+                    if self.soft
+                    else -log_p.gather(1, predicted[:, None])[:, 0]
+                )
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
             predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
@@ -83,7 +95,12 @@ class LabelCorrection(Strategy):
 
 
 def corrected_targets(
-    log_probs: Tensor, given: Tensor, *, current: Tensor | None = None, soft: bool = False, invert: bool = False
+    log_probs: Tensor,
+    given: Tensor,
+    *,
+    current: Tensor | None = None,
+    soft: bool = False,
+    invert: bool = False,
 ) -> Tensor:
     """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
     training loop.
@@ -105,13 +122,16 @@ def corrected_targets(
     label = F.one_hot(given, log_probs.shape[1]) if given.dim() == 1 else given
     label = label.to(log_probs.dtype)
     losses = -((label if current is None else current) * log_probs).sum(1)
-    return _mixed(_kept_share(losses, invert), label, log_probs.exp() if soft else log_probs.argmax(1))
+    return _mixed(
+        _kept_share(losses, invert), label, log_probs.exp() if soft else log_probs.argmax(1)
+    )
 
 
 def _kept_share(losses: Tensor, invert: bool) -> Tensor:
     """ω, or 1 − ω, from the losses (N,) of all rows."""
     low, high = losses.aminmax()
-    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)  # 1 where all losses are equal
+    # 1 where all losses are equal
+    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)
     return 1 - omega if invert else omega
 
 

@@ -16,7 +16,8 @@ EPSILON = 1e-8  # of Adam (Kingma and Ba 2015)
 
 @register("crowd-layer")
 class CrowdLayer(Strategy):
-    """The loss sees what the annotator a of a label would say of z; the model learns what lies behind all of them.
+    """The loss sees what the annotator a of a label would say of z; the model learns what lies
+    behind all of them.
 
     ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W =
     3·I at first, so that T is P(label | true), as forward correction has it for all labels (Patrini
@@ -43,7 +44,9 @@ class CrowdLayer(Strategy):
 
     def setup(self, run: Run) -> None:
         annotator = run.data.annotator
-        self._annotator = torch.zeros(run.num_rows, dtype=torch.int64) if annotator is None else annotator
+        self._annotator = (
+            torch.zeros(run.num_rows, dtype=torch.int64) if annotator is None else annotator
+        )
         self._annotator = self._annotator.to(run.device)
         shape = int(self._annotator.max()) + 1, len(run.models), run.num_classes, run.num_classes
         start = torch.eye(run.num_classes, device=run.device, dtype=run.dtype)
@@ -54,7 +57,9 @@ class CrowdLayer(Strategy):
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         own = self.layers[self._annotator[batch.rows]].requires_grad_()  # (b, M, K, K)
         self._step = batch, own
-        return [out._replace(logits=self._seen(out.logits, own[:, m])) for m, out in enumerate(outs)]
+        return [
+            out._replace(logits=self._seen(out.logits, own[:, m])) for m, out in enumerate(outs)
+        ]
 
     def _seen(self, logits: Tensor, weights: Tensor) -> Tensor:
         """What the annotators of the rows say, as logits (b, K)."""
@@ -69,11 +74,14 @@ class CrowdLayer(Strategy):
         assert own.grad is not None
         # Of the loss that each process multiplies by their number, since DDP averages.
         each = run.processes.gather(own.grad, batch) / run.processes.world_size
-        gradient = torch.zeros_like(self.layers).index_add_(0, self._annotator[batch.all_rows], each)
+        gradient = torch.zeros_like(self.layers).index_add_(
+            0, self._annotator[batch.all_rows], each
+        )
         self.mean.lerp_(gradient, 1 - BETAS[0])
         self.square.lerp_(gradient.square(), 1 - BETAS[1])
         mean, square = (
-            part / (1 - beta ** (run.step + 1)) for part, beta in zip((self.mean, self.square), BETAS, strict=True)
+            part / (1 - beta ** (run.step + 1))
+            for part, beta in zip((self.mean, self.square), BETAS, strict=True)
         )
         self.layers -= self.lr * mean / (square.sqrt() + EPSILON)
 

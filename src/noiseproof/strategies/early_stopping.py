@@ -30,4 +30,7 @@ class EarlyStopping(Strategy):
         self.waited = 0 if accuracy > self.best else self.waited + 1
         self.best = max(self.best, accuracy)
         if self.waited >= self.patience:
-            run.stop(f"no better noisy validation accuracy than {self.best:.4f} in {counted(self.patience, 'epoch')}")
+            run.stop(
+                f"no better noisy validation accuracy than {self.best:.4f} in"
+                f" {counted(self.patience, 'epoch')}"
+            )

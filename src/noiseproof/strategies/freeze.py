@@ -9,7 +9,8 @@ from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 @register("freeze")
 class Freeze(Strategy):
-    """Train the head alone, on the features of a pretrained backbone; from the epoch ``until`` on, the whole network.
+    """Train the head alone, on the features of a pretrained backbone; from the epoch ``until`` on,
+    the whole network.
 
     A frozen backbone stays in evaluation mode, so that its batch statistics do not move. Without
     ``until`` it stays frozen; with it, the whole network starts with a trained head, since a random
@@ -28,12 +29,18 @@ class Freeze(Strategy):
 
     def setup(self, run: Run) -> None:
         if run.processes.world_size > 1 or run.is_sharded:
-            raise ValueError("Expected one process to freeze a backbone, got several. Train on one device.")
-        self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]
-        if not self._classifiers or not all(model.backbone.pretrained for model in self._classifiers):
             raise ValueError(
-                "Expected a pretrained backbone to freeze, got one with random weights. Choose one, such as "
-                "efficientnet-lite0 or timm:NAME,pretrained=true."
+                "Expected one process to freeze a backbone, got several. Train on one device."
+            )
+        self._classifiers = [
+            model.plain for model in run.models if isinstance(model.plain, Classifier)
+        ]
+        if not self._classifiers or not all(
+            model.backbone.pretrained for model in self._classifiers
+        ):
+            raise ValueError(
+                "Expected a pretrained backbone to freeze, got one with random weights. Choose one,"
+                " such as efficientnet-lite0 or timm:NAME,pretrained=true."
             )
         self._apply()
 

@@ -7,7 +7,16 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Step,
+    Strategy,
+    check_cross_entropy,
+    check_sole_step,
+    register,
+)
 
 
 class _Solved(nn.Module):
@@ -22,7 +31,8 @@ class _Solved(nn.Module):
 
 @register("gp")
 class GaussianProcess(Strategy):
-    """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised, not augmented.
+    """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised,
+    not augmented.
 
     It is solved before the first epoch, which is the only one and whose steps do nothing. Every
     process solves it by itself. A checkpoint holds the parameters of the kernel, from which a
@@ -57,8 +67,9 @@ class GaussianProcess(Strategy):
     def setup(self, run: Run) -> None:
         if run.num_rows > self.max_samples:
             raise ValueError(
-                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Use fewer rows, or raise "
-                "max_samples: its memory grows with their square, its time with their cube."
+                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Use fewer"
+                " rows, or raise max_samples: its memory grows with their square, its time with"
+                " their cube."
             )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
         self._y = run.data.labels
@@ -82,7 +93,11 @@ class GaussianProcess(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         process = self.model.process
-        return {"length_scale": process.length_scale, "signal": process.signal, "noise": process.noise}
+        return {
+            "length_scale": process.length_scale,
+            "signal": process.signal,
+            "noise": process.noise,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._solve(state)

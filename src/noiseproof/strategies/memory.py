@@ -16,7 +16,9 @@ from noiseproof.strategies.sweeps import evaluating, per_row
 
 
 class _Memory(Strategy):
-    """A distribution for each sample and model; every process holds the full table and writes all rows of a step."""
+    """A distribution for each sample and model; every process holds the full table and writes all
+    rows of a step.
+    """
 
     capturable = True  # the table is written in place
     remembers: tuple[str, ...] = ("table",)
@@ -28,7 +30,8 @@ class _Memory(Strategy):
 
 @register("estimated-targets")
 class EstimatedTargets(_Memory):
-    """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (NAL paper; SELC).
+    """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label
+    (NAL paper; SELC).
 
     z are the scores of the step itself, with augmentation and dropout, and the loss of the step
     already uses the new t. Updates happen in the epoch ``start`` (counted from 0) and in every
@@ -69,8 +72,8 @@ class EstimatedTargets(_Memory):
         check_scores(plan.loss, self.name)
         if self.delta and "attention" not in plan.loss.needs:
             raise ValueError(
-                f"Expected a loss with attention to compare with `delta`, such as (nal), got `{plan.loss}`. "
-                "Use delta=0 to update every sample."
+                "Expected a loss with attention to compare with `delta`, such as (nal), got"
+                f" `{plan.loss}`. Use delta=0 to update every sample."
             )
 
     def setup(self, run: Run) -> None:
@@ -81,8 +84,13 @@ class EstimatedTargets(_Memory):
 
     def start_epoch(self, run: Run) -> None:
         if self.spare and run.epoch == self.start > 0:  # an untrained model says nothing of a class
-            best = per_row(run, lambda rows, outs: torch.stack([run.loss.scores(out).argmax(1) for out in outs], 1))
-            unknown = torch.ones(run.num_classes, best.shape[1], dtype=torch.bool, device=best.device)
+            best = per_row(
+                run,
+                lambda rows, outs: torch.stack([run.loss.scores(out).argmax(1) for out in outs], 1),
+            )
+            unknown = torch.ones(
+                run.num_classes, best.shape[1], dtype=torch.bool, device=best.device
+            )
             self.keeps.copy_(unknown.scatter(0, best, False)[run.data.given])
 
     def phase(self, run: Run) -> tuple[bool, bool]:
@@ -111,7 +119,8 @@ class EstimatedTargets(_Memory):
 
 @register("target-memory")
 class TargetMemory(_Memory):
-    """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
+    """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al.
+    2020; ELR).
 
     p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from
     ``Output.memory``. Each model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
@@ -130,10 +139,15 @@ class TargetMemory(_Memory):
     def check(self, plan: Plan) -> None:
         check_scores(plan.loss, self.name)
         if not self.reweigh and "memory" not in plan.loss.needs:
-            raise ValueError(f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use (elr).")
+            raise ValueError(
+                f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use"
+                " (elr)."
+            )
 
     def setup(self, run: Run) -> None:
-        self.table = torch.zeros(run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype)
+        self.table = torch.zeros(
+            run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype
+        )
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         self._remember(_predictions(outs, run), batch, run)
@@ -143,7 +157,8 @@ class TargetMemory(_Memory):
         """Update the rows of the step with ``p`` (b, M, K)."""
         if self.clip:
             p = F.normalize(p.clamp(self.clip, 1 - self.clip), p=1, dim=2)
-        self._write(torch.lerp(self.table[batch.rows], p, 1 - self.beta), batch, run)  # never leaves [0, 1]
+        # never leaves [0, 1]
+        self._write(torch.lerp(self.table[batch.rows], p, 1 - self.beta), batch, run)
 
     def _recall(self, outs: list[Output], batch: Batch) -> list[Output]:
         memory = self.table[batch.rows]
@@ -152,7 +167,8 @@ class TargetMemory(_Memory):
 
 @register("exchanged-memory")
 class ExchangedMemory(TargetMemory):
-    """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction of the other one.
+    """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction
+    of the other one.
 
     It comes from the model that predicts, the momentum model where there is one, in evaluation mode
     (the released code leaves its batch normalisation in training mode) and from inputs before they
@@ -186,7 +202,8 @@ class ExchangedMemory(TargetMemory):
         if not self.reweigh:
             return batch
         target = batch.soft_target(run.num_classes, self.table)
-        weighed = target * torch.stack([out.memory for out in outs if out.memory is not None])  # (M, b, K)
+        # (M, b, K)
+        weighed = target * torch.stack([out.memory for out in outs if out.memory is not None])
         total = weighed.sum(2, keepdim=True)
         return batch.with_target(torch.where(total > 0, weighed / total, target))
 

@@ -15,7 +15,16 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Step,
+    Strategy,
+    check_cross_entropy,
+    check_sole_step,
+    register,
+)
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -73,7 +82,9 @@ def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
     from_rest = place[1:] > place[:-1]
     order = labelled.new_empty(n)
     for rows, chosen in ((labelled, ~from_rest), (rest, from_rest)):
-        order[chosen] = rows[torch.arange(int(chosen.sum()), device=rows.device) % max(1, len(rows))]
+        order[chosen] = rows[
+            torch.arange(int(chosen.sum()), device=rows.device) % max(1, len(rows))
+        ]
     return order
 
 
@@ -115,7 +126,9 @@ def mixmatch(
     p = log_p.exp()
     size = is_labelled[batch.all_rows].sum().to(p.dtype)
     entropy = -(class_weights * target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
-    square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
+    square = ((p - target) ** 2).mean((1, 2)) * (
+        weight * batch.count / (batch.count - size).clamp(min=1)
+    )
     return torch.where(is_labelled[batch.rows], entropy, square), p.mean(1)
 
 
@@ -136,7 +149,9 @@ def row_losses(run: Run) -> Tensor:
 
     def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
         label = run.labels(rows)
-        return torch.stack([F.cross_entropy(run.loss.scores(out), label, reduction="none") for out in outs], 1)
+        return torch.stack(
+            [F.cross_entropy(run.loss.scores(out), label, reduction="none") for out in outs], 1
+        )
 
     return per_row(run, losses_of)
 
@@ -145,7 +160,11 @@ def predicted_by_all(run: Run) -> Tensor:
     """Whether each given label is what every model predicts, (N,)."""
 
     def agreement(rows: Tensor, outs: list[Output]) -> Tensor:
-        return torch.stack([run.loss.scores(out).argmax(1) == run.data.given[rows] for out in outs]).all(0).long()
+        return (
+            torch.stack([run.loss.scores(out).argmax(1) == run.data.given[rows] for out in outs])
+            .all(0)
+            .long()
+        )
 
     return per_row(run, agreement).bool()  # numbers up to here, which processes can add
 
@@ -155,7 +174,9 @@ def sharpen(p: Tensor, temperature: float) -> Tensor:
     return (p.log() / temperature).softmax(1)
 
 
-def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4) -> Tensor:
+def clean_posterior(
+    losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4
+) -> Tensor:
     """The probability that each loss (N,) comes from the lower of two Gaussians fitted by EM, (N,)
     float64.
 
@@ -172,10 +193,13 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     num_below = torch.arange(1, len(x))  # each possible cut
     below = ordered.cumsum(0)[:-1]
     total = ordered.sum()
-    between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)  # what k-means maximises
+    # what k-means maximises
+    between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)
     possible = ordered[:-1] < ordered[1:]
     if not bool(possible.any()):
-        raise ValueError(f"Expected losses that differ, got {len(x)} that are all the same or not finite.")
+        raise ValueError(
+            f"Expected losses that differ, got {len(x)} that are all the same or not finite."
+        )
     cut = ordered[:-1][between.where(possible, -torch.inf).argmax()]
     parts = torch.stack([x <= cut, x > cut]).double()  # (2, N)
 
@@ -202,7 +226,8 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
 
 @register("mixup")
 class Mixup(Strategy):
-    """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al. 2018; ELR+: α = 1).
+    """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al.
+    2018; ELR+: α = 1).
 
     λ is replaced by max(λ, 1 − λ), so that a mixture is mostly its own row. The partner x′ is any
     row of the step, of any process. Memories that an earlier strategy adds to outputs are mixed in
@@ -224,7 +249,10 @@ class Mixup(Strategy):
         return replace(batch, x=self._mixed(batch.x, batch, run), target=mixed)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        return [out if out.memory is None else out._replace(memory=self._mixed(out.memory, batch, run)) for out in outs]
+        return [
+            out if out.memory is None else out._replace(memory=self._mixed(out.memory, batch, run))
+            for out in outs
+        ]
 
     def _mixed(self, values: Tensor, batch: Batch, run: Run) -> Tensor:
         lam, partner = draw_mix("mixup", self.alpha, batch.count, run)
@@ -237,7 +265,8 @@ class Undivided(RuntimeError):
 
 @register("dividemix")
 class DivideMix(Strategy):
-    """Two networks divide the samples for each other; labels that are not trusted are dropped (Li et al. 2020).
+    """Two networks divide the samples for each other; labels that are not trusted are dropped (Li
+    et al. 2020).
 
     For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian
     mixture is fitted to each network's losses, scaled to [0, 1]; w, the posterior of the lower
@@ -304,7 +333,8 @@ class DivideMix(Strategy):
             None,
             None,
         ]  # (N,) for each network: the posterior from the losses of the other
-        self.history: list[list[Tensor]] = [[], []]  # for each network: its scaled losses (N,) of the last epochs
+        # for each network: its scaled losses (N,) of the last epochs
+        self.history: list[list[Tensor]] = [[], []]
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
@@ -329,15 +359,30 @@ class DivideMix(Strategy):
         if math.isfinite(high - low) and low < high:
             scaled = (losses - low) / (high - low)
             self.history[m] = [*self.history[m], scaled][-self.average :]
-            posterior = clean_posterior(torch.stack(self.history[m]).mean(0)).to(run.device, run.dtype)
+            posterior = clean_posterior(torch.stack(self.history[m]).mean(0)).to(
+                run.device, run.dtype
+            )
         if posterior is not None and bool((posterior > self.threshold).any()):
-            self.trust[1 - m] = posterior if trusted is None else posterior.masked_fill(trusted, 1.0)
+            self.trust[1 - m] = (
+                posterior if trusted is None else posterior.masked_fill(trusted, 1.0)
+            )
             return
-        reason = "all the same or not finite" if posterior is None else "none of which the mixture trusts"
-        message = f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to {high:.6g}, {reason}"
+        reason = (
+            "all the same or not finite"
+            if posterior is None
+            else "none of which the mixture trusts"
+        )
+        message = (
+            f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to"
+            f" {high:.6g}, {reason}"
+        )
         if self.trust[1 - m] is None:
-            raise Undivided(f"{message}. Warm up longer (now warmup={self.warmup}), or lower the learning rate.")
-        warnings.warn(f"{message} in epoch {run.epoch + 1}: its last division stands.", stacklevel=2)
+            raise Undivided(
+                f"{message}. Warm up longer (now warmup={self.warmup}), or lower the learning rate."
+            )
+        warnings.warn(
+            f"{message} in epoch {run.epoch + 1}: its last division stands.", stacklevel=2
+        )
 
     def _trust(self, m: int) -> Tensor:
         """The trust of network ``m`` in each label, (N,)."""
@@ -368,15 +413,24 @@ class DivideMix(Strategy):
         target = self._guess(m, x, batch, run)
         weight = self.lambda_u * ramped(progress - self.warmup, self.ramp)
         losses, p = mixmatch(
-            m, x, target, batch, run,
-            is_labelled=self._trust(m) > self.threshold, alpha=self.alpha, weight=weight, purpose="dividemix",
-        )  # fmt: skip
+            m,
+            x,
+            target,
+            batch,
+            run,
+            is_labelled=self._trust(m) > self.threshold,
+            alpha=self.alpha,
+            weight=weight,
+            purpose="dividemix",
+        )
         if self.balance:
             losses = losses + imbalance(p, batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 
-    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+    def penalties(
+        self, losses: Tensor, outs: list[Output], batch: Batch, run: Run
+    ) -> Tensor | None:
         if not self.penalty:
             return None
         log_p = torch.stack([run.loss.scores(out).log_softmax(1) for out in outs])

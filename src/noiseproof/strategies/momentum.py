@@ -15,7 +15,8 @@ from noiseproof.strategies.run import Run, Strategy, register
 
 @register("momentum")
 class MomentumModel(Strategy):
-    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
+    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α
+    = 0.999).
 
     By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a
     twentieth of them. Batch statistics are averaged with the weights; integers, such as counts of
@@ -33,7 +34,10 @@ class MomentumModel(Strategy):
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:
-            raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
+            raise ValueError(
+                "Expected whole weights to average, got sharded ones. Train with DDP instead of"
+                " FSDP."
+            )
         for model in run.models:
             model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
         if self.alpha is None:
@@ -88,4 +92,6 @@ def _move(averages: list[Tensor], current: list[Tensor], alpha: float) -> None:
 
 def _floating(model: nn.Module) -> list[Tensor]:
     # The parameters themselves: a stack of runs may move their values to other memory.
-    return [value for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()]
+    return [
+        value for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()
+    ]

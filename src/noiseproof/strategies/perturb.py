@@ -15,7 +15,8 @@ from noiseproof.strategies.base import Batch, Run, Strategy, register
 
 @register("sln")
 class StochasticLabelNoise(Strategy):
-    """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
+    """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN
+    paper, Eq. 3).
 
     The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0)
     there is no noise, for label correction. Once a row is fitted nothing holds its logits against
@@ -28,7 +29,9 @@ class StochasticLabelNoise(Strategy):
     multilabel = True
     perturbs = True
 
-    def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
+    def __init__(
+        self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0
+    ) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)")
         self.until = None if until is None else check_count("until", until, 0)
         norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)")
@@ -83,8 +86,8 @@ class LogitGradientNoise(_GradientNoise):
 
 @register("noise-theta")
 class WeightGradientNoise(_GradientNoise):
-    """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so σ_θ/√B on the mean of
-    B.
+    """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so
+    σ_θ/√B on the mean of B.
     """
 
     def gradients(self, run: Run) -> None:
@@ -94,6 +97,9 @@ class WeightGradientNoise(_GradientNoise):
             for parameter in model.plain.parameters():
                 if parameter.grad is not None:
                     z = torch.randn(
-                        parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype
+                        parameter.shape,
+                        generator=generator,
+                        device=parameter.device,
+                        dtype=parameter.dtype,
                     )
                     parameter.grad.add_(z, alpha=self.sigma / math.sqrt(run.count))

@@ -30,7 +30,8 @@ class _Sum(torch.autograd.Function):
 
 
 class Processes:
-    """The processes that share the rows of each step; with one process, every method is the identity.
+    """The processes that share the rows of each step; with one process, every method is the
+    identity.
 
     All processes have equally many rows of a step. Where they do not divide evenly, the first rows
     fill the last shares up, and do not count.

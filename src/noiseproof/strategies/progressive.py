@@ -26,7 +26,14 @@ from noiseproof.strategies.base import (
     check_sole_step,
     register,
 )
-from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
+from noiseproof.strategies.mixing import (
+    interleaved,
+    mean_prediction,
+    mixmatch,
+    ramped,
+    sharpen,
+    two_views,
+)
 from noiseproof.strategies.selection import check_sole_selection
 from noiseproof.strategies.sweeps import log_probs, per_row
 
@@ -35,7 +42,8 @@ ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the la
 
 @register("progressive-stopping")
 class ProgressiveStopping(Strategy):
-    """Progressive early stopping, then training on the labels that the model agrees with (Bai et al. 2021, PES).
+    """Progressive early stopping, then training on the labels that the model agrees with (Bai et
+    al. 2021, PES).
 
     All layers train for T₁ = ``start`` epochs. Then the last block and the head are drawn again and
     trained alone for T₂ = ``block_epochs``, then the head once more for T₃ = ``head_epochs``, by
@@ -76,25 +84,35 @@ class ProgressiveStopping(Strategy):
         self.lr = check_number("lr", lr, "(0, inf)")
         self.released = check_flag("released", released)
         self.balance = check_flag("balance", balance)
-        self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
+        # the moments of each weight that is trained alone
+        self.adam: list[tuple[Tensor, Tensor]] = []
 
     def check(self, plan: Plan) -> None:
         total = self.ends_of_stages[-1]
         self.check_reached("start", plan)
         if plan.epochs < total < math.inf:
             raise ValueError(
-                f"Expected at most {plan.epochs} epochs for `start`, `block_epochs` and `head_epochs`, got {total}. "
-                "Lower them, or train longer."
+                f"Expected at most {plan.epochs} epochs for `start`, `block_epochs` and"
+                f" `head_epochs`, got {total}. Lower them, or train longer."
             )
         if any(other.name == "freeze" for other in plan.strategies):
-            raise ValueError(f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one out.")
-        check_sole_selection(self, "layers that are drawn anew would learn from only the rows that it keeps", plan)
+            raise ValueError(
+                f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one"
+                " out."
+            )
+        check_sole_selection(
+            self, "layers that are drawn anew would learn from only the rows that it keeps", plan
+        )
         check_scores(plan.loss, self.name)
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:
-            raise ValueError("Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP.")
-        self._classifiers = [model.plain for model in run.models if isinstance(model.plain, Classifier)]
+            raise ValueError(
+                "Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP."
+            )
+        self._classifiers = [
+            model.plain for model in run.models if isinstance(model.plain, Classifier)
+        ]
         assert len(self._classifiers) == len(run.models)
         self.chosen = torch.ones(run.num_rows, dtype=torch.bool, device=run.device)
         self.class_weights = torch.ones(run.num_classes, dtype=run.dtype, device=run.device)
@@ -128,7 +146,8 @@ class ProgressiveStopping(Strategy):
                     reset_layers(part, fill, generator)
                 model.head.reset_parameters(fill, generator, run.loss.starts)
             for trained in run.models:
-                trained.evaluated.load_state_dict(trained.plain.state_dict())  # another one where weights are averaged
+                # another one where weights are averaged
+                trained.evaluated.load_state_dict(trained.plain.state_dict())
                 for weight in self._renewed(stage):
                     trained.optimizer.state.pop(weight, None)
             self.adam = [(torch.zeros_like(w), torch.zeros_like(w)) for w in self._renewed(stage)]
@@ -192,12 +211,15 @@ class ProgressiveStopping(Strategy):
             weight.sub_(rate * first / (second.sqrt() / scale + 1e-8))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict({**state, "adam": [(first, second) for first, second in state["adam"]]})
+        super().load_state_dict(
+            {**state, "adam": [(first, second) for first, second in state["adam"]]}
+        )
 
 
 @register("progressive-mixmatch")
 class ProgressiveMixMatch(ProgressiveStopping):
-    """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et al. 2021, PES semi).
+    """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et
+    al. 2021, PES semi).
 
     Rows without labels have the same share of a step as of the set, half at most, in two
     augmentations each; p is the mean prediction for both:
@@ -274,13 +296,23 @@ class ProgressiveMixMatch(ProgressiveStopping):
             alpha = self.late_alpha
         x = two_views(f"{self.name} view", batch, run)
         targets = [self._guess(m, x, batch, run) for m in range(len(run.models))]
-        losses = torch.stack([
-            mixmatch(
-                m, x, target, batch, run, is_labelled=self.chosen, alpha=alpha, weight=weight, purpose=self.name,
-                class_weights=self.class_weights,
-            )[0]
-            for m, target in enumerate(targets)
-        ])  # fmt: skip
+        losses = torch.stack(
+            [
+                mixmatch(
+                    m,
+                    x,
+                    target,
+                    batch,
+                    run,
+                    is_labelled=self.chosen,
+                    alpha=alpha,
+                    weight=weight,
+                    purpose=self.name,
+                    class_weights=self.class_weights,
+                )[0]
+                for m, target in enumerate(targets)
+            ]
+        )
         run.backward(losses, batch)
         return Step([], losses.detach(), None)
 
@@ -289,8 +321,11 @@ class ProgressiveMixMatch(ProgressiveStopping):
         """The target of each row (b, K): its label, or what network ``m`` predicts."""
         target = batch.soft_target(run.num_classes, self.class_weights).clone()
         rest = ~self.chosen[batch.rows]
-        if bool(rest.any()):  # not through the wrapper for several processes: others may have no such row
-            target[rest] = sharpen(mean_prediction(run.models[m].trained, x[rest], run), self.temperature)
+        # not through the wrapper for several processes: others may have no such row
+        if bool(rest.any()):
+            target[rest] = sharpen(
+                mean_prediction(run.models[m].trained, x[rest], run), self.temperature
+            )
         return target
 
 
@@ -304,7 +339,11 @@ def last_block(backbone: nn.Module) -> list[nn.Module]:
     ['Sequential', 'BatchNorm1d']
     """
     children = list(backbone.children())
-    layered = [i for i, child in enumerate(children) if any(weight.dim() > 1 for weight in child.parameters())]
+    layered = [
+        i
+        for i, child in enumerate(children)
+        if any(weight.dim() > 1 for weight in child.parameters())
+    ]
     if len(layered) > 1:
         return children[layered[-1] :]
     return last_block(children[layered[0]]) if layered else []

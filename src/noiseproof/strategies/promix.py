@@ -9,7 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import Batch, Plan, Run, Step, Strategy, check_cross_entropy, check_sole_step, register
+from noiseproof.strategies.base import (
+    Batch,
+    Plan,
+    Run,
+    Step,
+    Strategy,
+    check_cross_entropy,
+    check_sole_step,
+    register,
+)
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
@@ -33,11 +42,18 @@ def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
     tensor([3, 2])
     """
     sizes = torch.bincount(given, minlength=len(wanted))
-    is_likely = p.gather(1, given[:, None])[:, 0].logit() > math.log(2) + (sizes / len(given))[given].logit()
+    is_likely = (
+        p.gather(1, given[:, None])[:, 0].logit()
+        > math.log(2) + (sizes / len(given))[given].logit()
+    )
     likely = torch.bincount(given[is_likely], minlength=len(wanted))
-    least = wanted.minimum(likely).maximum(torch.bincount(given[p.argmax(1) == given], minlength=len(wanted)))
+    least = wanted.minimum(likely).maximum(
+        torch.bincount(given[p.argmax(1) == given], minlength=len(wanted))
+    )
     is_large = sizes * len(wanted) >= len(given)
-    least = least.where(is_large, least.minimum(least[is_large].sum() * sizes // sizes[is_large].sum()))
+    least = least.where(
+        is_large, least.minimum(least[is_large].sum() * sizes // sizes[is_large].sum())
+    )
     lacking = (wanted - least).clamp(min=0)
     part = (wanted.sum() - least.sum()).clamp(min=0) / lacking.sum().clamp(min=1)
     return least + (part * lacking).ceil().long()
@@ -45,7 +61,8 @@ def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
 
 @register("promix")
 class ProMix(Strategy):
-    """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao et al. 2023).
+    """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao
+    et al. 2023).
 
     For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows
     of smallest loss of every given class (class-wise small-loss selection): the share rho of its
@@ -70,7 +87,8 @@ class ProMix(Strategy):
 
     models = 2
     remembers = ("small",)
-    small: Tensor | None = None  # (N, 2): whether the loss of a row is among the smallest of its class, by network
+    # (N, 2): whether the loss of a row is among the smallest of its class, by network
+    small: Tensor | None = None
 
     def __init__(
         self,
@@ -104,8 +122,11 @@ class ProMix(Strategy):
         if run.epoch >= self.warmup:
             given = run.data.given
             sizes = torch.bincount(given, minlength=run.num_classes)
-            ranks = quantiles(row_losses(run), given, run.num_classes) * sizes[given, None]  # ½, 1½, … in each class
-            counts = [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
+            # ½, 1½, … in each class
+            ranks = quantiles(row_losses(run), given, run.num_classes) * sizes[given, None]
+            counts = (
+                [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
+            )
             wanted = sizes.new_tensor([math.ceil(self.rho * count) for count in counts])
             if self.agreed:
                 wanted = agreed_counts(predict_log_probs(run).exp(), given, wanted)
@@ -117,9 +138,12 @@ class ProMix(Strategy):
         with torch.no_grad():
             outs = [run.forward(model.wrapped, batch.x) for model in run.models]
             p = torch.stack([run.loss.scores(out).softmax(1) for out in outs], 1)
-            chosen, labels = self._choose(run.processes.gather(p, batch), batch, run)  # of the rows of all processes
+            # of the rows of all processes
+            chosen, labels = self._choose(run.processes.gather(p, batch), batch, run)
         view = second_view("promix view", batch, run, run.strong)
-        losses = torch.stack([self._losses(m, view, chosen[:, m], labels[:, m], batch, run) for m in range(2)])
+        losses = torch.stack(
+            [self._losses(m, view, chosen[:, m], labels[:, m], batch, run) for m in range(2)]
+        )
         mask = chosen.to(losses.dtype)
         weights = run.processes.share(mask * (batch.count / mask.sum(0).clamp(min=1))).T
         run.backward(losses * weights, batch)
@@ -138,12 +162,15 @@ class ProMix(Strategy):
             return trusted, labels
         agreed = (confidence > self.tau).all(1) & (predicted[:, 0] == predicted[:, 1])
         guessed = agreed[:, None] & ~trusted
-        mean = confidence.mean(1, keepdim=True).where(guessed, -1.0)  # (count, 2): those to choose from first
+        # (count, 2): those to choose from first
+        mean = confidence.mean(1, keepdim=True).where(guessed, -1.0)
         rank = mean.argsort(dim=0, descending=True, stable=True).argsort(dim=0)
         room = (int(self.share * batch.count) - trusted.sum(0)).clamp(min=0)
         return trusted | (guessed & (rank < room)), labels
 
-    def _losses(self, m: int, view: Tensor, chosen: Tensor, labels: Tensor, batch: Batch, run: Run) -> Tensor:
+    def _losses(
+        self, m: int, view: Tensor, chosen: Tensor, labels: Tensor, batch: Batch, run: Run
+    ) -> Tensor:
         """The loss of each row (b,) for network ``m``, from what is chosen of the rows of all
         processes (count,).
         """
@@ -152,8 +179,14 @@ class ProMix(Strategy):
         partner = torch.arange(batch.count, device=run.device)
         partner[places] = places[order]
         target = F.one_hot(run.processes.share(labels), run.num_classes).to(run.dtype)
-        mixed, mixed_target = (mix(values[:, None], lam, partner, batch, run)[:, 0] for values in (batch.x, target))
-        out = run.forward(run.models[m].wrapped, torch.stack([batch.x, view, mixed], 1).flatten(0, 1))
+        mixed, mixed_target = (
+            mix(values[:, None], lam, partner, batch, run)[:, 0] for values in (batch.x, target)
+        )
+        out = run.forward(
+            run.models[m].wrapped, torch.stack([batch.x, view, mixed], 1).flatten(0, 1)
+        )
         log_p = run.loss.scores(out).log_softmax(1).view(len(target), 3, -1)
-        plain, other, mixture = torch.stack([target, target, mixed_target], 1).mul(-log_p).sum(2).unbind(1)
+        plain, other, mixture = (
+            torch.stack([target, target, mixed_target], 1).mul(-log_p).sum(2).unbind(1)
+        )
         return plain + min(1.0, run.epoch / self.ramp) * (other + mixture)

@@ -40,7 +40,9 @@ class Randomness:
         """A seed for one purpose and occasion."""
         return derive_seed(self.seed, zlib.crc32(purpose.encode()), *occasion)
 
-    def generator(self, purpose: str, *occasion: int, device: torch.device | str | None = None) -> torch.Generator:
+    def generator(
+        self, purpose: str, *occasion: int, device: torch.device | str | None = None
+    ) -> torch.Generator:
         """A generator for one purpose and occasion, on the device of the run unless another is
         given.
         """
@@ -57,7 +59,9 @@ class Randomness:
         """Uniform numbers in [0, 1) for the rows of ``batch``, (b, *shape)."""
         return self._draw(torch.rand, purpose, batch, shape)
 
-    def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
+    def _draw(
+        self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]
+    ) -> Tensor:
         # Exactly for the rows of the step: what a generator gives to the first of n numbers depends
         # on n.
         generator = self.generator(purpose, self.step)
@@ -71,7 +75,9 @@ class Randomness:
         if self.step_generator is not None:
             block, place = divmod(self.step, SEEDS_AT_ONCE)
             if block != self._block:
-                self._step_seeds = derive_seeds(SEEDS_AT_ONCE, self.seed, zlib.crc32(b"step"), block)
+                self._step_seeds = derive_seeds(
+                    SEEDS_AT_ONCE, self.seed, zlib.crc32(b"step"), block
+                )
                 self._block = block
             self.step_generator.manual_seed(self._step_seeds[place])
 
@@ -106,9 +112,14 @@ class Randomness:
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             seed = self.seed_for("layers", self.step, self._processes.rank)
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed records its caller, which takes longer
+            # torch.manual_seed records its caller, which takes longer
+            torch.default_generator.manual_seed(seed)
             if on_gpu:
                 torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
             yield
-            if on_gpu:  # where all this takes longer than the step of a small model: skip it if nothing is drawn
-                self._layers_draw = torch.cuda.default_generators[self.device.index or 0].get_offset() > 0
+            # where all this takes longer than the step of a small model: skip it if nothing is
+            # drawn
+            if on_gpu:
+                self._layers_draw = (
+                    torch.cuda.default_generators[self.device.index or 0].get_offset() > 0
+                )

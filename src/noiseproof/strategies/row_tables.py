@@ -20,7 +20,9 @@ class SampleWeights(Strategy):
 
     def setup(self, run: Run) -> None:
         if self.table.shape != (run.num_rows,):
-            raise ValueError(f"Expected weights of {run.num_rows} rows, got shape {tuple(self.table.shape)}.")
+            raise ValueError(
+                f"Expected weights of {run.num_rows} rows, got shape {tuple(self.table.shape)}."
+            )
         self._table = self.table.to(run.device, run.dtype)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:

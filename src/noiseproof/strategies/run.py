@@ -1,4 +1,6 @@
-"""A training run, and the strategies that change it, as hooks at fixed points of the training loop."""
+"""A training run, and the strategies that change it, as hooks at fixed points of the training
+loop.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,12 @@ class Run:
         self.strong = strong or augment  # of second views
         self.normalise = normalise
         self.workers = workers
-        self.compiled = compiled  # whether models and augmentation of a step go through torch.compile
+        # whether models and augmentation of a step go through torch.compile
+        self.compiled = compiled
         self.loss = loss
         parts = [part for part in loss.modules() if isinstance(part, Loss)]
-        self.loss_draws = any(type(part).set_step is not Loss.set_step for part in parts)  # and needs a seed each step
+        # and needs a seed each step
+        self.loss_draws = any(type(part).set_step is not Loss.set_step for part in parts)
         self.models: list[TrainedModel] = []
         self.strategies: Sequence[Strategy] = ()  # all strategies of the method
         self.epochs = epochs
@@ -116,7 +120,9 @@ class Run:
         """The modules that predict."""
         return [model.evaluated for model in self.models]
 
-    def add(self, plain: nn.Module, build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> None:
+    def add(
+        self, plain: nn.Module, build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    ) -> None:
         """Add a model to train, and its optimiser."""
         if self.device.type == "cuda":
             plain = plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -126,7 +132,8 @@ class Run:
         optimizer = build(wrapped.parameters())
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
-            if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads each time
+            # as a tensor, which a CUDA graph reads each time
+            if self.random.step_generator is not None:
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
         optimizer = self.fabric.setup_optimizers(optimizer)  # type: ignore[assignment]
         trained = wrapped if self.is_sharded else plain  # sharded weights only the wrapper can run
@@ -167,7 +174,9 @@ class Run:
         return losses
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes, with a gradient, in a step, which all of them make at once."""
+        """The sum over all processes, with a gradient, in a step, which all of them make at
+        once.
+        """
         return self.processes.sum(values) if self.random.is_in_step else values
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
@@ -226,11 +235,15 @@ class Run:
         labels = self.data.labels[rows]
         return labels if labels.dim() == 1 else labels.to(self.dtype)
 
-    def fetch(self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
+    def fetch(
+        self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None
+    ) -> Tensor:
         """The inputs ``rows`` of ``x`` on the device, transformed."""
         return self.prepare(next(read_batches(x, [rows])), transform, params)
 
-    def prepare(self, x: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
+    def prepare(
+        self, x: Tensor, transform: Transform | None, params: Tensor | None = None
+    ) -> Tensor:
         """Raw inputs as the models take them."""
         x = x.to(self.device, non_blocking=True)
         params = x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params
@@ -238,7 +251,9 @@ class Run:
         return apply(x, transform, params, self.dtype)
 
 
-def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype) -> Tensor:
+def _transformed(
+    x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype
+) -> Tensor:
     x = (x if transform is None else transform.apply(x, params)).to(dtype)
     # Convolutions of a GPU's tensor cores want the channels last.
     return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
@@ -260,7 +275,8 @@ class Plan:
 
 
 class Strategy:
-    """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
+    """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those
+    that it needs.
 
     The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers
     between steps is named in ``remembers``, else a killed run cannot resume exactly.
@@ -271,8 +287,10 @@ class Strategy:
     adds: frozenset[str] = frozenset()  # the fields of Output that it fills
     validates = False  # whether it needs the accuracy on held-out rows
     max_norm: float | None = None  # of a step's gradient, unless the settings have one
-    capturable = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
-    joins = False  # whether one call of its hooks serves several runs that are stacked: see ``bind``
+    # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    capturable = False
+    # whether one call of its hooks serves several runs that are stacked: see ``bind``
+    joins = False
     observes = False  # whether it leaves the training unchanged, so that a step may skip it
     mixes = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
     remembers: tuple[str, ...] = ()  # attributes that checkpoints hold: tensors and plain values
@@ -306,7 +324,9 @@ class Strategy:
         """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
 
     def phase(self, run: Run) -> Hashable:
-        """What the hooks inside a step branch on in this epoch; a change captures the step again."""
+        """What the hooks inside a step branch on in this epoch; a change captures the step
+        again.
+        """
         return None
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
@@ -332,7 +352,9 @@ class Strategy:
         """
         return None
 
-    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+    def penalties(
+        self, losses: Tensor, outs: list[Output], batch: Batch, run: Run
+    ) -> Tensor | None:
         """A term to add to each row's weighed loss (M, b), with a gradient.
 
         The record shows losses without it.
@@ -380,7 +402,9 @@ class Strategy:
 
     def check_reached(self, parameter: str, plan: Plan | Run) -> None:
         """Refuse a ``parameter`` that names an epoch after the last one."""
-        check_reached(self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs)
+        check_reached(
+            self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs
+        )
 
     def __str__(self) -> str:
         return format_call(self.name or type(self).__name__, self.parameters)

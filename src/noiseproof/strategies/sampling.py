@@ -10,7 +10,8 @@ from noiseproof.strategies.run import Plan, Run, Strategy, register
 
 @register("class-balanced")
 class ClassBalancedEpochs(Strategy):
-    """Equally many rows of each given class in every epoch, as in the papers' training on Clothing1M.
+    """Equally many rows of each given class in every epoch, as in the papers' training on
+    Clothing1M.
 
     ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total),
     ``total=128000`` the NAL paper's B.3: 2000 batches of 64. A class with too few rows repeats
@@ -24,11 +25,16 @@ class ClassBalancedEpochs(Strategy):
     def check(self, plan: Plan) -> None:
         for other in takewhile(lambda other: other is not self, plan.strategies):
             if other.overrides("rows"):
-                raise ValueError(f"Expected class-balanced before `{other}`, whose rows it replaces. Name it first.")
+                raise ValueError(
+                    f"Expected class-balanced before `{other}`, whose rows it replaces. Name it"
+                    " first."
+                )
 
     def setup(self, run: Run) -> None:
         seed = run.random.seed_for("class-balanced")
-        self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
+        self._sampler = ClassBalanced(
+            run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed
+        )
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         return self._sampler.draw(run.epoch).to(rows.device)

@@ -27,7 +27,8 @@ By = Literal["loss", "margin"]
 
 
 class Selection(Strategy):
-    """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch ``start``.
+    """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch
+    ``start``.
 
     forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself
     (counted from 0), which leaves room for another initialisation (SLN paper, Table 4). ``forget``
@@ -37,8 +38,12 @@ class Selection(Strategy):
     capturable = True
 
     def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
-        self.forget = check_number("forget", forget, "[0, 1)", "It is the share of rows that are left out.")
-        self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
+        self.forget = check_number(
+            "forget", forget, "[0, 1)", "It is the share of rows that are left out."
+        )
+        self.ramp = check_count(
+            "ramp", ramp, 0, "It is the number of epochs until `forget` is reached."
+        )
         self.start = check_count("start", start, 0)
 
     def check(self, plan: Plan) -> None:
@@ -86,10 +91,12 @@ def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | No
         max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
         if sigma > largest:
             raise ValueError(
-                f"Expected `sigma` of {other.name} up to 1/√K = {largest:.3g} beside {selection.name}, which trains on "
-                f"rows that are learned too well to hold against more noise, got {sigma:g}. Lower it"
+                f"Expected `sigma` of {other.name} up to 1/√K = {largest:.3g} beside"
+                f" {selection.name}, which trains on rows that are learned too well to hold against"
+                f" more noise, got {sigma:g}. Lower it"
                 + (
-                    f", or end it where {selection.name} starts ({other.name}:until=N & {selection.name}:start=N)."
+                    f", or end it where {selection.name} starts ({other.name}:until=N &"
+                    f" {selection.name}:start=N)."
                     if "until" in other.parameters
                     else "."
                 )
@@ -101,7 +108,10 @@ def check_sole_selection(strategy: Strategy, why: str, plan: Plan) -> None:
     """Refuse a selection by loss together with ``strategy``."""
     for other in plan.strategies:
         if isinstance(other, (Selection, SiguaBackward, Prune)):
-            raise ValueError(f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one out.")
+            raise ValueError(
+                f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one"
+                " out."
+            )
 
 
 @torch.no_grad()
@@ -133,9 +143,13 @@ def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
     sizes = torch.zeros(num_classes, dtype=torch.int64, device=classes.device)
     sizes = sizes.scatter_add(0, classes, torch.ones_like(classes))
     order = values.sort(dim=0, stable=True).indices  # (N, M)
-    order = order.gather(0, classes[order].sort(dim=0, stable=True).indices)  # by class, then by value
+    # by class, then by value
+    order = order.gather(0, classes[order].sort(dim=0, stable=True).indices)
     of_class = classes[order]
-    place = torch.arange(len(classes), device=classes.device)[:, None] - (sizes.cumsum(0) - sizes)[of_class]
+    place = (
+        torch.arange(len(classes), device=classes.device)[:, None]
+        - (sizes.cumsum(0) - sizes)[of_class]
+    )
     shares = (place.to(values.dtype) + 0.5) / sizes[of_class]
     return torch.empty_like(values).scatter_(0, order, shares)
 
@@ -152,7 +166,8 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
 
 @register("small-loss")
 class SmallLoss(Selection):
-    """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each step.
+    """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each
+    step.
 
     With ``by=margin`` the rows with the largest margin Δ_y of the given label are kept instead,
     which measures how well a sample is learned independently of the loss (curriculum paper, section
@@ -168,14 +183,17 @@ class SmallLoss(Selection):
         if self.by == "loss":
             losses = given_losses(losses, outs, batch, run)
         else:
-            losses = torch.stack([-margin(run.loss.scores(out).detach(), batch.given) for out in outs])
+            losses = torch.stack(
+                [-margin(run.loss.scores(out).detach(), batch.given) for out in outs]
+            )
         small = _ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
         return _mean_over(small, batch, run)
 
 
 @register("co-teaching")
 class CoTeaching(Selection):
-    """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the other, in one pass.
+    """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the
+    other, in one pass.
 
     The loss of a step is the mean over int((1 − forget(T))·B) rows, with forget(T) = min(T^c/ramp,
     1)·forget and T the epochs since ``start`` (their Algorithm 1 updates R(T) at the end of an
@@ -216,7 +234,10 @@ class CoTeaching(Selection):
         super().setup(run)
         for model in run.models if self.beta1_from is not None else []:
             if "betas" not in model.optimizer.param_groups[0]:
-                raise ValueError("Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out.")
+                raise ValueError(
+                    "Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it"
+                    " out."
+                )
 
     def forgotten(self, T: int) -> float:
         if self.released:
@@ -246,14 +267,17 @@ class CoTeaching(Selection):
 
 @register("sigua")
 class Sigua(Selection):
-    """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly on some others.
+    """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly
+    on some others.
 
     L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n)
     smallest of the n others (at least one, if any is left out), as in their code. The SLN paper
     (B.1) uses scale 0.001.
     """
 
-    def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:
+    def __init__(
+        self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0
+    ) -> None:
         super().__init__(forget, ramp, start)
         self.rate = check_number("rate", rate, "[0, 1]")
         self.scale = check_number("scale", scale, "[0, inf)")
@@ -267,7 +291,8 @@ class Sigua(Selection):
 
 @register("sigua-bc")
 class SiguaBackward(Strategy):
-    """SIGUA with backward correction (Han et al. 2020): rows whose corrected loss is negative count −scale times.
+    """SIGUA with backward correction (Han et al. 2020): rows whose corrected loss is negative count
+    −scale times.
 
     L = mean of ℓ where ℓ ≥ 0, of −scale·ℓ where ℓ < 0, with ℓ the loss ``backward``; plain before
     the epoch ``warmup``.
@@ -281,16 +306,21 @@ class SiguaBackward(Strategy):
 
     def check(self, plan: Plan) -> None:
         self.check_reached("warmup", plan)
-        if not isinstance(plan.loss, Backward):  # the sign of a sum says nothing of the corrected term
-            raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{plan.loss}`. Use sigua for others.")
+        # the sign of a sum says nothing of the corrected term
+        if not isinstance(plan.loss, Backward):
+            raise ValueError(
+                f"Expected the loss `backward` for sigua-bc, got `{plan.loss}`. Use sigua for"
+                " others."
+            )
         hooks = "targets", "outputs", "revise", "weights", "penalties"
         for other in plan.strategies:
             changes = (other.overrides(*hooks) and not other.observes) or other.perturbs
             if other is not self and changes and other.ends > self.warmup:
                 raise ValueError(
-                    "Expected nothing beside sigua-bc that changes targets, outputs, losses or weights, or adds noise, "
-                    f"got `{other}`: sigua-bc moves towards or away from a row by the sign of its corrected loss, "
-                    "which is that of the given label alone. Leave one out."
+                    "Expected nothing beside sigua-bc that changes targets, outputs, losses or"
+                    f" weights, or adds noise, got `{other}`: sigua-bc moves towards or away from a"
+                    " row by the sign of its corrected loss, which is that of the given label"
+                    " alone. Leave one out."
                 )
 
     def phase(self, run: Run) -> bool:
@@ -299,12 +329,15 @@ class SiguaBackward(Strategy):
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         if self.phase(run):
             return None
-        return torch.where(given_losses(losses, outs, batch, run) < 0, -self.scale, 1.0).to(losses.dtype)
+        return torch.where(given_losses(losses, outs, batch, run) < 0, -self.scale, 1.0).to(
+            losses.dtype
+        )
 
 
 @register("prune")
 class Prune(Strategy):
-    """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k only.
+    """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k
+    only.
 
     Each model decides for itself, by a pass over the whole set at the start of every ``every``-th
     epoch from ``start`` on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at
@@ -320,13 +353,20 @@ class Prune(Strategy):
     remembers = ("keep",)
 
     def __init__(
-        self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None, spare: bool = True
+        self,
+        start: int,
+        every: int = 10,
+        k: float = 0.5,
+        lasts: int | None = None,
+        spare: bool = True,
     ) -> None:
         self.start = check_count("start", start, 0)
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
-        self.k = check_number("k", k, "(0, 1)", "It is the probability below which a sample is pruned.")
+        self.k = check_number(
+            "k", k, "(0, 1)", "It is the probability below which a sample is pruned."
+        )
         self.keep: Tensor | None = None  # (N, M)
 
     def check(self, plan: Plan) -> None:
@@ -334,8 +374,9 @@ class Prune(Strategy):
         for other in plan.strategies:
             if other.makes == "real" and other.ends > self.start:
                 raise ValueError(
-                    f"Expected no noise on targets from the `start` of prune on, got `{other}`: it keeps the "
-                    f"probabilities of right labels below `k` as well. End it there ({other.name}:until={self.start})."
+                    f"Expected no noise on targets from the `start` of prune on, got `{other}`: it"
+                    " keeps the probabilities of right labels below `k` as well. End it there"
+                    f" ({other.name}:until={self.start})."
                 )
 
     def start_epoch(self, run: Run) -> None:

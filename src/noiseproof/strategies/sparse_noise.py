@@ -1,4 +1,6 @@
-"""Label noise as parameters of each sample, which explain wrong labels in place of the model (SOP)."""
+"""Label noise as parameters of each sample, which explain wrong labels in place of the model
+(SOP).
+"""
 
 import torch
 from torch import Tensor
@@ -10,7 +12,8 @@ from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed
 
 @register("sparse-noise")
 class SparseNoise(Strategy):
-    """s_i = u_i² ⊙ y_i − v_i² ⊙ (1 − y_i) for each sample, learned by gradient descent (Liu et al. 2022, section 3.2).
+    """s_i = u_i² ⊙ y_i − v_i² ⊙ (1 − y_i) for each sample, learned by gradient descent (Liu et al.
+    2022, section 3.2).
 
     u_i is a number, v_i has one for each class; both are drawn from N(0, std²), learn with rates of
     their own, which no schedule lowers, and stay in [−1, 1]. The squares grow slowly from almost
@@ -32,7 +35,9 @@ class SparseNoise(Strategy):
 
     def check(self, plan: Plan) -> None:
         if "noise" not in plan.loss.needs:
-            raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop).")
+            raise ValueError(
+                f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop)."
+            )
         check_unmixed(self, "whose noise belongs to one label", plan)
 
     def setup(self, run: Run) -> None:

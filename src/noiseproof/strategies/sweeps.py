@@ -50,7 +50,11 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
 
 @torch.no_grad()
 def sweep(
-    run: Run, x: Inputs | None = None, models: Sequence[nn.Module] | None = None, *, augment: str | None = None
+    run: Run,
+    x: Inputs | None = None,
+    models: Sequence[nn.Module] | None = None,
+    *,
+    augment: str | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, list[Output]]]:
     """Yield (rows, counts, outputs) of every row, without gradients and in evaluation mode.
 
@@ -79,15 +83,21 @@ def sweep(
         size = sweep_rows(len(places), x[0].numel(), memory)
     parts = torch.split(moved(order, x.device) if isinstance(x, Tensor) else order, size)
     counted = torch.split(moved(places < len(x), run.device), size)
-    with evaluating([*models, run.loss]):  # a loss that draws its scores draws the same ones for every such pass
-        for rows, counts, raw in zip(parts, counted, read_batches(x, parts, run.workers), strict=True):
+    # a loss that draws its scores draws the same ones for every such pass
+    with evaluating([*models, run.loss]):
+        for rows, counts, raw in zip(
+            parts, counted, read_batches(x, parts, run.workers), strict=True
+        ):
             rows = moved(rows, run.device)
             ready = run.prepare(raw, transform, None if params is None else params[rows])
             yield rows, counts, [run.forward(model, ready) for model in models]
 
 
 def per_row(
-    run: Run, compute: Callable[[Tensor, list[Output]], Tensor], x: Inputs | None = None, **options: Any
+    run: Run,
+    compute: Callable[[Tensor, list[Output]], Tensor],
+    x: Inputs | None = None,
+    **options: Any,
 ) -> Tensor:
     """``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …), equal
     in all processes.

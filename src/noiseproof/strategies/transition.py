@@ -14,7 +14,8 @@ MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the es
 
 @register("estimate-transition")
 class EstimateTransition(Strategy):
-    """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate, correct.
+    """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate,
+    correct.
 
     Up to the epoch ``warmup`` (counted from 0) T is the identity, so that the loss is cross
     entropy. Then ``estimate_transition`` computes T from the predictions for the whole training
@@ -32,14 +33,24 @@ class EstimateTransition(Strategy):
             paper does. The learning rate continues as scheduled; ``cosine:every=…`` restarts as
             well.
         right: row k of T is taken as if estimated with ``right`` more rows of class k, all of them
-            labelled right, in addition to those whose given label k is predicted. A class that few rows are
-            of, or that is not learned yet, has no anchor to trust, and its row of T is close to the
-            identity's.
+            labelled right, in addition to those whose given label k is predicted. A class that few
+            rows are of, or that is not learned yet, has no anchor to trust, and its row of T is
+            close to the identity's.
     """
 
-    def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False, right: float = 0.0) -> None:
-        self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
-        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]")
+    def __init__(
+        self,
+        warmup: int,
+        percentile: float | None = 97.0,
+        restart: bool = False,
+        right: float = 0.0,
+    ) -> None:
+        self.warmup = check_count(
+            "warmup", warmup, 1, "T is estimated from a model that has learned something."
+        )
+        self.percentile = (
+            None if percentile is None else check_number("percentile", percentile, "(0, 100]")
+        )
         self.restart = check_flag("restart", restart)
         self.right = check_number("right", right, "[0, inf)")
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
@@ -47,12 +58,15 @@ class EstimateTransition(Strategy):
 
     def check(self, plan: Plan) -> None:
         if not any(isinstance(part, Corrected) for part in plan.loss.modules()):
-            raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{plan.loss}`.")
+            raise ValueError(
+                f"Expected the loss `forward` or `backward` to estimate T for, got `{plan.loss}`."
+            )
         for part in plan.loss.modules():
             if isinstance(part, (CR, Peer)):
                 raise ValueError(
-                    f"Expected a loss whose predictions are probabilities of the given labels to estimate T from, got "
-                    f"`{part}`, which makes them more certain. Give T to `forward` or `backward`, or leave it out."
+                    "Expected a loss whose predictions are probabilities of the given labels to"
+                    f" estimate T from, got `{part}`, which makes them more certain. Give T to"
+                    " `forward` or `backward`, or leave it out."
                 )
         self.check_reached("warmup", plan)
 
@@ -61,9 +75,14 @@ class EstimateTransition(Strategy):
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:
             if run.is_sharded:
-                raise ValueError("Expected whole weights to restart from, got sharded ones. Train with DDP, not FSDP.")
+                raise ValueError(
+                    "Expected whole weights to restart from, got sharded ones. Train with DDP, not"
+                    " FSDP."
+                )
             # Not in checkpoints: a resumed run builds the same initial weights.
-            self._initial = [{k: v.clone() for k, v in model.plain.state_dict().items()} for model in run.models]
+            self._initial = [
+                {k: v.clone() for k, v in model.plain.state_dict().items()} for model in run.models
+            ]
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
@@ -77,7 +96,8 @@ class EstimateTransition(Strategy):
         if self.restart:
             for model, initial in zip(run.models, self._initial, strict=True):
                 model.plain.load_state_dict(initial)
-                model.evaluated.load_state_dict(initial)  # another module where weights are averaged
+                # another module where weights are averaged
+                model.evaluated.load_state_dict(initial)
                 model.optimizer.state.clear()
 
     def restarts(self, epoch: int) -> bool:

@@ -7,5 +7,14 @@ from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, prepare
 
 __all__ = [
-    "METHODS", "Diverged", "Interrupted", "Method", "Result", "Settings", "Task", "get_method", "prepare", "train",
-]  # fmt: skip
+    "METHODS",
+    "Diverged",
+    "Interrupted",
+    "Method",
+    "Result",
+    "Settings",
+    "Task",
+    "get_method",
+    "prepare",
+    "train",
+]

@@ -56,7 +56,8 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     rows = shuffled(len(data), derive_generator(seed, 2))[:MAX_ROWS]
     y = data.given[rows]
     p = leave_one_out(squared_distances(_inputs(task, rows)), y, num_classes).clamp_min(0)
-    threshold = mean_label_probability(y, p) * (1 - 1e-9)  # where all rows are equal, rounding must not decide
+    # where all rows are equal, rounding must not decide
+    threshold = mean_label_probability(y, p) * (1 - 1e-9)
     joint = confident_counts(y, p, threshold)
     count = torch.bincount(y, minlength=num_classes).double()
     given = joint.sum(0)
@@ -71,7 +72,9 @@ def _inputs(task: Task, rows: Tensor) -> Tensor:
     x = torch.empty(0)
     parts = blocks(task.train.x, rows)
     for number, raw in enumerate(read_batches(task.train.x, parts)):
-        part = (raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))).flatten(1)
+        part = (
+            raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))
+        ).flatten(1)
         x = part.new_empty(len(rows), part.shape[1]) if number == 0 else x
         x[number * len(parts[0]) :][: len(part)] = part
     return x
@@ -82,7 +85,9 @@ def squared_distances(x: Tensor) -> Tensor:
     many.
     """
     columns = torch.split(x, max(1, BLOCK // len(x)), dim=1)
-    return torch.as_tensor(sum(torch.cdist(part, part).square() for part in map(Tensor.double, columns)))
+    return torch.as_tensor(
+        sum(torch.cdist(part, part).square() for part in map(Tensor.double, columns))
+    )
 
 
 def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:

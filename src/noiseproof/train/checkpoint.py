@@ -29,7 +29,8 @@ FORMAT = "noiseproof-checkpoint-2"
 SHARES = ("models", "optimizers")  # what each process has a share of, in FSDP
 LOCK = ".lock"  # held by the process that trains in the folder
 KEEP = 2  # the last good one and the one before it
-BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}  # files of weights, by their metric
+# files of weights, by their metric
+BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError)
 
@@ -51,8 +52,9 @@ def sole_writer(folder: Path | None, fabric: Fabric) -> Iterator[None]:
             lock = Lock(folder / LOCK)
         if not lock.held:
             refusal = (
-                f"Expected a folder in which no other process trains, got {folder}, in which "
-                f"{describe_holder(last_holder(folder / LOCK))} does. Wait for it, stop it, or choose another folder."
+                f"Expected a folder in which no other process trains, got {folder}, in which"
+                f" {describe_holder(last_holder(folder / LOCK))} does. Wait for it, stop it, or"
+                " choose another folder."
             )
     if folder is not None and fabric.world_size > 1:
         refusal = fabric.broadcast(refusal)
@@ -100,8 +102,14 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         return _read(path, device)
     except UNREADABLE as error:
         others = [other for other in checkpoints(path.parent) if other != path and _is_good(other)]
-        remedy = f"The last good one is {others[-1]}." if others else "There is no other one: start a new run."
-        raise BadCheckpoint(f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}") from error
+        remedy = (
+            f"The last good one is {others[-1]}."
+            if others
+            else "There is no other one: start a new run."
+        )
+        raise BadCheckpoint(
+            f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}"
+        ) from error
 
 
 def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
@@ -123,13 +131,19 @@ def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
         if path in damaged:
             continue
         for other, why in damaged.items() if rank == 0 else ():
-            log.warning("%s is damaged (%s): the run goes on from the one before it, %s.", other, why, path.name)
+            log.warning(
+                "%s is damaged (%s): the run goes on from the one before it, %s.",
+                other,
+                why,
+                path.name,
+            )
             with suppress(OSError):  # it is skipped the next time, too
                 other.replace(other.with_suffix(".damaged"))
         return path, state
     path, why = next(iter(damaged.items()))
     raise BadCheckpoint(
-        f"Expected a checkpoint of noiseproof in {path}, got: {why}. There is no other one: start a new run."
+        f"Expected a checkpoint of noiseproof in {path}, got: {why}. There is no other one: start a"
+        " new run."
     ) from why
 
 
@@ -144,7 +158,9 @@ def latest(folder: Path) -> Path | None:
     return checkpoints(folder)[-1] if checkpoints(folder) else None
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None
+) -> None:
     """Write a safetensors file with its checksum: whole and on the disk, or not at all."""
     with _writing(path):
         files.write_tensors(path, tensors, header)
@@ -201,7 +217,10 @@ def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any
         return {"$tensor": name}
     if isinstance(value, dict):
         # Pairs: JSON would turn keys that are numbers into strings, and safetensors sorts its keys.
-        items = [[key, _take_tensors(v, tensors, f"{name}.{key}" if name else str(key))] for key, v in value.items()]
+        items = [
+            [key, _take_tensors(v, tensors, f"{name}.{key}" if name else str(key))]
+            for key, v in value.items()
+        ]
         return {"$dict": items}
     if isinstance(value, (list, tuple)):
         return [_take_tensors(v, tensors, f"{name}.{i}") for i, v in enumerate(value)]

@@ -51,7 +51,8 @@ class Checkpointer:
         self.settings = settings
         self.best = dict.fromkeys(BEST, -math.inf)
         self.saved_at = time.monotonic()
-        self.saved: tuple[int, int] | None = None  # epoch and position of the last checkpoint of this call
+        # epoch and position of the last checkpoint of this call
+        self.saved: tuple[int, int] | None = None
         self.is_first_step = True
 
     def restore(self, resume: bool, name: str) -> int:
@@ -76,8 +77,9 @@ class Checkpointer:
             if self.config.get(key) != saved.get(key):
                 same = f"{DATA[key]}, which changed since," if key in DATA else "settings and code"
                 raise BadCheckpoint(
-                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
-                    f"Resume with the same {same} or choose another folder."
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got"
+                    f" {self.config.get(key)!r}. Resume with the same {same} or choose another"
+                    " folder."
                 )
         load_optimizers(state, self.run)
         load_state(state, self.run, self.record)
@@ -146,7 +148,14 @@ class Checkpointer:
 
     def _write_models(self, path: Path) -> None:
         models = enumerate(self.run.evaluated)
-        write_tensors(path, {f"models.{m}.{name}": value for m, model in models for name, value in _cpu_state(model)})
+        write_tensors(
+            path,
+            {
+                f"models.{m}.{name}": value
+                for m, model in models
+                for name, value in _cpu_state(model)
+            },
+        )
 
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch.
@@ -156,7 +165,8 @@ class Checkpointer:
         run = self.run
         self.guard.observe_weights()
         self.guard.check()
-        if self.folder is None or self.saved == (run.epoch, position):  # due in the very step of a stop
+        # due in the very step of a stop
+        if self.folder is None or self.saved == (run.epoch, position):
             return
         state = {
             "config": self.config,
@@ -190,10 +200,14 @@ def strategy_states(run: Run) -> list[dict[str, Any]]:
     states = [strategy.state_dict() for strategy in run.strategies]
     for strategy, state in zip(run.strategies, states, strict=True):
         try:
-            json.dumps(state, default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v))
+            json.dumps(
+                state,
+                default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v),
+            )
         except TypeError as error:
             raise TypeError(
-                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`, got: {error}."
+                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`,"
+                f" got: {error}."
             ) from None
     return states
 
@@ -228,13 +242,16 @@ def load_optimizers(state: dict[str, Any], run: Run) -> None:
 
 def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     copies = ((name, value.detach().cpu()) for name, value in model.state_dict().items())
-    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)  # some may be tied
+    # some may be tied
+    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)
 
 
 class Stopper:
     """Ends a run where that is requested, or after ``max_steps``."""
 
-    def __init__(self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None) -> None:
+    def __init__(
+        self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None
+    ) -> None:
         self.run = run
         self.checkpointer = checkpointer
         self.stop = stop
@@ -247,14 +264,19 @@ class Stopper:
         """
         run = self.run
         is_last = done == steps and run.epoch + 1 == run.epochs
-        is_requested = self.stop.requested and run.processes.world_size == 1  # several processes can only stop together
+        # several processes can only stop together
+        is_requested = self.stop.requested and run.processes.world_size == 1
         if done and (is_requested or (run.step >= self.last_step and not is_last)):
             self._stop(done, f"step {run.step} in epoch {run.epoch + 1}")
 
     def check_epoch(self) -> None:
         """Stop several processes together, if any of them should stop."""
         run = self.run
-        if run.processes.world_size > 1 and run.epoch < run.epochs and run.processes.any(self.stop.requested):
+        if (
+            run.processes.world_size > 1
+            and run.epoch < run.epochs
+            and run.processes.any(self.stop.requested)
+        ):
             self._stop(0, f"epoch {run.epoch}")
 
     def _stop(self, position: int, where: str) -> None:

@@ -102,7 +102,9 @@ class _Probe(Strategy):
         run.stopped = None  # continue until all steps are measured
 
 
-def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fabric | None = None) -> Estimate:
+def estimate(
+    task: Task, method: Method | str, settings: Settings, *, fabric: Fabric | None = None
+) -> Estimate:
     """Time and memory of a run, from its first steps on this machine.
 
     Evaluating a row is assumed to cost a third of training on it; work of strategies between epochs
@@ -116,7 +118,12 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
     """
     method = get_method(method, task, settings) if isinstance(method, str) else method
     if settings.epochs < STEPS:  # some methods refuse few epochs: raise their error
-        next(training(Job(task, method, settings), fabric or make_fabric(accelerator="auto", devices=1)), None)
+        next(
+            training(
+                Job(task, method, settings), fabric or make_fabric(accelerator="auto", devices=1)
+            ),
+            None,
+        )
     probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
     longer = replace(settings, epochs=max(settings.epochs, STEPS))
@@ -124,11 +131,17 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
         train(task, probed, longer, fabric=fabric)
     step_seconds = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
     batch_rows = settings.batch_rows(len(task.train))
-    steps = max(1, probe.num_rows // batch_rows) if settings.drop_last else -(-probe.num_rows // batch_rows)
+    steps = (
+        max(1, probe.num_rows // batch_rows)
+        if settings.drop_last
+        else -(-probe.num_rows // batch_rows)
+    )
     parts = (task.validation, task.clean_validation, task.test)
     evaluated = sum(len(part) for part in parts if part is not None)
     seconds = settings.epochs * step_seconds * (steps + evaluated / batch_rows / 3)
-    return Estimate(seconds, step_seconds, steps * settings.epochs, probe.memory, probe.num_parameters)
+    return Estimate(
+        seconds, step_seconds, steps * settings.epochs, probe.memory, probe.num_parameters
+    )
 
 
 def _bytes(tree: Any) -> int:

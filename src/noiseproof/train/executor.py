@@ -53,7 +53,9 @@ class Eager:
         todo = parts[start:]
         inputs: Iterator[Tensor | None] = repeat(None)
         if not isinstance(run.data.x, Tensor):  # read from disk ahead of the steps
-            inputs = read_batches(run.data.x, [run.processes.share(rows) for rows in todo], run.workers)
+            inputs = read_batches(
+                run.data.x, [run.processes.share(rows) for rows in todo], run.workers
+            )
         for position, (rows, raw) in enumerate(zip(todo, inputs, strict=False), start + 1):
             run.random.begin_step()
             with run.random.eager_step():

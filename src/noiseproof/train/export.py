@@ -29,7 +29,8 @@ from noiseproof.train.loop import Result
 
 
 class Predictor(nn.Module):
-    """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged over models.
+    """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged
+    over models.
 
     It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only,
     so the layers of a head for covariance or attention are dropped; only ``het`` averages over its
@@ -45,7 +46,12 @@ class Predictor(nn.Module):
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None, *, variance: bool = False
+        self,
+        models: Sequence[nn.Module],
+        loss: Loss | None,
+        normalise: Transform | None,
+        *,
+        variance: bool = False,
     ) -> None:
         super().__init__()
         self.trained = "plain logits" if loss is None else str(loss)
@@ -53,7 +59,9 @@ class Predictor(nn.Module):
             loss = None  # the softmax of its logits
         self.loss = loss
         self.has_variance = variance and loss is not None and bool(loss.needs & {"root", "scale"})
-        self.models = nn.ModuleList(models if self.draws or self.has_variance else map(_with_logits_only, models))
+        self.models = nn.ModuleList(
+            models if self.draws or self.has_variance else map(_with_logits_only, models)
+        )
         self.normalise = normalise
         self.eval()
 
@@ -79,13 +87,15 @@ class Predictor(nn.Module):
         means = [variance.mean(1) for variance in variances if variance is not None]
         if not self.has_variance or not means:
             raise ValueError(
-                f"Expected a method whose head predicts a variance, such as ln or het, got `{self.trained}`."
+                "Expected a method whose head predicts a variance, such as ln or het, got"
+                f" `{self.trained}`."
             )
         return self._mean([self._probabilities(out) for out in outs]), self._mean(means)
 
     def _outputs(self, x: Tensor) -> list[Output]:
         if self.normalise is not None:
-            x = self.normalise.transform(x, x.new_empty(x.shape[0], 0, dtype=torch.float32))  # len would be a constant
+            # len would be a constant
+            x = self.normalise.transform(x, x.new_empty(x.shape[0], 0, dtype=torch.float32))
         return [model(x) for model in self.models]
 
     @staticmethod
@@ -140,30 +150,42 @@ def export(
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:
         raise ImportError(f"Expected onnx and onnxscript. Run `{install_command('onnx')}`.")
-    others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
+    others = [
+        type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)
+    ]
     if others or predictor.draws:
         actual = str(predictor.loss) if predictor.loss is not None else others[0]
-        raise ValueError(f"Expected a network with plain logits to export, got `{actual}`. Train another method.")
+        raise ValueError(
+            f"Expected a network with plain logits to export, got `{actual}`. Train another method."
+        )
     plain = copy.deepcopy(predictor).cpu()
     if predictor.has_variance and not variance:  # its layers are not needed
         plain = Predictor(list(plain.models), plain.loss, plain.normalise)
     module = _WithVariance(plain) if variance else plain
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-    rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # a batch of one would be exported as a constant
+    # a batch of one would be exported as a constant
+    rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))
     names = json.dumps(list(classes)) if classes is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)
     shapes = ({0: torch.export.Dim("batch")},)  # any number of rows
     program = torch.export.export(module, (rows,), dynamic_shapes=shapes)
     if path.suffix == ".pt2":
-        torch.export.save(program, path, extra_files=None if names is None else {"classes.json": names})
+        torch.export.save(
+            program, path, extra_files=None if names is None else {"classes.json": names}
+        )
     else:
         outputs = ["probabilities", *(["variance"] if variance else [])]
         with _quiet():
             written = torch.onnx.export(
-                program, dynamo=True, input_names=["input"], output_names=outputs, verbose=False, optimize=True,
+                program,
+                dynamo=True,
+                input_names=["input"],
+                output_names=outputs,
+                verbose=False,
+                optimize=True,
                 dynamic_shapes=shapes,  # for the name of the axis, which the program has lost
-            )  # fmt: skip
+            )
         assert written is not None
         if names is not None:
             written.model.metadata_props["classes"] = names

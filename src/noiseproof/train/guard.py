@@ -28,12 +28,15 @@ class Diverged(RuntimeError):
 
 
 class DivergenceGuard:
-    """Counts the steps up to the first loss that is not finite, on the device, and raises ``Diverged``."""
+    """Counts the steps up to the first loss that is not finite, on the device, and raises
+    ``Diverged``.
+    """
 
     def __init__(self, run: Run, folder: Path | None) -> None:
         self.run = run
         self.folder = folder
-        self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses: once NaN, it stays NaN
+        # of all losses: once NaN, it stays NaN
+        self.total = torch.zeros((), dtype=torch.float64, device=run.device)
         self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)
 
     def restore(self) -> None:
@@ -50,7 +53,8 @@ class DivergenceGuard:
         loss would show.
         """
         every = (v for model in self.run.models for v in model.plain.state_dict().values())
-        values = [v for v in every if v.is_floating_point() and v.numel()]  # a process may have no share of a weight
+        # a process may have no share of a weight
+        values = [v for v in every if v.is_floating_point() and v.numel()]
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
@@ -68,17 +72,25 @@ class DivergenceGuard:
         if good_steps == self.run.step:
             return
         if where := find_nonfinite(self.run.data.x):
-            raise self.error(good_steps, f"Nor are the inputs, in {where}. Drop the row, or fill it in.")
+            raise self.error(
+                good_steps, f"Nor are the inputs, in {where}. Drop the row, or fill it in."
+            )
         lr = float(self.run.models[0].optimizer.param_groups[0]["lr"])
-        noisy = [str(strategy) for strategy in self.run.strategies if "sigma" in strategy.parameters]
-        causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({strategy})" for strategy in noisy)]
+        noisy = [
+            str(strategy) for strategy in self.run.strategies if "sigma" in strategy.parameters
+        ]
+        causes = [
+            f"a learning rate too large ({lr:g})",
+            *(f"too much noise ({strategy})" for strategy in noisy),
+        ]
         raise self.error(good_steps, f"Likely: {' or '.join(causes)}. Lower it, or clip gradients.")
 
     def error(self, good_steps: int, cause: str) -> Diverged:
         """The error of a run that diverged after ``good_steps``."""
         last = None if self.folder is None else latest(self.folder / "checkpoints")
         return Diverged(
-            f"Loss or weights are not finite at step {good_steps + 1} (epoch {self.run.epoch + 1}). {cause} "
+            f"Loss or weights are not finite at step {good_steps + 1} (epoch {self.run.epoch + 1})."
+            f" {cause} "
             + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
         )
 

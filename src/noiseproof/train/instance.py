@@ -33,13 +33,17 @@ CHEN_CIFAR10 = Settings(
 
 
 class _Average(Strategy):
-    """The average of the predictions on the augmented training inputs after every epoch (Chen et al. 2020)."""
+    """The average of the predictions on the augmented training inputs after every epoch (Chen et
+    al. 2020).
+    """
 
     def setup(self, run: Run) -> None:
         self.average = PredictionAverage(run.num_rows, run.num_classes)
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        probs = per_row(run, lambda _, outs: log_probs(run.loss, outs).double().exp(), augment="chen")
+        probs = per_row(
+            run, lambda _, outs: log_probs(run.loss, outs).double().exp(), augment="chen"
+        )
         self.average.update(probs.cpu())
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,7 +75,14 @@ def averaged_predictions(
     """
     method = Method(get_loss("ce"), strategies=(_Average(),))
     result = train(
-        prepare(data), method, settings, seed=seed, fabric=fabric, out=out, resume=out is not None, progress=progress
+        prepare(data),
+        method,
+        settings,
+        seed=seed,
+        fabric=fabric,
+        out=out,
+        resume=out is not None,
+        progress=progress,
     )
     (averaging,) = result.strategies
     assert isinstance(averaging, _Average)

@@ -71,18 +71,27 @@ class Job:
         return None if self.out is None else Path(self.out)
 
 
-def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_counter) -> tuple[Method, Run, Record]:
+def build(
+    job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Method, Run, Record]:
     """Models and optimisers before the first step, with the strategies set up."""
     task = job.task
     settings = job.settings
     # Strategies have state: a method that is used twice starts afresh.
-    method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
+    method = (
+        get_method(job.method, task, settings)
+        if isinstance(job.method, str)
+        else copy.deepcopy(job.method)
+    )
     method.check(task.train.num_classes, settings.epochs)
     method.check_labels(task.train)
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
     if loss.multilabel and job.samples:
-        raise ValueError("Expected one label a row to record margins of samples, got several. Leave `samples` out.")
+        raise ValueError(
+            "Expected one label a row to record margins of samples, got several. Leave `samples`"
+            " out."
+        )
     run = Run(
         fabric=fabric,
         data=replace(task.train.to(fabric.device), clean=None),
@@ -100,7 +109,12 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     for m in range(method.models):
         generator = run.random.generator("init", m, device="cpu")
         plain = build_classifier(
-            model, head, input_shape=input_shape, num_outputs=num_outputs, generator=generator, starts=loss.starts
+            model,
+            head,
+            input_shape=input_shape,
+            num_outputs=num_outputs,
+            generator=generator,
+            starts=loss.starts,
         )
         run.add(plain, make_optimizer)
     loss.set_shares(run.data.shares, run.total if run.processes.world_size > 1 else None)
@@ -109,15 +123,17 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
             raise ValueError(
-                f"Expected noisy labels held out for {strategy.name}, got none. Hold out a share (validation=0.1)."
+                f"Expected noisy labels held out for {strategy.name}, got none. Hold out a share"
+                " (validation=0.1)."
             )
         strategy.setup(run)
     record = Record(task, run, samples=job.samples, folder=job.folder, clock=clock)
     fewest = run.processes.world_size + 1
     if run.batch_size < fewest and needs_two_rows(run):
         raise ValueError(
-            f"Expected at least {fewest} rows a step, since the model's batch normalisation cannot learn from one "
-            f"alone, got {run.batch_size} of {run.num_rows}. Raise the batch size, or choose a model without it."
+            f"Expected at least {fewest} rows a step, since the model's batch normalisation cannot"
+            f" learn from one alone, got {run.batch_size} of {run.num_rows}. Raise the batch size,"
+            " or choose a model without it."
         )
     return method, run, record
 
@@ -131,7 +147,9 @@ def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], i
 
 
 def step_work(job: Job, run: Run) -> int:
-    """The most multiplications that a step of all models may take: a convolution acts on each pixel."""
+    """The most multiplications that a step of all models may take: a convolution acts on each
+    pixel.
+    """
     pixels = math.prod(job.task.input_shape[1:])
     weights = [p for model in run.models for p in model.plain.parameters()]
     return run.batch_size * sum(p.numel() * (pixels if p.dim() == 4 else 1) for p in weights)
@@ -145,7 +163,10 @@ def needs_two_rows(run: Run) -> bool:
     model = copy.deepcopy(run.models[0].plain).train()
     x = run.fetch(run.data.x, torch.zeros(1, dtype=torch.int64), run.normalise)
     try:
-        with torch.no_grad(), torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng([run.device] if run.device.type == "cuda" else []),
+        ):
             run.forward(model, x)
     except ValueError:  # PyTorch's "Expected more than 1 value per channel"
         return True
@@ -158,11 +179,20 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     """
     task = job.task
     soft = task.train.soft
-    config = {"method": str(method), "seed": run.random.seed, "dataset": task.dataset, "noise": task.noise,
-              "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
-              "inputs": None, "input_shape": list(task.input_shape),
-              "augment": _describe(task.augment), "normalise": _describe(task.normalise),
-              "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
+    config = {
+        "method": str(method),
+        "seed": run.random.seed,
+        "dataset": task.dataset,
+        "noise": task.noise,
+        "rows": run.num_rows,
+        "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
+        "inputs": None,
+        "input_shape": list(task.input_shape),
+        "augment": _describe(task.augment),
+        "normalise": _describe(task.normalise),
+        "precision": str(run.fabric._precision.precision),
+        **job.settings.as_dict(),
+    }
     if task.strong is not None:
         config["strong"] = _describe(task.strong)
     if soft is not None:
@@ -193,8 +223,12 @@ def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
     digests = {
         "inputs": digest(task.train.x, used=used),
         "clean_labels": None if truth is None else digest(truth),
-        "validation_data": None if held is None else digest(held.x, held.given, held.clean, held.soft, used=used),
-        "clean_validation_data": None if clean is None else digest(clean.x, clean.y, clean.soft, used=used),
+        "validation_data": (
+            None if held is None else digest(held.x, held.given, held.clean, held.soft, used=used)
+        ),
+        "clean_validation_data": (
+            None if clean is None else digest(clean.x, clean.y, clean.soft, used=used)
+        ),
         "test_data": None if test is None else digest(test.x, test.y, test.soft, used=used),
     }
     if used and used != kept:
@@ -231,7 +265,9 @@ def _files_digest(images: ImageFiles, used: dict[str, str]) -> str:
     if key not in _DIGESTS:
         with ThreadPoolExecutor(READERS) as pool:
             content = xxhash.xxh3_128("".join(pool.map(file_checksum, paths)).encode())
-        content.update(b"".join(os.fsencode(path.relative_to(images.root)) + b"\0" for path in paths))
+        content.update(
+            b"".join(os.fsencode(path.relative_to(images.root)) + b"\0" for path in paths)
+        )
         _DIGESTS[key] = content.hexdigest()
     used[key] = _DIGESTS[key]
     return used[key]
@@ -257,9 +293,14 @@ def _describe(transform: Transform | None) -> str:
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(map(text, value))}]"
         if is_dataclass(value):
-            shown = (text(getattr(value, field.name)) for field in fields(value) if field.repr)  # not what it keeps
+            # not what it keeps
+            shown = (text(getattr(value, field.name)) for field in fields(value) if field.repr)
             return f"{type(value).__name__}({', '.join(shown)})"
-        return f"{value:.6g}" if isinstance(value, float) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+        return (
+            f"{value:.6g}"
+            if isinstance(value, float)
+            else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+        )
 
     description = text(transform)
     if len(description) < 200:

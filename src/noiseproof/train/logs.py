@@ -23,7 +23,8 @@ End: TypeAlias = Callable[[str], Any]
 
 
 class Service(Logger):
-    """A tracking service as a logger of Fabric: a run for each training, which the first process starts and ends.
+    """A tracking service as a logger of Fabric: a run for each training, which the first process
+    starts and ends.
 
     ``start`` starts a run and returns three functions: of metrics and their step, of parameters,
     and of how it ended. A service that cannot be reached at the start is refused; one that is lost
@@ -32,7 +33,9 @@ class Service(Logger):
 
     is_service = True  # whose run `train` ends
 
-    def __init__(self, name: str, remedy: str, start: Callable[[], tuple[Log, Describe, End]]) -> None:
+    def __init__(
+        self, name: str, remedy: str, start: Callable[[], tuple[Log, Describe, End]]
+    ) -> None:
         self._name = name
         self._remedy = remedy
         self._start = start
@@ -53,7 +56,8 @@ class Service(Logger):
                 self._run = self._start()
             except Exception as error:  # of the service's own kinds
                 raise ConnectionError(
-                    f"Expected to log to {self._name}, got {type(error).__name__}: {_first_line(error)} {self._remedy}"
+                    f"Expected to log to {self._name}, got {type(error).__name__}:"
+                    f" {_first_line(error)} {self._remedy}"
                 ) from error
         return self._run
 
@@ -66,7 +70,9 @@ class Service(Logger):
         except Exception as error:  # hours of training are worth more than their curves
             self._lost = True
             warnings.warn(
-                f"{self._name} was lost ({_first_line(error)}): this run is not logged to it any more.", stacklevel=2
+                f"{self._name} was lost ({_first_line(error)}): this run is not logged to it any"
+                " more.",
+                stacklevel=2,
             )
 
     @rank_zero_only
@@ -74,7 +80,9 @@ class Service(Logger):
         self._tell(0, dict(metrics), step)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
         self._tell(1, dict(params) if isinstance(params, dict) else vars(params))
 
     @rank_zero_only
@@ -104,11 +112,17 @@ def _mlflow(folder: Path) -> Logger:
 
         def log(metrics: dict[str, float], step: int | None) -> None:
             now = int(time.time() * 1000)
-            values = [mlflow.entities.Metric(name, value, now, step or 0) for name, value in metrics.items()]
+            values = [
+                mlflow.entities.Metric(name, value, now, step or 0)
+                for name, value in metrics.items()
+            ]
             client.log_batch(run, metrics=values)
 
         def describe(params: dict[str, Any]) -> None:
-            client.log_batch(run, params=[mlflow.entities.Param(name, str(value)) for name, value in params.items()])
+            client.log_batch(
+                run,
+                params=[mlflow.entities.Param(name, str(value)) for name, value in params.items()],
+            )
 
         def end(status: str) -> None:
             active = mlflow.active_run()
@@ -130,9 +144,10 @@ def _wandb(folder: Path) -> Logger:
     def start() -> tuple[Log, Describe, End]:
         run = wandb.init(dir=str(folder), reinit="create_new")  # and not the one that is active
         return (
-            lambda metrics, step: run.log(metrics, step=step), run.config.update,
+            lambda metrics, step: run.log(metrics, step=step),
+            run.config.update,
             lambda status: run.finish(exit_code=int(status != "success")),
-        )  # fmt: skip
+        )
 
     return Service("wandb", "Run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline.", start)
 
@@ -161,7 +176,8 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
         except ModuleNotFoundError as error:
             package = "tensorboardX" if name == "tensorboard" else name
             raise ImportError(
-                f"Expected {package} to be installed to log to {name}. Run `{install_command(name)}`."
+                f"Expected {package} to be installed to log to {name}. Run"
+                f" `{install_command(name)}`."
             ) from error
     return loggers
 

@@ -29,7 +29,15 @@ from noiseproof.train.checkpoint import latest, load, sole_writer
 from noiseproof.train.checkpointer import Checkpointer, Stopper, load_state
 from noiseproof.train.executor import Executor, make_executor
 from noiseproof.train.guard import DivergenceGuard, StopRequest, ending_runs, stop_on_signals
-from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, run_config, step_work
+from noiseproof.train.job import (
+    EpochProgress,
+    Job,
+    architecture,
+    build,
+    needs_two_rows,
+    run_config,
+    step_work,
+)
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
@@ -51,7 +59,9 @@ EPOCHS = {  # of a result, by their property: how they were chosen
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run. The last epoch, the best by noisy or clean validation and the oracle's are different things."""
+    """A finished run. The last epoch, the best by noisy or clean validation and the oracle's are
+    different things.
+    """
 
     metrics: list[Metrics]  # of each epoch
     run: Run
@@ -131,8 +141,14 @@ def train(
         check_count("max_steps", max_steps, 1)
     fabric = fabric or make_fabric(accelerator="auto", devices=1)
     job = Job(task, method, settings or Settings(), seed, out, samples, progress)
-    with ending_runs(fabric.loggers), stop_on_signals() as stop, torch.cuda.stream(new_stream(fabric.device)):
-        steps = training(job, fabric, resume=resume, max_steps=max_steps, stop=stop, limit_threads=threads_for)
+    with (
+        ending_runs(fabric.loggers),
+        stop_on_signals() as stop,
+        torch.cuda.stream(new_stream(fabric.device)),
+    ):
+        steps = training(
+            job, fabric, resume=resume, max_steps=max_steps, stop=stop, limit_threads=threads_for
+        )
         while True:
             try:
                 next(steps)
@@ -165,7 +181,9 @@ def training(
         settings = job.settings
         report = job.progress or (lambda *_: None)
         guard = DivergenceGuard(run, job.folder)
-        checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
+        checkpointer = Checkpointer(
+            job.folder, run_config(job, method, run), run, record, guard, settings
+        )
         done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
         stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
         first_step = run.step
@@ -175,7 +193,11 @@ def training(
         clip = settings.clip_for(run.loss, run.strategies, job.task)
         stepper = Stepper(run, clip, observers, architecture(job, method), pause_every)
 
-        with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
+        with (
+            limit_threads(step_work(job, run)),
+            closing(make_executor(stepper)) as executor,
+            guard.losses_checked(),
+        ):
             while run.epoch < run.epochs and not run.stopped:
                 if not done:
                     record.start_epoch()
@@ -193,7 +215,8 @@ def training(
                 done = 0
                 guard.observe_weights()
                 measured = record.measure()
-                yield from until_done(run.device)  # other runs go on while a GPU still computes the steps of this one
+                # other runs go on while a GPU still computes the steps of this one
+                yield from until_done(run.device)
                 guard.check()
                 metrics = record.end_epoch(measured)
                 _end_epoch(run, metrics)
@@ -218,7 +241,11 @@ def _set_epoch(run: Run, schedule: Factor, call_hooks: bool) -> None:
 
 
 def _rows_of_epoch(run: Run) -> Tensor:
-    rows = shuffled(run.num_rows, run.random.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
+    rows = shuffled(
+        run.num_rows,
+        run.random.generator("order", run.epoch, device="cpu"),
+        device=run.data.index.device,
+    )
     for strategy in run.strategies:
         rows = call_hook(strategy, "rows", rows, run)
     return rows
@@ -245,7 +272,9 @@ def _end_epoch(run: Run, metrics: Metrics) -> None:
     run.epoch += 1
 
 
-def reopen(task: Task, method: Method, settings: Settings, *, seed: int, fabric: Fabric, folder: str | Path) -> Result:
+def reopen(
+    task: Task, method: Method, settings: Settings, *, seed: int, fabric: Fabric, folder: str | Path
+) -> Result:
     """The run in ``folder`` as its last checkpoint has it, for analysis."""
     path = latest(Path(folder, "checkpoints"))
     if path is None:

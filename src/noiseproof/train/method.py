@@ -21,12 +21,15 @@ from noiseproof.strategies.run import Plan
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
-HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")  # datasets whose own labels are noisy
+# datasets whose own labels are noisy
+HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Loss × head × strategies; by default the head is the smallest that gives what the loss needs."""
+    """Loss × head × strategies; by default the head is the smallest that gives what the loss
+    needs.
+    """
 
     loss: Loss
     head: str = "auto"
@@ -34,7 +37,9 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.head == "auto":
-            object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
+            object.__setattr__(
+                self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES)
+            )
 
     def check(self, num_classes: int, epochs: float = math.inf) -> None:
         """Refuse parts that cannot be trained together, or need more than ``epochs``."""
@@ -49,16 +54,26 @@ class Method:
         missing = self.loss.needs - given - self.adds
         unused = given - self.loss.needs - {"logits"}
         if missing:
-            remedy = f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
+            remedy = (
+                f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
+            )
             if missing <= FROM_STRATEGIES:
-                adding = [name for name in STRATEGIES if missing & getattr(STRATEGIES[name], "adds", frozenset())]
+                adding = [
+                    name
+                    for name in STRATEGIES
+                    if missing & getattr(STRATEGIES[name], "adds", frozenset())
+                ]
                 remedy = f"Name a strategy that adds it, such as {' or '.join(adding)}."
             needed = ", ".join(sorted(missing))
-            raise ValueError(f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}. {remedy}")
+            raise ValueError(
+                f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}."
+                f" {remedy}"
+            )
         if unused:
             raise ValueError(
-                f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head {self.head!r}, which would "
-                f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
+                f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head"
+                f" {self.head!r}, which would learn nothing, got `{self.loss}`. Leave the head out:"
+                " the loss then chooses its own."
             )
 
     def _check_shapes(self, num_classes: int) -> None:
@@ -68,7 +83,10 @@ class Method:
         features = 64  # a multiple of what a head may divide them by
         head = get_head(self.head, features, self.loss.num_outputs(num_classes)).eval()
         if missing := self.loss.needs - head.gives - self.adds:
-            raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got {head}.")
+            raise ValueError(
+                f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got"
+                f" {head}."
+            )
         loss = copy.deepcopy(self.loss).cpu().eval()
         with torch.no_grad():
             out: Output = head(torch.zeros(2, features))
@@ -81,7 +99,9 @@ class Method:
         """Refuse labels of a kind, and outputs of a shape, that the loss does not take."""
         if self.loss.multilabel != data.multilabel:
             expected = "several labels" if data.multilabel else "one label"
-            raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`.")
+            raise ValueError(
+                f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`."
+            )
         if data.soft is not None:
             check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
         self._check_shapes(data.num_classes)
@@ -125,7 +145,9 @@ class MethodContext:
         if noise == "human":  # CIFAR-N's labels, put on CIFAR's images
             dataset, params = parse_call(task.noise)
             noise = params.get("which") if dataset == "cifar10n" else "human"
-        elif noise == "none" and dataset in HUMAN:  # the name does not say which labels of CIFAR-10N
+        elif (
+            noise == "none" and dataset in HUMAN
+        ):  # the name does not say which labels of CIFAR-10N
             noise = None if dataset == "cifar10n" else "human"
             rate = None
         return cls(
@@ -147,7 +169,13 @@ class MethodContext:
         settings = Settings()
         rows = 100 * num_classes
         steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
-        return cls(num_classes, settings.epochs, steps, settings.epochs * rows, (1 / num_classes,) * num_classes)
+        return cls(
+            num_classes,
+            settings.epochs,
+            steps,
+            settings.epochs * rows,
+            (1 / num_classes,) * num_classes,
+        )
 
     @property
     def many(self) -> bool:

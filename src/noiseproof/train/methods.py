@@ -22,7 +22,15 @@ from noiseproof.train.named import METHODS
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
-__all__ = ["METHODS", "Method", "MethodContext", "check_method", "get_method", "method_loss", "plain_method"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "MethodContext",
+    "check_method",
+    "get_method",
+    "method_loss",
+    "plain_method",
+]
 
 
 def get_method(spec: str, task: Task, settings: Settings) -> Method:
@@ -66,7 +74,11 @@ def method_loss(spec: str, context: MethodContext) -> Loss:
     """
     first = split_outside_brackets(spec, "&")[0].strip()
     name = _first_word(first)
-    if _is_named(first) and name in LOSSES and not parse_call(first)[1].keys() <= METHODS.parameters(name).keys():
+    if (
+        _is_named(first)
+        and name in LOSSES
+        and not parse_call(first)[1].keys() <= METHODS.parameters(name).keys()
+    ):
         return get_loss(first)
     method = _assembled(spec, context)
     method.check(context.num_classes)
@@ -85,8 +97,8 @@ def _assembled(spec: str, context: MethodContext) -> Method:
             heads.append(part.strip())
         elif word in METHODS and word not in STRATEGIES:
             raise ValueError(
-                f"Expected one method, before the first &, got {word!r} behind it. What follows are strategies: "
-                "`noiseproof methods` shows those that a method is made of."
+                f"Expected one method, before the first &, got {word!r} behind it. What follows are"
+                " strategies: `noiseproof methods` shows those that a method is made of."
             )
         else:
             strategies.append(get_strategy(part))
@@ -127,7 +139,9 @@ def _is_named(spec: str) -> bool:
 def _check_single(spec: str) -> None:
     several = split_specs(spec)
     if len(several) > 1:
-        raise ValueError(f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time.")
+        raise ValueError(
+            f"Expected one method, got {len(several)}: {' and '.join(several)}. Take one at a time."
+        )
 
 
 def check_method(spec: str) -> None:
@@ -164,7 +178,9 @@ def _build(spec: str, context: MethodContext) -> Method:
 
 
 def _misplaced(spec: str, context: MethodContext) -> ValueError | None:
-    """The error of a spec with a method or a strategy in the place of a loss; None if it has none."""
+    """The error of a spec with a method or a strategy in the place of a loss; None if it has
+    none.
+    """
     names = [name for name, _ in calls_in(spec)]
     if _is_named(spec):
         del names[0]  # a method in its place
@@ -175,7 +191,9 @@ def _misplaced(spec: str, context: MethodContext) -> ValueError | None:
             own = METHODS.create(name, context).loss
             return ValueError(f"Expected a loss, got the method {name!r}. Write its loss, `{own}`.")
         if name in STRATEGIES:
-            return ValueError(f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`.")
+            return ValueError(
+                f"Expected a loss, got the strategy {name!r}. Add it to one with &: `ce & {name}`."
+            )
     return None
 
 
@@ -187,12 +205,16 @@ def _from_paper(spec: str, context: MethodContext) -> str:
     given = pop_qualifiers(params)
     if "dataset" in given or "num_classes" in given:  # other data than those of the run
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
-    if given.get("noise", data.get("noise")) != data.get("noise"):  # other noise, whose rate may differ
+    # other noise, whose rate may differ
+    if given.get("noise", data.get("noise")) != data.get("noise"):
         data.pop("rate", None)
     preset = method_preset(name.strip(), paper, {**data, **given})
     if not params:
         return preset
     if len(parse_sum(preset)) > 1:
-        raise ValueError(f"Expected no parameters beside {', '.join(QUALIFIERS)} for the sum {preset!r}, got {spec!r}.")
+        raise ValueError(
+            f"Expected no parameters beside {', '.join(QUALIFIERS)} for the sum {preset!r}, got"
+            f" {spec!r}."
+        )
     inner, values = parse_call(preset)
     return format_call(inner, {**values, **params})

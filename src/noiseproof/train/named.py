@@ -38,13 +38,17 @@ Default = Callable[[MethodContext], Any]  # a default that depends on the data a
 
 @dataclass(frozen=True)
 class Part:
-    """A loss or strategy of a method: a spec, and its parameters with another name in the method."""
+    """A loss or strategy of a method: a spec, and its parameters with another name in the
+    method.
+    """
 
     spec: str
     renamed: Mapping[str, str]
 
     def build(self, registry: Registry[T], values: Values) -> T:
-        """Give the part all parameters of the method that it has, except those that the spec sets."""
+        """Give the part all parameters of the method that it has, except those that the spec
+        sets.
+        """
         name, params = parse_call(self.spec)
         for key in registry.parameters(name):
             source = self.renamed.get(key, key)
@@ -86,7 +90,9 @@ class NamedMethod:
         if isinstance(self.loss, Part):
             loss = self.loss.build(LOSSES, values)
         else:
-            loss = WeightedSum([(values[factor], term.build(LOSSES, values)) for factor, term in self.loss.items()])
+            loss = WeightedSum(
+                [(values[factor], term.build(LOSSES, values)) for factor, term in self.loss.items()]
+            )
         if self.finish is not None:
             loss = self.finish(loss, context, values)
         strategies = tuple(part.build(STRATEGIES, values) for part in self.strategies)
@@ -95,7 +101,9 @@ class NamedMethod:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters and their defaults, as users see them."""
-        return {key: "auto" if callable(default) else default for key, default in self.defaults.items()}
+        return {
+            key: "auto" if callable(default) else default for key, default in self.defaults.items()
+        }
 
     def _values(self, context: MethodContext, given: Values) -> Values:
         values = {**self.parameters, **given, "K": context.num_classes}
@@ -402,7 +410,8 @@ for _name in PLAIN:
 BOUNDED = "phuber:tau=1e3"
 define(
     "peer",
-    "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half equally.",
+    "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half"
+    " equally.",
     "peer",
     loss=BOUNDED,
     prior=_half_balanced,
@@ -426,7 +435,9 @@ define(
     beta=1.0,
 )
 _NFL_MAE: dict[str, Any] = {"alpha": tenth_of_classes, "beta": 1.0, "gamma": 0.5}
-define("nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.", {"alpha": "nfl", "beta": "mae"}, **_NFL_MAE)
+define(
+    "nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.", {"alpha": "nfl", "beta": "mae"}, **_NFL_MAE
+)
 _NCE_AGCE: dict[str, Any] = {
     "alpha": by_classes(1, 10),
     "beta": by_classes(4, 0.1),
@@ -435,7 +446,8 @@ _NCE_AGCE: dict[str, Any] = {
 }
 define(
     "nce+agce",
-    "α·NCE + β·AGCE(a, q) as in Zhou et al. (2021), the bias paper: 1, 4, 6, 1.5, or 10, 0.1, 1.8, 3.",
+    "α·NCE + β·AGCE(a, q) as in Zhou et al. (2021), the bias paper: 1, 4, 6, 1.5, or 10, 0.1,"
+    " 1.8, 3.",
     {"alpha": "nce", "beta": "agce"},
     **_NCE_AGCE,
 )
@@ -451,7 +463,8 @@ define(
 
 define(
     "mae*",
-    "MAE with the logit bias ε(K) that makes the label's first mean probability C (bias paper, Eq. 4).",
+    "MAE with the logit bias ε(K) that makes the label's first mean probability C (bias paper,"
+    " Eq. 4).",
     "mae",
     finish=_biased,
     shift="auto",
@@ -460,14 +473,23 @@ define(
 )
 define(
     "mae**",
-    "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper, appendix 2).",
+    "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper,"
+    " appendix 2).",
     "mae",
     finish=_cycled,
     every=every(1 / 18),
     C=0.15,
     scale=2.0,
 )
-define("gce**", "GCE with the logit bias of mae**.", "gce", finish=_cycled, q=0.7, every=every(1 / 18), C=0.15)
+define(
+    "gce**",
+    "GCE with the logit bias of mae**.",
+    "gce",
+    finish=_cycled,
+    q=0.7,
+    every=every(1 / 18),
+    C=0.15,
+)
 define(
     "nfl+mae**",
     "nfl+mae with the logit bias of mae**.",
@@ -487,7 +509,8 @@ define(
 )
 define(
     "nce+agce+",
-    "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (bias paper, §3.3).",
+    "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (bias paper,"
+    " §3.3).",
     {"alpha": "nce", "beta": "agce"},
     finish=_calibrated_sum,
     **_NCE_AGCE,
@@ -512,7 +535,9 @@ for _by in ("shift", "scale"):
     )
 
 _SLN: dict[str, Any] = {"sigma": _sigma, "until": _noise_end}
-define("sln", "Cross entropy with stochastic label noise.", "ce", "sln", **_SLN, max_norm=_noise_norm)
+define(
+    "sln", "Cross entropy with stochastic label noise.", "ce", "sln", **_SLN, max_norm=_noise_norm
+)
 define(
     "sln-mo",
     "SLN, and the momentum model predicts.",
@@ -538,12 +563,21 @@ define(
     against="current",
     max_norm=_noise_norm,
 )
-define("noise-f", "Cross entropy with noise on the gradient in the logits.", "ce", "noise-f", sigma=0.1)
-define("noise-theta", "Cross entropy with noise on the gradient in the weights.", "ce", "noise-theta", sigma=0.1)
+define(
+    "noise-f", "Cross entropy with noise on the gradient in the logits.", "ce", "noise-f", sigma=0.1
+)
+define(
+    "noise-theta",
+    "Cross entropy with noise on the gradient in the weights.",
+    "ce",
+    "noise-theta",
+    sigma=0.1,
+)
 
 define(
     "tgce",
-    "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120 epochs).",
+    "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120"
+    " epochs).",
     "gce",
     "prune",
     q=0.7,
@@ -553,7 +587,10 @@ define(
     lasts=None,
     spare=True,
 )
-_ESTIMATE: dict[str, Any] = {"percentile": by_classes(97.0, None), "restart": lambda s: s.epochs >= 10}
+_ESTIMATE: dict[str, Any] = {
+    "percentile": by_classes(97.0, None),
+    "restart": lambda s: s.epochs >= 10,
+}
 define(
     "forward",
     "Forward correction, its T estimated after a fifth of the training, which then starts again.",
@@ -565,7 +602,8 @@ define(
 )
 define(
     "backward",
-    "Backward correction, T as of forward but closer to the identity, bounded as in the released code.",
+    "Backward correction, T as of forward but closer to the identity, bounded as in the released"
+    " code.",
     part("backward", T="K"),
     "estimate-transition",
     warmup=_backward_start,
@@ -650,7 +688,8 @@ define(
 )
 define(
     "gp",
-    "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper, section 6).",
+    "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper,"
+    " section 6).",
     "ce",
     "gp",
     length_scale=None,
@@ -665,7 +704,8 @@ define(
 # 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40 of 120.
 define(
     "nal",
-    "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the training.",
+    "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the"
+    " training.",
     "nal",
     "estimated-targets",
     head="attention",
@@ -692,7 +732,8 @@ _ELR: dict[str, Any] = {"lam": by_classes(3.0, 7.0), "beta": by_classes(0.7, 0.9
 define("elr", "Early-learning regularisation.", "elr", "target-memory", **_ELR)
 define(
     "elr+",
-    "ELR with two models, each held to what the other's momentum model (α = 0.997) said, and mixup.",
+    "ELR with two models, each held to what the other's momentum model (α = 0.997) said, and"
+    " mixup.",
     "elr:clip=1e-4",
     "exchanged-memory",
     part("mixup", alpha="mixup"),
@@ -706,14 +747,16 @@ define(
 _RATES: dict[str, Any] = {"lr_u": by_classes(100.0, 10.0), "lr_v": 100.0}
 define(
     "sop",
-    "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from the model.",
+    "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from"
+    " the model.",
     "sop",
     "sparse-noise",
     **_RATES,
 )
 define(
     "sop+",
-    "SOP, with predictions that agree for two augmentations of a row, and have every class as often.",
+    "SOP, with predictions that agree for two augmentations of a row, and have every class as"
+    " often.",
     "sop",
     "sparse-noise",
     "consistency",
@@ -731,7 +774,8 @@ _PES: dict[str, Any] = {
 }
 define(
     "pes",
-    "Progressive early stopping: later layers train again, for few epochs, then on the labels they predict.",
+    "Progressive early stopping: later layers train again, for few epochs, then on the labels they"
+    " predict.",
     "ce",
     "progressive-stopping",
     **_PES,
@@ -755,7 +799,8 @@ _FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noi
 _FIRST_SLN = part("sln", until="start")
 define(
     "co-teaching",
-    "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or 0.2.",
+    "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or"
+    " 0.2.",
     "ce",
     "co-teaching",
     **_FORGET,
@@ -793,7 +838,13 @@ define(
 )
 # Without the term for equal classes, and with MixMatch's α of 0.75: mixtures halfway between rows
 # (α = 4) blur what classes that curve around each other have learned.
-_DIVIDEMIX: dict[str, Any] = {"lambda_u": 0.0, "ramp": 16.0, "balance": False, "agreed": True, "alpha": 0.75}
+_DIVIDEMIX: dict[str, Any] = {
+    "lambda_u": 0.0,
+    "ramp": 16.0,
+    "balance": False,
+    "agreed": True,
+    "alpha": 0.75,
+}
 
 
 def _warmup(context: MethodContext) -> int:
@@ -806,7 +857,8 @@ def _warmup(context: MethodContext) -> int:
 
 define(
     "dividemix",
-    "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
+    "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN"
+    " paper.",
     "ce",
     "dividemix",
     warmup=_warmup,
@@ -815,7 +867,8 @@ define(
 )
 define(
     "promix",
-    "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
+    "ProMix: two models trained on labels of small loss or high confidence, and late on those both"
+    " guess.",
     "ce",
     "promix",
     warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)),

@@ -13,7 +13,11 @@ def protocols() -> dict[tuple[str, str], Settings]:
 
     Some papers have several, or repeat another's (``zhou2021``).
     """
-    return {key: Settings(**values) for name in PAPERS for key, values in get_paper(name).protocols.items()}
+    return {
+        key: Settings(**values)
+        for name in PAPERS
+        for key, values in get_paper(name).protocols.items()
+    }
 
 
 def protocol(paper: str, dataset: str) -> Settings:
@@ -30,6 +34,7 @@ def protocol(paper: str, dataset: str) -> Settings:
     if settings is None:
         known = ", ".join(f"{dataset}@{paper}" for paper, dataset in sorted(protocols()))
         raise ValueError(
-            f"Expected a paper and a dataset that it trains on, got {dataset!r} of paper {paper!r}. There are: {known}."
+            f"Expected a paper and a dataset that it trains on, got {dataset!r} of paper {paper!r}."
+            f" There are: {known}."
         )
     return settings

@@ -29,14 +29,22 @@ Metrics = dict[str, float]
 TOP = 5  # test accuracy is measured as top-1 and top-5
 
 # Values of the rows that an epoch skips.
-NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan, "pull": math.nan, "trust": math.nan,
-            "variance": math.nan}  # fmt: skip
+NOT_SEEN = {
+    "loss": 0.0,
+    "prediction": -1,
+    "margin": math.nan,
+    "weight": math.nan,
+    "pull": math.nan,
+    "trust": math.nan,
+    "variance": math.nan,
+}
 # Metrics that a method may use to decide when to stop: the others need clean labels.
 VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
 
 class Record:
-    """Losses and predictions of each training row in an epoch, and metrics on validation and test sets at its end.
+    """Losses and predictions of each training row in an epoch, and metrics on validation and test
+    sets at its end.
 
     A step only stores the losses and predictions of its rows; metrics are computed once an epoch.
     """
@@ -65,11 +73,15 @@ class Record:
             dtypes |= {"variance": torch.float32} if run.loss.needs & {"root", "scale"} else {}
         self.samples = samples
         self.seen = {
-            name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
+            name: torch.full(
+                (len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device
+            )
             for name, dtype in dtypes.items()
         }
         if run.loss.multilabel:  # the prediction for each class, 0 or 1
-            self.seen["prediction"] = self.seen["prediction"][..., None].repeat(1, 1, run.num_classes)
+            self.seen["prediction"] = self.seen["prediction"][..., None].repeat(
+                1, 1, run.num_classes
+            )
 
     def start_epoch(self, elapsed: float = 0.0) -> None:
         """Count the seconds of an epoch, of which ``elapsed`` have passed before."""
@@ -92,13 +104,18 @@ class Record:
             self._store("loss", m, step.losses[m], batch)
             self._store("prediction", m, _predicted(loss, model_scores), batch)
             if self.samples:
-                weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
+                weights = (
+                    torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
+                )
                 self._store("margin", m, margin(model_scores, batch.given), batch)
                 self._store("weight", m, weights, batch)
                 self._store("pull", m, pull(loss, step.outs[m], batch.label), batch)
                 if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
                     self._store("trust", m, attention.sigmoid(), batch)
-                if "variance" in self.seen and (variance := loss.variance(step.outs[m])) is not None:
+                if (
+                    "variance" in self.seen
+                    and (variance := loss.variance(step.outs[m])) is not None
+                ):
                     self._store("variance", m, variance.mean(1), batch)
 
     def _store(self, name: str, m: int, values: Tensor, batch: Batch) -> None:
@@ -116,8 +133,13 @@ class Record:
         labels: dict[str, Tensor] = {}
         for part, data in (("", task.train), ("validation.", task.validation)):
             if data is not None:
-                labels |= {f"{part}given": data.given.to(self._label_dtype), f"{part}index": data.index.int()}
-                labels |= {} if data.clean is None else {f"{part}clean": data.clean.to(self._label_dtype)}
+                labels |= {
+                    f"{part}given": data.given.to(self._label_dtype),
+                    f"{part}index": data.index.int(),
+                }
+                labels |= (
+                    {} if data.clean is None else {f"{part}clean": data.clean.to(self._label_dtype)}
+                )
                 labels |= {} if data.soft is None else {f"{part}soft": data.soft}
         checkpoint.write_tensors(self.folder / "labels.safetensors", labels)
 
@@ -159,7 +181,13 @@ class Record:
         seen = predicted[0] >= 0
         flipped = given != truth
         of_a_class = truth >= 0
-        groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
+        groups = [
+            seen,
+            seen & ~flipped,
+            seen & flipped,
+            seen & of_a_class,
+            seen & flipped & of_a_class,
+        ]
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
 
@@ -173,7 +201,10 @@ class Record:
         }
         sums = [tensor.tolist() for tensor in measured]
         every, correct, wrong, known, corrected = sums.pop(0)
-        metrics |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
+        metrics |= {
+            "train_loss": _ratio(every[1], every[0]),
+            "train_accuracy": _ratio(every[2], every[0]),
+        }
         if self.truth is not None:
             metrics |= {
                 "train_loss_clean": _ratio(correct[1], correct[0]),
@@ -218,11 +249,17 @@ class Record:
             for out in outs:
                 scores = run.loss.scores(out)
                 if run.loss.multilabel:
-                    losses = F.binary_cross_entropy_with_logits(scores, label, reduction="none").sum(1, keepdim=True)
-                    each.append(torch.cat([losses.double(), _predicted(run.loss, scores).double()], 1))
+                    losses = F.binary_cross_entropy_with_logits(
+                        scores, label, reduction="none"
+                    ).sum(1, keepdim=True)
+                    each.append(
+                        torch.cat([losses.double(), _predicted(run.loss, scores).double()], 1)
+                    )
                     continue
                 values = [F.cross_entropy(scores, label, reduction="none"), scores.argmax(1)]
-                values += [margin(scores, given), pull(run.loss, out, label)] if self.samples else []
+                values += (
+                    [margin(scores, given), pull(run.loss, out, label)] if self.samples else []
+                )
                 each.append(torch.stack([value.double() for value in values], 1))
             return torch.stack(each, 2)
 
@@ -245,10 +282,18 @@ class Record:
         if self.samples:
             # Of the first model. Half precision is enough for figures, except for values without a
             # bound.
-            compact = {"prediction": self._label_dtype, "pull": torch.float32, "variance": torch.float32}
+            compact = {
+                "prediction": self._label_dtype,
+                "pull": torch.float32,
+                "variance": torch.float32,
+            }
             names = [name for name in self.seen if name != "loss"]
-            tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
-            checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)
+            tensors = {
+                name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names
+            }
+            checkpoint.write_tensors(
+                self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.metrics, "seen": self.seen, "observed": self.observed}
@@ -257,7 +302,8 @@ class Record:
         self.metrics = state["rows"]
         self.observed = state["observed"]
         for name, values in self.seen.items():
-            if name in state["seen"]:  # otherwise samples are recorded only since the run was resumed
+            # otherwise samples are recorded only since the run was resumed
+            if name in state["seen"]:
                 values.copy_(state["seen"][name])
 
 
@@ -281,19 +327,25 @@ def _ratio(sum_: float, count: float) -> float:
 
 
 @torch.no_grad()
-def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1) -> Tensor:
+def _evaluate(
+    run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1
+) -> Tensor:
     """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each
     of ``labels``.
 
-    All but the hits of the ensemble are averages over the models. Rows of no class (−1) do not count.
-    The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
+    All but the hits of the ensemble are averages over the models. Rows of no class (−1) do not
+    count. The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
-        (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
+        (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1))
+        for rows, counts, outs in sweep(run, x)
     ]
-    rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))  # scores: (n, M, K)
+    # scores: (n, M, K)
+    rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))
     if run.loss.multilabel:
-        return run.processes.sum(_evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels]))
+        return run.processes.sum(
+            _evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels])
+        )
     columns = [moved(column, run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
     log_p = scores.log_softmax(2).double()
@@ -305,7 +357,10 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
         nll = -(soft * log_p[..., : soft.shape[2]]).sum(2)  # LN's dummy class has no label
     values = [
         nll.mean(1),
-        (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None]).any(2).double().mean(1),
+        (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None])
+        .any(2)
+        .double()
+        .mean(1),
         (log_p.logsumexp(1).argmax(1) == y).double(),
         *((predicted == column[:, None]).double().mean(1) for column in columns),
     ]

@@ -14,7 +14,9 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import Registry
 
 Factor = Callable[[int, int], float]  # epoch, epochs → factor of the learning rate
-OPTIMIZERS: Registry[Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = Registry("optimizer")
+OPTIMIZERS: Registry[Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = Registry(
+    "optimizer"
+)
 SCHEDULES: Registry[Factor] = Registry("schedule")
 
 
@@ -26,13 +28,22 @@ def sgd(
     check_number("lr", lr, "(0, inf)")
     check_number("momentum", momentum, "[0, 1)")
     check_number("weight_decay", weight_decay, "[0, inf)")
-    options: dict[str, Any] = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    options: dict[str, Any] = {
+        "lr": lr,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "weight_decay": weight_decay,
+    }
     return lambda parameters: _fused(torch.optim.SGD, parameters, **options)
 
 
 @OPTIMIZERS.register("adam")
 def adam(
-    lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0, eps: float = 1e-8
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.0,
+    eps: float = 1e-8,
 ) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Adam (Kingma and Ba 2015), with weight decay in the gradient."""
     check_number("lr", lr, "(0, inf)")
@@ -44,7 +55,10 @@ def adam(
 
 
 def _fused(
-    cls: type[torch.optim.Optimizer], parameters: Iterable[nn.Parameter], capturable: bool = False, **options: Any
+    cls: type[torch.optim.Optimizer],
+    parameters: Iterable[nn.Parameter],
+    capturable: bool = False,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """An optimiser that is a single kernel on a GPU and can be captured in a CUDA graph."""
     params = list(parameters)
@@ -72,7 +86,9 @@ def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Fact
     >>> [step(at=[66, 132])(epoch, 198) for epoch in (65, 66, 132)] == [1.0, 0.1, 0.1**2]
     True
     """
-    marks = [check_number("at", mark, "[0, inf)") for mark in (at if isinstance(at, Sequence) else [at])]
+    marks = [
+        check_number("at", mark, "[0, inf)") for mark in (at if isinstance(at, Sequence) else [at])
+    ]
     check_number("factor", factor, "(0, inf)")
 
     def rate(epoch: int, epochs: int) -> float:
@@ -108,12 +124,18 @@ def cosine(low: float = 0.0, every: int | None = None) -> Factor:
 
 @SCHEDULES.register("linear")
 def linear(start: float = 0.4, low: float = 0.0) -> Factor:
-    """Constant up to the epoch ``start``, then linear to ``low`` at the end (Co-teaching: 80 of 200 epochs)."""
+    """Constant up to the epoch ``start``, then linear to ``low`` at the end (Co-teaching: 80 of 200
+    epochs).
+    """
     check_number("start", start, "[0, inf)")
     check_number("low", low, "[0, 1]")
 
     def rate(epoch: int, epochs: int) -> float:
         first = _epoch(start, epochs)
-        return 1.0 if epoch <= first else low + (1 - low) * max(epochs - epoch, 0) / max(epochs - first, 1)
+        return (
+            1.0
+            if epoch <= first
+            else low + (1 - low) * max(epochs - epoch, 0) / max(epochs - first, 1)
+        )
 
     return rate

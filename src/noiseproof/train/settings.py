@@ -1,4 +1,6 @@
-"""Settings of a run that do not depend on the method: model, epochs, batches, optimiser, schedule."""
+"""Settings of a run that do not depend on the method: model, epochs, batches, optimiser,
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))  # converts NumPy's integers
+        # converts NumPy's integers
+        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))
         if self.batch_size != "full":
             rows = check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
             object.__setattr__(self, "batch_size", rows)
@@ -68,7 +71,9 @@ class Settings:
         if self.clip is not None:
             object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)"))
         if self.checkpoint_steps is not None:
-            object.__setattr__(self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1))
+            object.__setattr__(
+                self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1)
+            )
         object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
         seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)")
         object.__setattr__(self, "checkpoint_seconds", seconds)
@@ -94,7 +99,11 @@ class Settings:
         if self.clip is not None:
             return self.clip or None
         is_chosen = self.model == "auto" and self.model_for(task) == "lenet5"
-        norms = [loss.max_norm, *(strategy.max_norm for strategy in strategies), 1.0 if is_chosen else None]
+        norms = [
+            loss.max_norm,
+            *(strategy.max_norm for strategy in strategies),
+            1.0 if is_chosen else None,
+        ]
         return min(filter(None, norms), default=None)
 
     def model_for(self, task: Task) -> str:
@@ -125,7 +134,9 @@ def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     if precision not in PRECISIONS:
-        raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
+        raise ValueError(
+            f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}."
+        )
     try:
         return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a plain str
     except (RuntimeError, MisconfigurationException) as error:

@@ -12,7 +12,8 @@ from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.base import call_hook
 
-AT_ONCE = 64  # steps at most between two looks at the run: few enough that a request to stop is soon heeded
+# steps at most between two looks at the run: few enough that a request to stop is soon heeded
+AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +33,23 @@ class Stepper:
     @property
     def is_plain(self) -> bool:
         """Whether a step is one pass of one model, over as many rows as in every other epoch."""
-        return len(self.run.models) == 1 and not any(s.overrides("step", "rows") for s in self.strategies)
+        return len(self.run.models) == 1 and not any(
+            s.overrides("step", "rows") for s in self.strategies
+        )
 
     def steps_at_once(self) -> int:
-        """The largest number of steps that an executor may make before the loop looks at the run."""
+        """The largest number of steps that an executor may make before the loop looks at the
+        run.
+        """
         return min(AT_ONCE, self.pause_every - self.run.step % self.pause_every)
 
     def __call__(self, batch: Batch) -> None:
         self.begin(batch.count)
         steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
         step = next((step for step in steps if step is not None), None)
-        self.finish(batch, forward_backward(batch, self.run, self.strategies) if step is None else step)
+        self.finish(
+            batch, forward_backward(batch, self.run, self.strategies) if step is None else step
+        )
 
     def begin(self, count: int) -> None:
         """Clear the gradients of the last step.
@@ -54,7 +61,9 @@ class Stepper:
             model.optimizer.zero_grad()
         run.count = count
         if run.loss_draws:
-            run.loss.set_step(run.random.seed_for("loss", run.step, run.processes.rank), run.random.step_generator)
+            run.loss.set_step(
+                run.random.seed_for("loss", run.step, run.processes.rank), run.random.step_generator
+            )
 
     def update(self) -> None:
         """Update the weights from the gradients."""
@@ -63,7 +72,9 @@ class Stepper:
             strategy.gradients(run)
         for model in run.models:
             if self.clip is not None:
-                run.fabric.clip_gradients(model.wrapped, model.optimizer, max_norm=self.clip, error_if_nonfinite=False)
+                run.fabric.clip_gradients(
+                    model.wrapped, model.optimizer, max_norm=self.clip, error_if_nonfinite=False
+                )
             model.optimizer.step()
         for strategy in self.strategies:
             strategy.after_step(run)
@@ -83,7 +94,9 @@ def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> 
     processes.
     """
     batch = make_targets(batch, run, strategies)
-    step, loss = compute_loss([run.forward(model.wrapped, batch.x) for model in run.models], batch, run, strategies)
+    step, loss = compute_loss(
+        [run.forward(model.wrapped, batch.x) for model in run.models], batch, run, strategies
+    )
     run.fabric.backward(loss)
     return step
 
@@ -95,13 +108,17 @@ def make_targets(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batc
     return batch
 
 
-def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]) -> tuple[Step, Tensor]:
+def compute_loss(
+    outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]
+) -> tuple[Step, Tensor]:
     """Losses and weights of the rows, and the scalar to differentiate."""
     for strategy in strategies:
         outs = call_hook(strategy, "outputs", outs, batch, run)
     for strategy in strategies:
         batch = call_hook(strategy, "revise", batch, outs, run)
-    targets = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
+    targets = [
+        batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))
+    ]
     each = [run.losses(out, target, batch) for out, target in zip(outs, targets, strict=True)]
     losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
@@ -109,7 +126,9 @@ def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequenc
         factor = call_hook(strategy, "weights", losses.detach(), outs, batch, run)
         if factor is not None:
             weights = factor if weights is None else weights * factor
-    descended, batch = (losses, batch) if weights is None else (losses * weights, replace(batch, weights=weights))
+    descended, batch = (
+        (losses, batch) if weights is None else (losses * weights, replace(batch, weights=weights))
+    )
     for strategy in strategies:
         penalty = call_hook(strategy, "penalties", losses.detach(), outs, batch, run)
         descended = descended if penalty is None else descended + penalty

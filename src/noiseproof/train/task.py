@@ -33,7 +33,9 @@ BLOCK = 2**22  # numbers that are converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Noisy training rows, noisy rows held out to validate on, and clean validation and test rows."""
+    """Noisy training rows, noisy rows held out to validate on, and clean validation and test
+    rows.
+    """
 
     train: NoisyData
     validation: NoisyData | None = None
@@ -43,7 +45,8 @@ class Task:
     dataset: str = ""
     noise: str = "none"
     notes: tuple[str, ...] = field(default=())
-    source: dict[str, Any] = field(default_factory=dict)  # where the inputs are from, how prepared; plain values
+    # where the inputs are from, how prepared; plain values
+    source: dict[str, Any] = field(default_factory=dict)
     clean_validation: Split | None = None  # to choose an epoch by; methods never see it
     strong: Transform | None = None  # of second views; None: ``augment``
 
@@ -51,7 +54,9 @@ class Task:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input of the model."""
         x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)])).cpu()
-        return tuple((x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape)
+        return tuple(
+            (x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape
+        )
 
 
 def prepare(
@@ -88,7 +93,9 @@ def prepare(
     if validation:
         train, held = noisy.split(validation, generator=derive_generator(seed, 1))
     where = None if data_dir is None else os.path.abspath(data_dir)
-    return make_task(data, train, held, noise=str(noise or "none"), paper=paper, augment=augment, data_dir=where)
+    return make_task(
+        data, train, held, noise=str(noise or "none"), paper=paper, augment=augment, data_dir=where
+    )
 
 
 def make_task(
@@ -106,11 +113,18 @@ def make_task(
     It has the options of ``prepare``.
     """
     if not len(train):
-        raise ValueError(f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset.")
-    for part, split in (("training", data.train), ("validation", data.validation), ("test", data.test)):
+        raise ValueError(
+            f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset."
+        )
+    for part, split in (
+        ("training", data.train),
+        ("validation", data.validation),
+        ("test", data.test),
+    ):
         if split is not None and (where := find_nonfinite(split.x)):
             raise ValueError(
-                f"Expected finite {part} inputs, got NaN or infinity in {where}. Drop the row, or fill it in."
+                f"Expected finite {part} inputs, got NaN or infinity in {where}. Drop the row, or"
+                " fill it in."
             )
     known = _known_augmentation(data.name, paper)
     normalise = known[1] if known else _normalisation(train.x)
@@ -126,7 +140,13 @@ def make_task(
         dataset=data.name,
         noise=noise,
         notes=data.notes,
-        source={"spec": data.spec, "data_dir": data_dir, "paper": paper, "augment": augment, "labels": labels},
+        source={
+            "spec": data.spec,
+            "data_dir": data_dir,
+            "paper": paper,
+            "augment": augment,
+            "labels": labels,
+        },
     )
 
 
@@ -134,7 +154,8 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
     try:
         return augmentation(dataset, paper), augmentation(dataset, paper, train=False)
     except ValueError:
-        if paper is not None and _known_augmentation(dataset, None):  # else vectors, which no paper augments
+        # else vectors, which no paper augments
+        if paper is not None and _known_augmentation(dataset, None):
             raise
         return None
 
@@ -153,7 +174,10 @@ def find_nonfinite(x: Inputs) -> str | None:
             continue
         if len(positions := (~part.isfinite()).nonzero()):  # else only the sum overflowed
             row, *place = positions[0].tolist()
-            return f"row {start + row}, {'column' if len(place) == 1 else 'place'} {', '.join(map(str, place))}"
+            return (
+                f"row {start + row}, {'column' if len(place) == 1 else 'place'}"
+                f" {', '.join(map(str, place))}"
+            )
     return None
 
 
@@ -173,7 +197,11 @@ def _normalisation(x: Inputs) -> Transform:
         if count:  # moments of two blocks combined (Chan et al. 1983)
             difference = m - mean
             total = count + n
-            squares = variance * (count - free) + v * (n - free) + difference.square() * (count * n / total)
+            squares = (
+                variance * (count - free)
+                + v * (n - free)
+                + difference.square() * (count * n / total)
+            )
             m = mean + difference * (n / total)
             v = squares / (total - free)
             n = total
@@ -182,8 +210,10 @@ def _normalisation(x: Inputs) -> Transform:
         variance = v
     deviation = variance.sqrt()
     if are_images:
-        return Normalise(tuple(mean.tolist()), tuple(deviation.clamp(min=1e-3).tolist()))  # constant channels stay
-    return Standardise(mean, torch.where(deviation > 0, deviation, 1.0))  # exactly 0 for constant float32 features
+        # constant channels stay
+        return Normalise(tuple(mean.tolist()), tuple(deviation.clamp(min=1e-3).tolist()))
+    # exactly 0 for constant float32 features
+    return Standardise(mean, torch.where(deviation > 0, deviation, 1.0))
 
 
 def blocks(x: Inputs, indices: Tensor) -> tuple[Tensor, ...]:
@@ -200,7 +230,14 @@ def noise_kind(noise: str) -> tuple[str, float | None]:
     name, params = parse_call(noise)
     if name == "none":
         return "none", 0.0
-    kinds = {"symmetric": "symmetric", "asymmetric": "asymmetric", "pairflip": "asymmetric", "chen": "instance",
-             "xia": "instance", "open-set": "openset", "cifar": "human"}  # fmt: skip
+    kinds = {
+        "symmetric": "symmetric",
+        "asymmetric": "asymmetric",
+        "pairflip": "asymmetric",
+        "chen": "instance",
+        "xia": "instance",
+        "open-set": "openset",
+        "cifar": "human",
+    }
     kind = next((kind for prefix, kind in kinds.items() if name.startswith(prefix)), name)
     return kind, params.get("rate")

@@ -1,4 +1,6 @@
-"""How far predicted probabilities can be trusted: reliability, calibration error, the labels of several annotators."""
+"""How far predicted probabilities can be trusted: reliability, calibration error, the labels of
+several annotators.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from noiseproof.analysis.figures import Layer, Needs, figure, stack
 from noiseproof.core.checks import check_count
 
 BINS = 15  # of confidence, as in Guo et al. (2017)
-PUBLISHED = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}  # LN paper, Table 4, no noise added
+# LN paper, Table 4, no noise added
+PUBLISHED = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,9 @@ class CalibrationScores:
 
 
 def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> pd.DataFrame:
-    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal width."""
+    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal
+    width.
+    """
     y, p = check_predictions(labels, pred_probs)
     bins = check_count("bins", bins, 1)
     confidence = np.clip(p.max(1), 0, 1)
@@ -54,7 +59,8 @@ def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -
 
 
 def calibration(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> CalibrationScores:
-    """Expected calibration error over ``bins`` bins (Guo et al. 2017), NLL and Brier score against ``labels``.
+    """Expected calibration error over ``bins`` bins (Guo et al. 2017), NLL and Brier score against
+    ``labels``.
 
     >>> scores = calibration([0, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]], bins=2)
     >>> round(scores.ece, 4), round(scores.nll, 4), round(scores.brier, 4)  # 5/6 sure, 2/3 right
@@ -101,12 +107,15 @@ def calibration_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     for name, p in runs.items():
         scores = calibration(p.labels, p.pred_probs)
         values = {f"ECE, {BINS} bins": scores.ece, "NLL": scores.nll, "Brier score": scores.brier}
-        rows += [{"method": name, "metric": metric, "value": value} for metric, value in values.items()]
+        rows += [
+            {"method": name, "metric": metric, "value": value} for metric, value in values.items()
+        ]
     return pd.DataFrame(rows)
 
 
 def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
-    """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29 and Table 4).
+    """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29
+    and Table 4).
 
     ``annotations`` are (N, A), −1 where an annotator did not label a row.
     """
@@ -114,11 +123,14 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
     p = np.asarray(pred_probs, dtype=np.float64)
     if votes.ndim != 2 or votes.shape[:1] != p.shape[:1]:
         raise ValueError(
-            f"Expected annotations (N, A) of the rows of pred_probs (N, K), got {votes.shape} and {p.shape}."
+            f"Expected annotations (N, A) of the rows of pred_probs (N, K), got {votes.shape} and"
+            f" {p.shape}."
         )
     given = votes >= 0
     if not given.any(1).all():
-        raise ValueError(f"Expected a label in every row, row {int((~given.any(1)).argmax())} has none. Drop it.")
+        raise ValueError(
+            f"Expected a label in every row, row {int((~given.any(1)).argmax())} has none. Drop it."
+        )
     row, annotator = given.nonzero()
     losses = np.zeros(votes.shape)
     losses[row, annotator] = label_losses(votes[row, annotator], p[row])
@@ -130,16 +142,24 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
     "How well predictions cover the labels of three annotators",
     Layer("bars", "method", "nll", color="numbers"),
     subject=training_predictions,
-    reading="The lower, the better the predicted distribution covers the labels that different people give to an "
-    "image; the published models were trained on CIFAR-10's own labels.",
+    reading=(
+        "The lower, the better the predicted distribution covers the labels that different people"
+        " give to an image; the published models were trained on CIFAR-10's own labels."
+    ),
     paper="LN paper, Table 4",
     axes=("", "mean NLL of the annotators' labels"),
 )
 def annotator_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     annotated = [(name, p.annotations, p.pred_probs) for name, p in runs.items()]
-    measured = {name: annotator_nll(votes, probs) for name, votes, probs in annotated if votes is not None}
+    measured = {
+        name: annotator_nll(votes, probs) for name, votes, probs in annotated if votes is not None
+    }
     if not measured:
         raise Needs("a run on CIFAR-10, and CIFAR-10N's labels beside it")
     sources = {"measured": measured, "published": PUBLISHED}
-    rows = [(source, method, nll) for source, values in sources.items() for method, nll in values.items()]
+    rows = [
+        (source, method, nll)
+        for source, values in sources.items()
+        for method, nll in values.items()
+    ]
     return pd.DataFrame(rows, columns=["numbers", "method", "nll"])

@@ -13,7 +13,8 @@ from noiseproof.core.grammar import format_value, parse_call, parse_line, parse_
 
 
 def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
-    """Seconds of training, with the passes of the record, and the last test accuracy, each a mean over records.
+    """Seconds of training, with the passes of the record, and the last test accuracy, each a mean
+    over records.
 
     ``low`` and ``high`` are the smallest and the largest accuracy.
 
@@ -27,7 +28,12 @@ def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
             _check_columns(record, ["seconds", "test_accuracy"])
         last = [float(record["test_accuracy"].iloc[-1]) for record in group]
         seconds = fmean(float(record["seconds"].sum()) for record in group)
-        row = {"method": name, "epochs": max(map(len, group)), "seconds": seconds, "accuracy": fmean(last)}
+        row = {
+            "method": name,
+            "epochs": max(map(len, group)),
+            "seconds": seconds,
+            "accuracy": fmean(last),
+        }
         rows.append(row | {"low": min(last), "high": max(last), "runs": len(last)})
     return pd.DataFrame(rows)
 
@@ -37,8 +43,11 @@ def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     "Accuracy against training time",
     Layer("points", "seconds", "accuracy", color="method", low="low", high="high"),
     subject=all_runs,
-    reading="The nearer to the upper left corner, the more accuracy for the time; compare only runs on one machine. "
-    "Of several seeds the mean, with bars from the smallest to the largest accuracy.",
+    reading=(
+        "The nearer to the upper left corner, the more accuracy for the time; compare only runs on"
+        " one machine. Of several seeds the mean, with bars from the smallest to the largest"
+        " accuracy."
+    ),
     paper="SLN paper, Fig. 8",
     axes=("seconds of training", "test accuracy of the last epoch"),
 )
@@ -51,8 +60,12 @@ def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     return table, {"log_x": bool(table["seconds"].max() > 10 * table["seconds"].min())}
 
 
-def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accuracy") -> pd.DataFrame:
-    """Mean, standard deviation (over seeds, n − 1) and number of runs of each combination of the columns ``by``."""
+def sensitivity(
+    runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accuracy"
+) -> pd.DataFrame:
+    """Mean, standard deviation (over seeds, n − 1) and number of runs of each combination of the
+    columns ``by``.
+    """
     _check_columns(runs, [*by, metric])
     groups = runs.groupby(list(by), sort=True)[metric]
     table = groups.agg(mean="mean", std="std", runs="count").reset_index()
@@ -63,7 +76,9 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accur
 
 
 class Trials(NamedTuple):
-    """A table of results, one row per run, and the columns of the hyperparameters that vary; ``method`` are curves."""
+    """A table of results, one row per run, and the columns of the hyperparameters that vary;
+    ``method`` are curves.
+    """
 
     results: pd.DataFrame
     by: Sequence[str]
@@ -72,7 +87,9 @@ class Trials(NamedTuple):
 
 
 def trials(runs: Runs) -> list[Trials]:
-    """Runs that differ only in their seed and in one or two parameters of their method, by these parameters."""
+    """Runs that differ only in their seed and in one or two parameters of their method, by these
+    parameters.
+    """
     groups: dict[Any, list[RunFolder]] = {}
     for run in (run for run in runs.values() if "test_accuracy" in run.rows):
         parameters = tuple(_parameters(run.config["method"]))
@@ -87,7 +104,10 @@ def trials(runs: Runs) -> list[Trials]:
         elif by:
             note += f" Not shown: {_short(group[0])}, whose runs differ in {', '.join(by)}."
     if not found:
-        raise Needs(f"runs of one method and data, with test rows, that differ in one or two parameters.{note}")
+        raise Needs(
+            "runs of one method and data, with test rows, that differ in one or two"
+            f" parameters.{note}"
+        )
     return [Trials(_curves(tables), by, note=note) for by, tables in found.items()]
 
 
@@ -109,7 +129,9 @@ def _curves(tables: Sequence[tuple[RunFolder, pd.DataFrame]]) -> pd.DataFrame:
     paper="LN paper, Figs. 5, 8, SLN paper, Fig. 6",
 )
 def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs. 5, 8)."""
+    """A band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs. 5,
+    8).
+    """
     by = list(trials.by)
     words = trials.metric.replace("_", " ")
     if len(by) not in (1, 2):
@@ -133,7 +155,10 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     return table, {
         "name": "sensitivity-" + "-".join(by),
         "title": f"Sensitivity to {' and '.join(by)}",
-        "reading": f"Mean {words} over seeds: where it changes little around the best value, little tuning is needed.",
+        "reading": (
+            f"Mean {words} over seeds: where it changes little around the best value, little tuning"
+            " is needed."
+        ),
         "paper": paper,
         "layers": (layer,),
         "panel": panel,
@@ -143,10 +168,12 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
-    """The parameters in which methods of the same parts, as run.json has them, differ, one column each.
+    """The parameters in which methods of the same parts, as run.json has them, differ, one column
+    each.
 
-    Those that differ between runs of one of the ``names`` follow from the data of each, and are left out. A column is
-    called as the parameter in ``names`` that it follows from, where one has its values.
+    Those that differ between runs of one of the ``names`` follow from the data of each, and are
+    left out. A column is called as the parameter in ``names`` that it follows from, where one has
+    its values.
 
     >>> varied(["ce × sln:sigma=0.1,max_norm=2", "ce × sln:sigma=0.5,max_norm=2"]).to_dict("list")
     {'sigma': [0.1, 0.5]}
@@ -163,7 +190,8 @@ def varied(methods: Sequence[str], names: Sequence[str] = ()) -> pd.DataFrame:
         key = _source(values, specs, others) or key
         if not all(isinstance(value, (int, float)) for value in values):
             values = [format_value(value) for value in values]
-        named[key if named.get(key, values) == values else f"{part} {key}"] = values  # two parts may share a parameter
+        # two parts may share a parameter
+        named[key if named.get(key, values) == values else f"{part} {key}"] = values
     return pd.DataFrame(named)
 
 
@@ -173,29 +201,48 @@ def _differs(values: Sequence[Any], names: Sequence[str]) -> bool:
     return len(set(written)) > 1 and len(set(zip(names, written, strict=True))) == len(set(names))
 
 
-def _source(values: Sequence[Any], specs: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> str | None:
+def _source(
+    values: Sequence[Any], specs: Sequence[Mapping[str, Any]], keys: Iterable[str]
+) -> str | None:
     """The first of ``keys`` whose values in ``specs`` are ``values``, wherever a spec has it."""
     rows = list(zip(specs, values, strict=True))
-    return next((key for key in keys if all(spec.get(key, value) == value for spec, value in rows)), None)
+    return next(
+        (key for key in keys if all(spec.get(key, value) == value for spec, value in rows)), None
+    )
 
 
 def _parameters(method: str) -> dict[tuple[str, str], Any]:
     """All parameters of a method with their parts, and the factors of losses in a sum."""
     loss, *parts = str(method).split(" × ")
     try:
-        calls = [(factor, *parse_call(term)) for factor, term in [*parse_sum(loss), *((1.0, part) for part in parts)]]
+        calls = [
+            (factor, *parse_call(term))
+            for factor, term in [*parse_sum(loss), *((1.0, part) for part in parts)]
+        ]
     except ValueError:  # of parts that are not registered
         return {(method, ""): None}
-    return {(name, key): value for factor, name, given in calls for key, value in {"factor": factor, **given}.items()}
+    return {
+        (name, key): value
+        for factor, name, given in calls
+        for key, value in {"factor": factor, **given}.items()
+    }
 
 
 def _given(spec: str) -> dict[str, Any]:
     try:
-        return {key: value for part in parse_line(spec) for _, given in part for key, value in given.items()}
+        return {
+            key: value
+            for part in parse_line(spec)
+            for _, given in part
+            for key, value in given.items()
+        }
     except ValueError:  # of parts that are not registered
         return {}
 
 
 def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:
     if absent := [name for name in needed if name not in table.columns]:
-        raise ValueError(f"Expected the columns {', '.join(needed)}, {', '.join(absent)} not among {list(table)}.")
+        raise ValueError(
+            f"Expected the columns {', '.join(needed)}, {', '.join(absent)} not among"
+            f" {list(table)}."
+        )

@@ -1,4 +1,6 @@
-"""How a trained model represents its inputs: a map of its features, and its decision boundary in the plane."""
+"""How a trained model represents its inputs: a map of its features, and its decision boundary in
+the plane.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,24 @@ ROWS = 500  # of a map on a page: t-SNE takes seconds, and the dots stay apart
 
 @torch.no_grad()
 def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024) -> Tensor:
-    """The inputs (N, num_features) of the head of ``model`` for inputs ``x`` (N, …), in evaluation mode."""
+    """The inputs (N, num_features) of the head of ``model`` for inputs ``x`` (N, …), in evaluation
+    mode.
+    """
     if not hasattr(model, "backbone"):
         raise ValueError(
-            "Expected a model with a backbone, got one without. A Gaussian process has no features: leave its run out."
+            "Expected a model with a backbone, got one without. A Gaussian process has no features:"
+            " leave its run out."
         )
     with evaluating([model]):
         return torch.cat([model.backbone(part) for part in torch.split(x, batch_size)])
 
 
 def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Array:
-    """A map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van der Maaten & Hinton 2008).
+    """A map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van der
+    Maaten & Hinton 2008).
 
-    More than 50 features are first reduced to their 50 principal components. ``perplexity`` is lowered for few rows.
+    More than 50 features are first reduced to their 50 principal components. ``perplexity`` is
+    lowered for few rows.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -57,17 +64,27 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
 
 
 def feature_map(
-    run: RunFolder, part: Part = "train", *, rows: int = 2000, perplexity: float = 30.0, seed: int = 0
+    run: RunFolder,
+    part: Part = "train",
+    *,
+    rows: int = 2000,
+    perplexity: float = 30.0,
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """t-SNE of the penultimate features of up to ``rows`` rows, drawn with ``seed`` (SLN paper, Fig. 7).
+    """t-SNE of the penultimate features of up to ``rows`` rows, drawn with ``seed`` (SLN paper,
+    Fig. 7).
 
-    Returns ``x``, ``y``, ``row``, the ``given`` label, ``label`` (right, wrong or unknown) and the true ``class`` (the
-    given one if it is not known) of each row.
+    Returns ``x``, ``y``, ``row``, the ``given`` label, ``label`` (right, wrong or unknown) and the
+    true ``class`` (the given one if it is not known) of each row.
     """
     result = run.result()
     x = run.inputs(part)
-    chosen = shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
-    features = penultimate_features(result.models[0], result.run.fetch(x, chosen, result.run.normalise))  # type: ignore[arg-type]
+    chosen = (
+        shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
+    )
+    features = penultimate_features(
+        result.models[0], result.run.fetch(x, chosen, result.run.normalise)
+    )  # type: ignore[arg-type]
     positions = tsne(features.cpu(), perplexity=perplexity, seed=seed)
     index = chosen.numpy()
     given, clean = part_labels(run, part)
@@ -78,7 +95,10 @@ def feature_map(
         columns |= {"label": "unknown", "class": columns["given"]}
     else:
         clean = clean[index]
-        columns |= {"label": np.where(given == clean, RIGHT, WRONG), "class": _named(clean, run.classes)}
+        columns |= {
+            "label": np.where(given == clean, RIGHT, WRONG),
+            "class": _named(clean, run.classes),
+        }
     return pd.DataFrame(columns)
 
 
@@ -98,8 +118,10 @@ def feature_maps(runs: Runs) -> Subjects[pd.DataFrame]:
     "Penultimate features, t-SNE",
     Layer("points", "x", "y", color="class"),
     subject=feature_maps,
-    reading="Each dot is a row in the colour of its true class: the features separate classes that form clouds of one "
-    "colour; distances between clouds mean little.",
+    reading=(
+        "Each dot is a row in the colour of its true class: the features separate classes that form"
+        " clouds of one colour; distances between clouds mean little."
+    ),
     paper="SLN paper, Fig. 7",
     panel="method",
     share_y=False,
@@ -112,7 +134,9 @@ def feature_figure(maps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15) -> Array:
-    """A grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides: (resolution², 2)."""
+    """A grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides:
+    (resolution², 2).
+    """
     x = np.asarray(points, dtype=np.float64)
     check_count("resolution", resolution, 2)
     low = x.min(0)
@@ -123,25 +147,38 @@ def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15)
 
 
 def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
-    """The predicted probability of the second class over the plane, and the training points (LN paper, Fig. 3).
+    """The predicted probability of the second class over the plane, and the training points (LN
+    paper, Fig. 3).
 
-    Rows of the grid have a ``probability``, rows of points a ``given`` label and ``label`` (right or wrong).
+    Rows of the grid have a ``probability``, rows of points a ``given`` label and ``label`` (right
+    or wrong).
     """
     data = run.task.train
     points = data.x
-    if not isinstance(points, Tensor) or points.dim() != 2 or points.shape[1] != 2 or run.num_classes != 2:
+    if (
+        not isinstance(points, Tensor)
+        or points.dim() != 2
+        or points.shape[1] != 2
+        or run.num_classes != 2
+    ):
         raise ValueError(
-            f"Expected two classes of points in the plane, got {run.num_classes} classes of {run.dataset}."
+            f"Expected two classes of points in the plane, got {run.num_classes} classes of"
+            f" {run.dataset}."
         )
     state = run.result().run
     grid = plane_grid(points.cpu(), resolution=resolution)
-    p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
-    background = pd.DataFrame({"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)})
+    # (resolution², 2)
+    p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()
+    background = pd.DataFrame(
+        {"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)}
+    )
     x = points.cpu().double().numpy()
     given = data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()
     at = {"x1": x[:, 0], "x2": x[:, 1], "given": _named(given, run.classes)}
-    return pd.concat([background, pd.DataFrame(at | {"label": np.where(right, RIGHT, WRONG)})], ignore_index=True)
+    return pd.concat(
+        [background, pd.DataFrame(at | {"label": np.where(right, RIGHT, WRONG)})], ignore_index=True
+    )
 
 
 def boundaries(runs: Runs) -> Subjects[pd.DataFrame]:
@@ -155,8 +192,10 @@ def boundaries(runs: Runs) -> Subjects[pd.DataFrame]:
     Layer("heat", "x1", "x2", z="probability", label="probability of the second class"),
     Layer("points", "x1", "x2", color="given"),
     subject=boundaries,
-    reading="The colour is the probability of the second class: a boundary that bends around single points has "
-    "memorised their labels.",
+    reading=(
+        "The colour is the probability of the second class: a boundary that bends around single"
+        " points has memorised their labels."
+    ),
     paper="LN paper, Fig. 3",
     panel="method",
     equal=True,

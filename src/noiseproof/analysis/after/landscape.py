@@ -1,8 +1,9 @@
-"""The loss around a trained model: filter-normalised landscapes (Li et al. 2018; SLN paper, Fig. 2), their sharpness.
+"""The loss around a trained model: filter-normalised landscapes (Li et al. 2018; SLN paper, Fig.
+2), their sharpness.
 
-A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂ in random directions. Each filter of them
-has the norm of the model's filter, so that models whose weights differ in scale can be compared. The noise on the
-gradients, by sample, is that of SLN paper, Propositions 1 and 3.
+A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂ in random directions.
+Each filter of them has the norm of the model's filter, so that models whose weights differ in scale
+can be compared. The noise on the gradients, by sample, is that of SLN paper, Propositions 1 and 3.
 """
 
 import math
@@ -19,7 +20,17 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from noiseproof.analysis.before.label_noise import total_noise, weight_noise
-from noiseproof.analysis.figures import READABLE, Figure, Layer, Needs, Subjects, each, figure, first_seeds, stack
+from noiseproof.analysis.figures import (
+    READABLE,
+    Figure,
+    Layer,
+    Needs,
+    Subjects,
+    each,
+    figure,
+    first_seeds,
+    stack,
+)
 from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.messages import Progress
@@ -35,7 +46,8 @@ Criterion = Callable[[Any, Tensor], Tensor]  # a model's output and labels to lo
 
 BATCH = {"cpu": 256}  # rows that fit the cache of a CPU; a GPU needs more to be busy
 RADIUS = 0.25  # of the sharpness of a minimum
-CUT = 10.0  # of losses in figures, as in the contours of Li et al.'s code: far out they grow without bound
+# of losses in figures, as in the contours of Li et al.'s code: far out they grow without bound
+CUT = 10.0
 FILE = "landscape.csv"  # in the folder of a run
 PASSES = 640  # backward passes for a run: rows times classes
 LABELS = "noise on labels (SLN), σ_y = 1"
@@ -43,13 +55,17 @@ LOGITS = "noise on the gradient in logits, σ_f = 1"
 
 
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
-    """A random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖ (Li et al. 2018, section 4).
+    """A random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖ (Li et
+    al. 2018, section 4).
 
-    A filter is one output of a convolution or of a linear layer; biases and batch normalisation do not move.
+    A filter is one output of a convolution or of a linear layer; biases and batch normalisation do
+    not move.
     """
     direction = {}
     for name, weight in model.named_parameters():
-        drawn = torch.randn(weight.shape, generator=generator, device="cpu", dtype=torch.float32).to(weight)
+        drawn = torch.randn(
+            weight.shape, generator=generator, device="cpu", dtype=torch.float32
+        ).to(weight)
         if weight.dim() < 2:
             direction[name] = torch.zeros_like(weight)
         else:
@@ -70,7 +86,8 @@ class Landscape:
 
     points: Tensor  # (P,): coordinates along each direction, from −span to span
     losses: Tensor  # (P, P) float64: at θ + points[i]·d₁ + points[j]·d₂
-    made_by: dict[str, int | str] = field(default_factory=dict)  # ``seed``, ``rows`` and ``criterion`` of a run
+    # ``seed``, ``rows`` and ``criterion`` of a run
+    made_by: dict[str, int | str] = field(default_factory=dict)
 
     @property
     def centre(self) -> float:
@@ -79,19 +96,24 @@ class Landscape:
         return float(self.losses[middle, middle])
 
     def sharpness(self, radius: float = RADIUS) -> float:
-        """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid (Keskar et al. 2017, in a
-        circle).
+        """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid (Keskar
+        et al. 2017, in a circle).
         """
         check_number("radius", radius, "(0, inf)")
         distance = torch.hypot(self.points[:, None], self.points[None, :])
         inside = self.losses[distance <= radius * (1 + 1e-9)]  # 3 · 0.1 is more than 0.3
         if len(inside) == 1:
-            raise ValueError(f"Expected `radius` to reach a point beside the model, got {radius:g}. Use more points.")
+            raise ValueError(
+                f"Expected `radius` to reach a point beside the model, got {radius:g}. Use more"
+                " points."
+            )
         return 100 * (float(inside.max()) - self.centre) / (1 + self.centre)
 
     @property
     def curvature(self) -> float:
-        """Mean second derivative along both directions at the model: central differences over one step of the grid."""
+        """Mean second derivative along both directions at the model: central differences over one
+        step of the grid.
+        """
         middle = len(self.points) // 2
         step = float(self.points[middle + 1])
         row = self.losses[middle]
@@ -100,10 +122,14 @@ class Landscape:
         return float(around - 4 * self.centre) / (2 * step**2)
 
     def table(self) -> pd.DataFrame:
-        """One row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows, ``made_by``."""
+        """One row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows,
+        ``made_by``.
+        """
         alpha, beta = torch.meshgrid(self.points, self.points, indexing="ij")
         columns = {"alpha": alpha, "beta": beta, "loss": self.losses}
-        table = pd.DataFrame({name: values.flatten().cpu().numpy() for name, values in columns.items()})
+        table = pd.DataFrame(
+            {name: values.flatten().cpu().numpy() for name, values in columns.items()}
+        )
         return table.assign(**self.made_by)
 
 
@@ -128,7 +154,8 @@ def landscape(
     directions: tuple[Direction, Direction] | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
-    """The mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points`` weights around its own.
+    """The mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points`` weights
+    around its own.
 
     Computed on the model's device, in evaluation mode; the model is not changed.
 
@@ -144,17 +171,30 @@ def landscape(
         progress: called after each point.
     """
     if check_count("points", points, 3) % 2 == 0:
-        raise ValueError(f"Expected an odd number of `points`, so that the model is one of them, got {points}.")
+        raise ValueError(
+            f"Expected an odd number of `points`, so that the model is one of them, got {points}."
+        )
     check_number("span", span, "(0, inf)")
     if len(x) != len(y) or not len(x):
-        raise ValueError(f"Expected as many labels as inputs, at least one, got {len(x)} inputs and {len(y)} labels.")
-    weights = {name: p.detach().contiguous(memory_format=_layout(p)) for name, p in model.named_parameters()}
+        raise ValueError(
+            f"Expected as many labels as inputs, at least one, got {len(x)} inputs and {len(y)}"
+            " labels."
+        )
+    weights = {
+        name: p.detach().contiguous(memory_format=_layout(p))
+        for name, p in model.named_parameters()
+    }
     if not weights:
         raise ValueError(
-            "Expected a model with weights, got one without. A Gaussian process has no landscape: leave its run out."
+            "Expected a model with weights, got one without. A Gaussian process has no landscape:"
+            " leave its run out."
         )
     device = next(iter(weights.values())).device
-    size = BATCH.get(device.type, 2048) if batch_size is None else check_count("batch_size", batch_size, 1)
+    size = (
+        BATCH.get(device.type, 2048)
+        if batch_size is None
+        else check_count("batch_size", batch_size, 1)
+    )
     x = x.to(device)
     y = y.to(device)
     if device.type == "cuda" and x.dim() == 4:
@@ -162,7 +202,8 @@ def landscape(
     batches = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
     first, second = directions or [filter_normalised_direction(model, generator) for _ in range(2)]
     half = points // 2
-    steps = torch.arange(-half, half + 1, dtype=torch.float64) * (span / half)  # zero is exactly zero
+    # zero is exactly zero
+    steps = torch.arange(-half, half + 1, dtype=torch.float64) * (span / half)
     losses = torch.zeros(points, points, dtype=torch.float64, device=device)
     autocast = nullcontext() if precision is None else torch.autocast(device.type, precision)
     with evaluating([model]), autocast:
@@ -171,7 +212,9 @@ def landscape(
             for j, beta in enumerate(steps.tolist()):
                 moved = {name: torch.add(w, second[name], alpha=beta) for name, w in row.items()}
                 for inputs, labels in batches:
-                    losses[i, j] += criterion(functional_call(model, moved, (inputs,)), labels).double().sum()
+                    losses[i, j] += (
+                        criterion(functional_call(model, moved, (inputs,)), labels).double().sum()
+                    )
                 if progress is not None:
                     progress("landscape", i * points + j + 1, points**2)
     return Landscape(steps, (losses / len(y)).cpu())
@@ -182,7 +225,8 @@ def check_spacing(points: int, span: float) -> None:
     if (spacing := span / (points // 2)) > RADIUS * (1 + 1e-9):
         remedy = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller --span."
         raise ValueError(
-            f"Expected points at most {RADIUS:g} apart, to compute the sharpness, got {spacing:g}. {remedy}"
+            f"Expected points at most {RADIUS:g} apart, to compute the sharpness, got {spacing:g}."
+            f" {remedy}"
         )
 
 
@@ -195,27 +239,37 @@ def run_landscape(
     accelerator: str = "cpu",
     **options: Any,
 ) -> Landscape:
-    """The landscape of a run's (first) model over given training labels: of cross entropy, or of its ``own`` loss.
+    """The landscape of a run's (first) model over given training labels: of cross entropy, or of
+    its ``own`` loss.
 
-    ``rows`` training rows, not augmented, and the directions are drawn with ``seed``; ``options`` are those of
-    :func:`landscape`.
+    ``rows`` training rows, not augmented, and the directions are drawn with ``seed``; ``options``
+    are those of :func:`landscape`.
     """
     if loss not in ("ce", "own"):
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
     result = run.result(accelerator)
     state = result.run
     run_loss = result.run.loss
-    chosen = shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)].sort().values
+    chosen = (
+        shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)]
+        .sort()
+        .values
+    )
     x = state.fetch(run.inputs("train"), chosen, state.normalise)
     y = run.labels["given"][chosen]
 
     def criterion(out: Output, target: Tensor) -> Tensor:
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
-        return run_loss(out, target) if loss == "own" else cross_entropy(run_loss.scores(out), target)
+        return (
+            run_loss(out, target) if loss == "own" else cross_entropy(run_loss.scores(out), target)
+        )
 
     generator = derive_generator(seed, 1)
-    with evaluating([run_loss]):  # a loss that samples its scores uses the same samples at every point
-        around = landscape(result.models[0], x, y, generator=generator, criterion=criterion, **options)
+    # a loss that samples its scores uses the same samples at every point
+    with evaluating([run_loss]):
+        around = landscape(
+            result.models[0], x, y, generator=generator, criterion=criterion, **options
+        )
     return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
 
 
@@ -236,11 +290,15 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
         return None
     try:
         cells = pd.read_csv(path, dtype=str)  # str: numbers are read exactly
-        ((seed, rows, criterion),) = cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
+        ((seed, rows, criterion),) = (
+            cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
+        )
         table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
         points = torch.tensor(sorted(table["alpha"].unique()), dtype=torch.float64)
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        return Landscape(points, losses, {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)})
+        return Landscape(
+            points, losses, {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
+        )
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
         raise NotARun(
@@ -249,17 +307,27 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
 
 
 def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
-    """The tables of landscapes of one seed and criterion, refused otherwise, with their sharpness as a note."""
-    made = {name: [around.made_by.get(key) for key in ("seed", "criterion")] for name, around in landscapes.items()}
+    """The tables of landscapes of one seed and criterion, refused otherwise, with their sharpness
+    as a note.
+    """
+    made = {
+        name: [around.made_by.get(key) for key in ("seed", "criterion")]
+        for name, around in landscapes.items()
+    }
     seeds, criteria = ({str(pair[n]) for pair in made.values()} for n in range(2))
     if len(seeds) > 1 or len(criteria) > 1:
-        each = "; ".join(f"{name} of seed {seed} and criterion {criterion}" for name, (seed, criterion) in made.items())
+        each = "; ".join(
+            f"{name} of seed {seed} and criterion {criterion}"
+            for name, (seed, criterion) in made.items()
+        )
         raise ValueError(
             f"Expected landscapes of one seed and criterion, to compare them, got {each}. "
             "Make them together: `noiseproof analyze landscape RUN RUN`."
         )
     radius = max([RADIUS, *(float(around.points.diff().max()) for around in landscapes.values())])
-    sharpness = ", ".join(f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items())
+    sharpness = ", ".join(
+        f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items()
+    )
     seed = "" if seeds == {"None"} else f" Rows and directions by seed {seeds.pop()}."
     tables = {name: around.table() for name, around in landscapes.items()}
     for name, table in tables.items():
@@ -269,7 +337,9 @@ def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
 
 def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
     """The landscapes that ``noiseproof analyze landscape`` wrote, by run."""
-    kept = {name: around for name, run in runs.items() if (around := kept_landscape(run)) is not None}
+    kept = {
+        name: around for name, run in runs.items() if (around := kept_landscape(run)) is not None
+    }
     if not kept:
         raise Needs("noiseproof analyze landscape RUN")
     try:
@@ -279,13 +349,16 @@ def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
 
 
 def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
-    """The total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``, ``confidence`` and ``label``.
+    """The total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``,
+    ``confidence`` and ``label``.
 
     Of ``rows`` training rows, evenly spread, at the last checkpoint of the first model.
     """
     result = run.result()
     if isinstance(result.run.loss, LN):
-        raise NotARun(f"Expected a run whose logits are log-odds in {run.folder}, got `{result.run.loss}`.")
+        raise NotARun(
+            f"Expected a run whose logits are log-odds in {run.folder}, got `{result.run.loss}`."
+        )
     data = result.run.data
     model = result.models[0].eval().requires_grad_(True)
     if rows is None:
@@ -302,7 +375,15 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
             label = WRONG if run.is_flipped[row] else RIGHT
         for kind, on in ((LABELS, "labels"), (LOGITS, "logits")):
             deviation = total_noise(weight_noise(model, x, on=on))  # type: ignore[arg-type]
-            table.append({"row": row, "kind": kind, "confidence": confidence, "label": label, "deviation": deviation})
+            table.append(
+                {
+                    "row": row,
+                    "kind": kind,
+                    "confidence": confidence,
+                    "label": label,
+                    "deviation": deviation,
+                }
+            )
     return pd.DataFrame(table)
 
 
@@ -311,8 +392,11 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
     "The noise on the gradient of each sample",
     Layer("points", "confidence", "deviation", color="method"),
     subject=first_seeds,
-    reading="Stochastic label noise moves the weights more where the model is certain, and where its outputs change "
-    "sharply with the weights; noise on the gradient in the logits depends on the second alone.",
+    reading=(
+        "Stochastic label noise moves the weights more where the model is certain, and where its"
+        " outputs change sharply with the weights; noise on the gradient in the logits depends on"
+        " the second alone."
+    ),
     paper="SLN paper, Propositions 1 and 3, section 3.2",
     axes=("largest predicted probability", "standard deviation over all weights, √tr M"),
     panel="kind",
@@ -334,8 +418,10 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:
     "Loss around the trained model",
     Layer("contour", "alpha", "beta", z="shown", label="loss"),
     subject=kept_landscapes,
-    reading="Lines close together are a sharp minimum, wide plains a flat one; one unit changes each filter by its "
-    f"own norm, losses above {CUT:g} are cut off.",
+    reading=(
+        "Lines close together are a sharp minimum, wide plains a flat one; one unit changes each"
+        f" filter by its own norm, losses above {CUT:g} are cut off."
+    ),
     paper="SLN paper, Fig. 2",
     axes=("along the first direction", "along the second direction"),
     panel="method",

@@ -1,6 +1,8 @@
-"""Predictions for labelled rows: which labels a model agrees with, which it memorised, how they compare with the truth.
+"""Predictions for labelled rows: which labels a model agrees with, which it memorised, how they
+compare with the truth.
 
-Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return tables.
+Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return
+tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from noiseproof.analysis.figures import READABLE, Layer, Needs, Subjects, each, figure, histogram, stack
+from noiseproof.analysis.figures import (
+    READABLE,
+    Layer,
+    Needs,
+    Subjects,
+    each,
+    figure,
+    histogram,
+    stack,
+)
 from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, Part, RunFolder, Runs
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
@@ -52,12 +63,15 @@ class Predictions:
 
 
 def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
-    """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and probabilities."""
+    """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and
+    probabilities.
+    """
     y = np.asarray(labels)
     p = np.asarray(pred_probs, dtype=np.float64)
     if p.ndim != 2 or y.shape != p.shape[:1] or not len(p):
         raise ValueError(
-            f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
+            "Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got"
+            f" {y.shape} and {p.shape}."
         )
     _check_classes("labels", y, p.shape[1])
     check_probabilities("pred_probs", p)
@@ -66,7 +80,10 @@ def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, 
 
 def _check_classes(name: str, y: Array, num_classes: int, lowest: int = 0) -> None:
     if y.dtype.kind not in "iu" or y.min() < lowest or y.max() >= num_classes:
-        raise ValueError(f"Expected {name} in {lowest} … {num_classes - 1}, got {y.dtype} from {y.min()} to {y.max()}.")
+        raise ValueError(
+            f"Expected {name} in {lowest} … {num_classes - 1}, got {y.dtype} from {y.min()} to"
+            f" {y.max()}."
+        )
 
 
 def _same_rows(**columns: ArrayLike) -> list[Array]:
@@ -75,7 +92,9 @@ def _same_rows(**columns: ArrayLike) -> list[Array]:
     shapes = [array.shape for array in arrays.values()]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
         listed = " and ".join(map(str, shapes))
-        raise ValueError(f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {listed}.")
+        raise ValueError(
+            f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {listed}."
+        )
     return list(arrays.values())
 
 
@@ -91,7 +110,12 @@ def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
 
 
 def predict(
-    run: RunFolder, part: Part = "train", *, rows: int | None = None, seed: int = 0, accelerator: str = "auto"
+    run: RunFolder,
+    part: Part = "train",
+    *,
+    rows: int | None = None,
+    seed: int = 0,
+    accelerator: str = "auto",
 ) -> Predictions:
     """Return predictions of a run's final models for a part of its data, not augmented.
 
@@ -149,7 +173,8 @@ def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
-    """The most probable class of each target that strategies made of the given labels; None if they changed none.
+    """The most probable class of each target that strategies made of the given labels; None if they
+    changed none.
 
     ``given`` are classes (N,) or distributions (N, K).
     """
@@ -158,7 +183,11 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
         if isinstance(strategy, EstimatedTargets):
             labels: Array = strategy.table.mean(1).argmax(1).cpu().numpy()
             return labels
-        if isinstance(strategy, LabelCorrection) and strategy.kept is not None and strategy.predicted is not None:
+        if (
+            isinstance(strategy, LabelCorrection)
+            and strategy.kept is not None
+            and strategy.predicted is not None
+        ):
             kept = strategy.kept.double().cpu().numpy()[:, None]
             predicted = strategy.predicted.cpu().numpy()
             K = _num_classes(predicted, y)
@@ -168,7 +197,9 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
 
 
 def _num_classes(*labels: Array) -> int:
-    """Return the number of columns of distributions (N, K) among ``labels``, else that of the classes in use."""
+    """Return the number of columns of distributions (N, K) among ``labels``, else that of the
+    classes in use.
+    """
     columns = [one.shape[1] for one in labels if one.ndim == 2]
     if columns:
         return int(columns[0])
@@ -183,17 +214,24 @@ def _distributions(labels: Array, K: int) -> Array:
 
 
 def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
-    """The three human labels of each of CIFAR-10's training images, (50000, 3), from the official file.
+    """The three human labels of each of CIFAR-10's training images, (50000, 3), from the official
+    file.
 
-    ``clean`` are the labels of CIFAR-10, which check that the file has the same images in the same order.
+    ``clean`` are the labels of CIFAR-10, which check that the file has the same images in the same
+    order.
     """
     truth = torch.as_tensor(np.asarray(clean))
-    columns = [CIFAR10N(f"random{n}", folder).corrupt(truth, generator=0, num_classes=10).given for n in (1, 2, 3)]
+    columns = [
+        CIFAR10N(f"random{n}", folder).corrupt(truth, generator=0, num_classes=10).given
+        for n in (1, 2, 3)
+    ]
     return torch.stack(columns, 1).numpy()
 
 
 def _annotations(run: RunFolder) -> Array | None:
-    """The labels of CIFAR-10N's annotators for a run's training rows; None if it was not trained on CIFAR-10."""
+    """The labels of CIFAR-10N's annotators for a run's training rows; None if it was not trained on
+    CIFAR-10.
+    """
     if not run.dataset.startswith("cifar10") or run.num_classes != 10 or run.clean is None:
         return None
     parts = [run.labels[name] for name in ("index", "validation.index") if name in run.labels]
@@ -220,28 +258,45 @@ CASES = {  # label right?, prediction right?
 
 
 def dissection(
-    labels: ArrayLike, predicted: ArrayLike, losses: ArrayLike, clean: ArrayLike, *, size: int | None = None
+    labels: ArrayLike,
+    predicted: ArrayLike,
+    losses: ArrayLike,
+    clean: ArrayLike,
+    *,
+    size: int | None = None,
 ) -> pd.DataFrame:
-    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (SLN paper, Fig. 4).
+    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (SLN
+    paper, Fig. 4).
 
-    ``rank`` is the number of samples before the middle of an interval. There are 50 intervals by default.
+    ``rank`` is the number of samples before the middle of an interval. There are 50 intervals by
+    default.
 
     >>> dissection([0, 1, 1, 0], [0, 1, 0, 1], losses=[0.1, 0.2, 3, 4], clean=[0, 1, 0, 0], size=2)["samples"].tolist()
     [2, 0, 0, 0, 0, 1, 1, 0]
     """
-    y, prediction, loss, truth = _same_rows(labels=labels, predicted=predicted, losses=losses, clean=clean)
+    y, prediction, loss, truth = _same_rows(
+        labels=labels, predicted=predicted, losses=losses, clean=clean
+    )
     size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
     order = np.argsort(loss, kind="stable")
     right_label = (y == truth)[order]
     right_prediction = (prediction == truth)[order]
     interval = np.arange(len(y)) // size
     last = int(interval[-1])
-    middle = np.minimum(np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2)
+    middle = np.minimum(
+        np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2
+    )
     rows = []
     for (label, prediction_), case in CASES.items():
         member = (right_label == label) & (right_prediction == prediction_)
         rows.append(
-            pd.DataFrame({"rank": middle, "case": case, "samples": np.bincount(interval[member], minlength=last + 1)})
+            pd.DataFrame(
+                {
+                    "rank": middle,
+                    "case": case,
+                    "samples": np.bincount(interval[member], minlength=last + 1),
+                }
+            )
         )
     table = pd.concat(rows)
     return table.sort_values("rank", kind="stable", ignore_index=True)
@@ -252,8 +307,10 @@ def dissection(
     "Which samples have small losses",
     Layer("area", "rank", "share", color="case"),
     subject=training_predictions,
-    reading="From the smallest loss to the largest: wrong labels among the small losses were memorised; wrong labels "
-    "with right predictions are those that label correction can repair.",
+    reading=(
+        "From the smallest loss to the largest: wrong labels among the small losses were memorised;"
+        " wrong labels with right predictions are those that label correction can repair."
+    ),
     paper="SLN paper, Figs. 4, 9",
     axes=("samples in ascending order of loss", "share of samples"),
     panel="method",
@@ -263,7 +320,9 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     tables = {}
     for name, p in runs.items():
         if p.clean is not None:
-            table = dissection(p.labels, p.pred_probs.argmax(1), label_losses(p.labels, p.pred_probs), p.clean)
+            table = dissection(
+                p.labels, p.pred_probs.argmax(1), label_losses(p.labels, p.pred_probs), p.clean
+            )
             table["share"] = table["samples"] / table.groupby("rank")["samples"].transform("sum")
             tables[name] = table
     return stack(tables, needs=KNOWN_TRUTH)
@@ -272,7 +331,9 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 def label_probability(
     labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
 ) -> pd.DataFrame:
-    """Density of p_y, the probability of the given label, separately for right and wrong labels (SLN paper, Fig. 3)."""
+    """Density of p_y, the probability of the given label, separately for right and wrong labels
+    (SLN paper, Fig. 3).
+    """
     y, p = check_predictions(labels, pred_probs)
     p_y = np.clip(p[np.arange(len(y)), y], 0, 1)
     edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
@@ -288,17 +349,22 @@ def label_probability(
     "How sure the model is of the given labels",
     Layer("line", "probability", "density", color="method", dash="labels"),
     subject=training_predictions,
-    reading="Robust training keeps the probabilities of wrong labels away from one, and moves those of right labels "
-    "little.",
+    reading=(
+        "Robust training keeps the probabilities of wrong labels away from one, and moves those of"
+        " right labels little."
+    ),
     paper="SLN paper, Fig. 3",
     axes=("predicted probability of the given label", "density of samples"),
 )
 def label_probability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
-    return stack({name: label_probability(p.labels, p.pred_probs, p.clean) for name, p in runs.items()})
+    return stack(
+        {name: label_probability(p.labels, p.pred_probs, p.clean) for name, p in runs.items()}
+    )
 
 
 def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd.DataFrame:
-    """The number of rows of a clean class with each label, and their share of the class (NAL paper, Figs. 1-6).
+    """The number of rows of a clean class with each label, and their share of the class (NAL paper,
+    Figs. 1-6).
 
     Rows of no class (−1) are left out.
     """
@@ -325,8 +391,10 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
     "Labels against the truth",
     Layer("heat", "label", "clean", z="percent", label="% of the class"),
     subject=training_predictions,
-    reading="The brighter the diagonal, the more labels of a class are right; bright cells beside it are the classes "
-    "that it is mistaken for.",
+    reading=(
+        "The brighter the diagonal, the more labels of a class are right; bright cells beside it"
+        " are the classes that it is mistaken for."
+    ),
     paper="NAL paper, Figs. 1-6",
     axes=("label", "clean class"),
     panel="labels",
@@ -338,7 +406,8 @@ def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
         if p.clean is None:
             continue
         columns: dict[str, Array] = {}
-        if not any(np.array_equal(p.labels, other) for other in shown):  # most runs share their labels
+        # most runs share their labels
+        if not any(np.array_equal(p.labels, other) for other in shown):
             title = f"given to {name}" if shown else "given"
             columns[title] = p.labels
             shown.append(p.labels)
@@ -353,15 +422,17 @@ def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 
 
 def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
-    """Return a table of the rows of a part at the last checkpoint, not augmented, with averages over two models.
+    """Return a table of the rows of a part at the last checkpoint, not augmented, with averages
+    over two models.
 
-    ``row`` is the number in the dataset, ``given_label`` and ``clean_label`` (if known) are names of classes, then
-    ``predicted_label``, its probability ``confidence``, the ``margin`` Δ of the given label, and of some methods:
+    ``row`` is the number in the dataset, ``given_label`` and ``clean_label`` (if known) are names
+    of classes, then ``predicted_label``, its probability ``confidence``, the ``margin`` Δ of the
+    given label, and of some methods:
 
     - ``trust``: NAL's attention τ, the share of a label that the prediction has to explain.
     - ``variance``: that of the logits which the head of LN or Het predicts, their mean.
-    - ``target_label``: the label that the method corrected a training label to, and ``target_CLASS``, the
-      probabilities of the targets that NAL and SELC estimate.
+    - ``target_label``: the label that the method corrected a training label to, and
+      ``target_CLASS``, the probabilities of the targets that NAL and SELC estimate.
     """
     given, clean = part_labels(run, part)
     result = run.result()
@@ -372,7 +443,9 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
         columns = [log_probs(loss, outs).double().exp()]
         margins = [margin(loss.scores(out), y[rows]) for out in outs]
         taus = [out.attention.sigmoid() for out in outs if out.attention is not None]
-        variances = [variance.mean(1) for out in outs if (variance := loss.variance(out)) is not None]
+        variances = [
+            variance.mean(1) for out in outs if (variance := loss.variance(out)) is not None
+        ]
         for values in (margins, taus, variances):
             mean = torch.full_like(columns[0][:, 0], torch.nan)
             if values:
@@ -384,12 +457,15 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
     p = values[:, :-3]
     margins, trust, variance = values[:, -3:].T
     names = np.array(run.classes, dtype=object)
-    rows = {"train": run.labels.get("index"), "validation": run.labels.get("validation.index")}.get(part)
+    rows = {"train": run.labels.get("index"), "validation": run.labels.get("validation.index")}.get(
+        part
+    )
     table = {"row": np.arange(len(given)), "given_label": names[given]}
     if rows is not None:
         table["row"] = rows.numpy()
     if clean is not None and part != "test":
-        table["clean_label"] = np.where(clean >= 0, names[clean], "")  # none of the classes (open-set noise)
+        # none of the classes (open-set noise)
+        table["clean_label"] = np.where(clean >= 0, names[clean], "")
     predicted = p.argmax(1)
     known = np.append(names, "")[np.minimum(predicted, len(names))]  # LN's dummy class has no name
     table |= {"predicted_label": known, "confidence": p.max(1), "margin": margins}
@@ -400,7 +476,13 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
         corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
         if corrected is not None:
             table["target_label"] = names[corrected]
-        targets = next((s.table.mean(1).cpu() for s in result.strategies if isinstance(s, EstimatedTargets)), None)
+        targets = next(
+            (s.table.mean(1).cpu() for s in result.strategies if isinstance(s, EstimatedTargets)),
+            None,
+        )
         if targets is not None:
-            table |= {f"target_{name}": column for name, column in zip(names, targets.numpy().T, strict=True)}
+            table |= {
+                f"target_{name}": column
+                for name, column in zip(names, targets.numpy().T, strict=True)
+            }
     return pd.DataFrame(table)

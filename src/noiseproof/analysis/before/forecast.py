@@ -1,4 +1,6 @@
-"""Whether a loss learns a given number of classes (``losses.verdict``), by its terms, and what to use instead."""
+"""Whether a loss learns a given number of classes (``losses.verdict``), by its terms, and what to
+use instead.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +29,8 @@ from noiseproof.losses.verdict import (
 )
 from noiseproof.train.methods import MethodContext, method_loss
 
-ATTENTION = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # λ of NAL that are tried, its paper's 0.5 and 10 among them
+# λ of NAL that are tried, its paper's 0.5 and 10 among them
+ATTENTION = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer and its numbers; weights are means over labels, relative ones are divided by ``maximum``."""
+    """The answer and its numbers; weights are means over labels, relative ones are divided by
+    ``maximum``.
+    """
 
     loss: str
     num_classes: int
@@ -84,10 +89,11 @@ def forecast(
     """Forecast whether ``loss`` learns ``num_classes`` classes.
 
     Args:
-        loss: a loss, or a line that trains (``nal``, ``het-tau``, ``10*nce + mae``): its loss, with the defaults of the
-            method for that many classes, is judged. ``Forecast.loss`` names it.
-        margins: Δ of the labels (N,) in an untrained model; by default those of N(0, σ²) logits. Losses that depend on
-            the other classes use only their mean, and average over simulated other classes.
+        loss: a loss, or a line that trains (``nal``, ``het-tau``, ``10*nce + mae``): its loss, with
+            the defaults of the method for that many classes, is judged. ``Forecast.loss`` names it.
+        margins: Δ of the labels (N,) in an untrained model; by default those of N(0, σ²) logits.
+            Losses that depend on the other classes use only their mean, and average over simulated
+            other classes.
         alternatives: if the loss does not learn, look for calibrated losses that do.
 
     >>> mae = forecast("mae", 400)
@@ -95,7 +101,9 @@ def forecast(
     ('underfits', 0.001522, 'tau-scale:loss=(mae:scale=1.0),num_classes=400,tau=2.62,sigma=1.0')
     """
     check_count("num_classes", num_classes, 2)
-    given = method_loss(loss, MethodContext.of_classes(num_classes)) if isinstance(loss, str) else loss
+    given = (
+        method_loss(loss, MethodContext.of_classes(num_classes)) if isinstance(loss, str) else loss
+    )
     loss = settled(given, num_classes)
     check_of_logits(loss, num_classes, given)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
@@ -103,10 +111,17 @@ def forecast(
     weights = MeanWeights(num_classes, margins, sigma)
     result = _forecast(loss, weights, given)
     if (excess := root_excess(given, num_classes)) > 1 and result.answer == "learns":
-        reason = f"its root starts {excess:.2g} times too long and explains labels as noise before the mean learns"
+        reason = (
+            f"its root starts {excess:.2g} times too long and explains labels as noise before the"
+            " mean learns"
+        )
         return replace(result, answer="partly", reason=reason, instead=_shorter(given, weights))
     if loss is not given:
-        return result if result.answer == "learns" else replace(result, instead=_attentive(given, weights))
+        return (
+            result
+            if result.answer == "learns"
+            else replace(result, instead=_attentive(given, weights))
+        )
     complete = result.answer == "learns" or not alternatives
     return result if complete else replace(result, instead=_alternatives(loss, result, weights))
 
@@ -129,7 +144,8 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
         largest = largest_weight(term, weight, way)
         over_largest = ratio(at_start, largest), ratio(at_behind, largest)
         shares = [
-            ratio(scale * part, whole) for part, whole in ((at_start, start), (at_behind, behind), (at_zero, learnt))
+            ratio(scale * part, whole)
+            for part, whole in ((at_start, start), (at_behind, behind), (at_zero, learnt))
         ]
         terms.append(Term(str(named), factor, *over_largest, *shares))
     return Forecast(
@@ -150,7 +166,9 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
 
 def _after_warmup(loss: Loss) -> str:
     """What the answer is not about: the first epochs of NAL, which are cross entropy."""
-    warmup = max((part.warmup or 0 for part in loss.modules() if isinstance(part, NoiseAttention)), default=0)
+    warmup = max(
+        (part.warmup or 0 for part in loss.modules() if isinstance(part, NoiseAttention)), default=0
+    )
     return f"; judged as it is after its warm-up of {counted(warmup, 'epoch')}" if warmup else ""
 
 
@@ -174,7 +192,9 @@ def _attentive(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
         judged = verdict(settled(other, weights.num_classes), weights)
         if judged.answer == "learns":
             why = "a λ that makes turning away from a label cost more"
-            return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
+            return (
+                Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),
+            )
     return ()
 
 
@@ -184,13 +204,17 @@ def _alternatives(loss: Loss, result: Forecast, weights: MeanWeights) -> tuple[A
     for why, candidate in _candidates(loss, result, weights.num_classes, weights.sigma):
         other = _forecast(candidate, weights, candidate)
         if RANK[other.answer] < RANK[result.answer]:
-            better.append(Alternative(other.loss, other.answer, other.left_behind, other.slowness, why))
+            better.append(
+                Alternative(other.loss, other.answer, other.left_behind, other.slowness, why)
+            )
     return tuple(sorted(better, key=lambda alternative: RANK[alternative.answer]))
 
 
 def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[tuple[str, Loss]]:
     if result.left_behind >= LEARNS:  # only slow
-        strong = WeightedSum([(_round(scale / result.maximum), term) for scale, term in terms_of(loss)])
+        strong = WeightedSum(
+            [(_round(scale / result.maximum), term) for scale, term in terms_of(loss)]
+        )
         yield "the same loss with unit maximum weight (curriculum paper, §5)", strong
     with suppress(NoSolution, ValueError):  # no hyperparameter, or several
         like = 10 if K <= 100 else 100
@@ -206,7 +230,10 @@ def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[
         yield "margins scaled to start as those of 10 classes do (curriculum paper, §5.1.1)", scaled
     with suppress(ValueError):  # no shift is that large
         shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 2)))
-        yield "a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)", shifted
+        yield (
+            "a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)",
+            shifted,
+        )
 
 
 def _round(value: float) -> float:

@@ -1,7 +1,8 @@
 """The noise that stochastic label noise puts on gradients (SLN paper, Propositions 1 to 3).
 
-With labels y + σ_y·z and cross entropy, the gradients of one sample get normal noise with covariance σ²·M: in its
-logits by Proposition 2, in the weights by Proposition 3; noise on the gradient in the logits that of Proposition 1.
+With labels y + σ_y·z and cross entropy, the gradients of one sample get normal noise with
+covariance σ²·M: in its logits by Proposition 2, in the weights by Proposition 3; noise on the
+gradient in the logits that of Proposition 1.
 """
 
 import math
@@ -23,7 +24,8 @@ On = Literal["labels", "logits"]
 
 
 def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
-    """σ_y²·M (…, K, K) of SLN's noise on ∂L/∂z, for predicted probabilities (…, K) (SLN paper, Proposition 2).
+    """σ_y²·M (…, K, K) of SLN's noise on ∂L/∂z, for predicted probabilities (…, K) (SLN paper,
+    Proposition 2).
 
     M_ii = K(p_i − 1/K)² + (K − 1)/K and M_ij = K·p_i·p_j − p_i − p_j.
 
@@ -35,29 +37,42 @@ def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
     K = probs.shape[-1]
     rows = probs[..., :, None]
     columns = probs[..., None, :]
-    return variance * (K * rows * columns - rows - columns + torch.eye(K, dtype=probs.dtype, device=probs.device))
+    return variance * (
+        K * rows * columns - rows - columns + torch.eye(K, dtype=probs.dtype, device=probs.device)
+    )
 
 
-def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None, sigma: float = 1.0) -> Tensor:
-    """σ²·M (P, P) of the noise on ∂L/∂θ of one sample, from the ``jacobian`` ∂z/∂θ (K, P) of its logits.
+def weight_noise_covariance(
+    jacobian: Tensor, probs: Tensor | None = None, sigma: float = 1.0
+) -> Tensor:
+    """σ²·M (P, P) of the noise on ∂L/∂θ of one sample, from the ``jacobian`` ∂z/∂θ (K, P) of its
+    logits.
 
-    Without ``probs`` M_ij = ⟨∂z/∂θ_i, ∂z/∂θ_j⟩, of noise on the gradient in the logits (SLN paper, Proposition 1).
-    With the predicted ``probs`` p (K,) M_ij = ⟨∂log p/∂θ_i, ∂log p/∂θ_j⟩, of SLN (Proposition 3).
+    Without ``probs`` M_ij = ⟨∂z/∂θ_i, ∂z/∂θ_j⟩, of noise on the gradient in the logits (SLN paper,
+    Proposition 1). With the predicted ``probs`` p (K,) M_ij = ⟨∂log p/∂θ_i, ∂log p/∂θ_j⟩, of SLN
+    (Proposition 3).
     """
     if jacobian.dim() != 2 or (probs is not None and probs.shape != jacobian.shape[:1]):
         shapes = [tuple(jacobian.shape), *([] if probs is None else [tuple(probs.shape)])]
-        raise ValueError(f"Expected a jacobian (K, P) and probabilities (K,), got {' and '.join(map(str, shapes))}.")
+        raise ValueError(
+            "Expected a jacobian (K, P) and probabilities (K,), got"
+            f" {' and '.join(map(str, shapes))}."
+        )
     variance = check_number("sigma", sigma, "[0, inf)") ** 2
     if probs is not None:
         jacobian = jacobian - probs @ jacobian  # ∂log p_k = ∂z_k − Σ_i p_i ∂z_i
     return variance * (jacobian.T @ jacobian)
 
 
-def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float = 1.0) -> dict[str, Tensor]:
-    """The standard deviation of the noise on the gradient in each weight, for one input ``x`` (…), by parameter.
+def weight_noise(
+    model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float = 1.0
+) -> dict[str, Tensor]:
+    """The standard deviation of the noise on the gradient in each weight, for one input ``x`` (…),
+    by parameter.
 
-    ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise on the gradient in
-    the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for each class and no matrix of weights.
+    ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise
+    on the gradient in the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for
+    each class and no matrix of weights.
     """
     check_word("on", on, get_args(On))
     check_number("sigma", sigma, "[0, inf)")
@@ -68,7 +83,9 @@ def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float
         values = values.log_softmax(0) if on == "labels" else values
         squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for k in range(len(values)):
-            gradients = torch.autograd.grad(values[k], list(weights.values()), retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(
+                values[k], list(weights.values()), retain_graph=True, allow_unused=True
+            )
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     squares[name] += gradient.square()
@@ -76,10 +93,18 @@ def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float
 
 
 def logit_noise(num_classes: Sequence[int], *, points: int = 101) -> pd.DataFrame:
-    """The ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability`` (Proposition 2), σ_y = 1."""
+    """The ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
+    (Proposition 2), σ_y = 1.
+    """
     p = np.linspace(0, 1, points)
     tables = [
-        pd.DataFrame({"classes": K, "probability": p, "deviation": np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K)})
+        pd.DataFrame(
+            {
+                "classes": K,
+                "probability": p,
+                "deviation": np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K),
+            }
+        )
         for K in num_classes
     ]
     return pd.concat(tables, ignore_index=True)
@@ -90,13 +115,17 @@ def logit_noise(num_classes: Sequence[int], *, points: int = 101) -> pd.DataFram
     "How much noise stochastic label noise puts on the gradient",
     Layer("line", "probability", "deviation", color="number of classes"),
     subject=starting_losses,
-    reading="The noise is smallest where the prediction is uniform, and largest where it is certain: √(K − 1) times "
-    "σ_y. That keeps a network from confidence in any label, and the more so the more classes there are.",
+    reading=(
+        "The noise is smallest where the prediction is uniform, and largest where it is certain:"
+        " √(K − 1) times σ_y. That keeps a network from confidence in any label, and the more so"
+        " the more classes there are."
+    ),
     paper="SLN paper, Proposition 2",
     axes=("predicted probability of a class", "standard deviation of the noise on ∂L/∂z, over σ_y"),
 )
 def logit_noise_figure(start: Start) -> pd.DataFrame | None:
-    if not any(isinstance(as_loss(loss), CE) for loss in start.of_logits):  # the propositions are about cross entropy
+    # the propositions are about cross entropy
+    if not any(isinstance(as_loss(loss), CE) for loss in start.of_logits):
         return None
     table = logit_noise(sorted({2, 10, 100, start.num_classes}))
     return table.assign(**{"number of classes": table["classes"].map("{} classes".format)})
@@ -104,4 +133,6 @@ def logit_noise_figure(start: Start) -> pd.DataFrame | None:
 
 def total_noise(deviations: dict[str, Tensor]) -> float:
     """The root of the total variance over all weights: √tr(σ²M)."""
-    return math.sqrt(sum(float(deviation.double().square().sum()) for deviation in deviations.values()))
+    return math.sqrt(
+        sum(float(deviation.double().square().sum()) for deviation in deviations.values())
+    )

@@ -1,4 +1,6 @@
-"""The Logistic-Normal likelihood (LN paper): attenuation of large residuals, and its density on the simplex."""
+"""The Logistic-Normal likelihood (LN paper): attenuation of large residuals, and its density on the
+simplex.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +15,24 @@ from noiseproof.analysis.figures import Layer, figure
 from noiseproof.losses.logistic_normal import LogisticNormal, softmax_centred
 
 
-def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, points: int = 121) -> pd.DataFrame:
-    """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at the best variance.
+def attenuation(
+    lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, points: int = 121
+) -> pd.DataFrame:
+    """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at
+    the best variance.
 
-    In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper, section 3.1 and B.4).
+    In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper,
+    section 3.1 and B.4).
     """
     r = np.linspace(0, reach, points)
     tables = []
     for lam in lams:
         variance = np.maximum(lam**2, r**2)
-        tables.append(pd.DataFrame({"lambda": lam, "residual": r, "loss": r**2 / variance, "gradient": r / variance}))
+        tables.append(
+            pd.DataFrame(
+                {"lambda": lam, "residual": r, "loss": r**2 / variance, "gradient": r / variance}
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 
@@ -31,8 +41,10 @@ def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, 
     "How the Logistic-Normal likelihood attenuates large residuals",
     Layer("line", "residual", "value", color="λ"),
     subject=starting_losses,
-    reading="Up to a residual of λ the loss is a squared error; beyond it the learned variance keeps the loss at one, "
-    "and the larger the residual, the smaller its gradient.",
+    reading=(
+        "Up to a residual of λ the loss is a squared error; beyond it the learned variance keeps"
+        " the loss at one, and the larger the residual, the smaller its gradient."
+    ),
     paper="LN paper, Fig. 2",
     axes=("residual r = |y − μ|", "at the best variance"),
     panel="quantity",
@@ -41,32 +53,45 @@ def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, 
 def attenuation_figure(start: Start) -> pd.DataFrame | None:
     if not start.logistic_normal:
         return None
-    lams = sorted({0.1, 0.5, 1.0, *(float(loss.hyperparameters["lam"]) for loss in start.logistic_normal)})
-    table = attenuation(lams).melt(["lambda", "residual"], ["loss", "gradient"], "quantity", "value")
+    lams = sorted(
+        {0.1, 0.5, 1.0, *(float(loss.hyperparameters["lam"]) for loss in start.logistic_normal)}
+    )
+    table = attenuation(lams).melt(
+        ["lambda", "residual"], ["loss", "gradient"], "quantity", "value"
+    )
     table["λ"] = table["lambda"].map("λ = {:g}".format)
     titles = {"loss": "label-dependent loss r²/σ²", "gradient": "gradient |∂L/∂μ| = r/σ²"}
     return table.assign(quantity=table["quantity"].map(titles))
 
 
 def simplex_density(
-    loc: Sequence[float] = (0.5, 0.3), root: Sequence[float] = (0.7, -0.5), lam: float = 0.4, *, points: int = 81
+    loc: Sequence[float] = (0.5, 0.3),
+    root: Sequence[float] = (0.7, -0.5),
+    lam: float = 0.4,
+    *,
+    points: int = 81,
 ) -> pd.DataFrame:
-    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (LN paper, Eq. 4).
+    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (LN
+    paper, Eq. 4).
 
-    ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose corners are the
-    classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the area of (p_1, p_2).
+    ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose
+    corners are the classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the
+    area of (p_1, p_2).
     """
     mean = torch.tensor(loc, dtype=torch.float64)
     c = torch.tensor(root, dtype=torch.float64)
     if mean.shape != (2,) or c.shape != (2,):
-        raise ValueError(f"Expected `loc` and `root` of two numbers each, got {tuple(loc)} and {tuple(root)}.")
+        raise ValueError(
+            f"Expected `loc` and `root` of two numbers each, got {tuple(loc)} and {tuple(root)}."
+        )
     distribution = LogisticNormal(mean, root=c, lam=lam)
     reach = 4 * (lam + float(c @ c))  # standard deviations along c
     side = torch.linspace(-reach, reach, points, dtype=torch.float64)
     z1, z2 = torch.meshgrid(mean[0] + side, mean[1] + side, indexing="ij")
     z = torch.stack([z1, z2], -1)  # (n, n, 2)
     probs = softmax_centred(z)
-    # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all probabilities.
+    # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all
+    # probabilities.
     flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
     logits = {"space": "logits", "x": z1.flatten(), "y": z2.flatten(), "density": flat.flatten()}
     x, y = torch.meshgrid(torch.linspace(0, 1, points), torch.linspace(0, 1, points), indexing="ij")
@@ -91,8 +116,10 @@ def simplex_density(
     "A normal distribution of logits is a Logistic-Normal one of probabilities",
     Layer("contour", "x", "y", z="share", label="density over its maximum"),
     subject=starting_losses,
-    reading="The centred softmax maps the ellipse of the logits to the triangle of three classes, so that "
-    "regression noise becomes label noise; colours are each density over its maximum.",
+    reading=(
+        "The centred softmax maps the ellipse of the logits to the triangle of three classes, so"
+        " that regression noise becomes label noise; colours are each density over its maximum."
+    ),
     paper="LN paper, Fig. 1",
     axes=("first coordinate", "second coordinate"),
     panel="panel",

@@ -34,12 +34,15 @@ from noiseproof.losses.initial import (
 )
 from noiseproof.losses.sums import as_loss
 
-CURVE_DRAWS = DRAWS // 8  # for each point of a curve, where an error of 4e-4 is thinner than its line
+# for each point of a curve, where an error of 4e-4 is thinner than its line
+CURVE_DRAWS = DRAWS // 8
 
 
 @dataclass(frozen=True)
 class Start:
-    """Losses and the logits (N, K) and labels (N,) that they start with; simulated N(0, σ²) logits by default."""
+    """Losses and the logits (N, K) and labels (N,) that they start with; simulated N(0, σ²) logits
+    by default.
+    """
 
     losses: Sequence[Loss | str]
     num_classes: int
@@ -49,7 +52,9 @@ class Start:
 
     @property
     def of_logits(self) -> list[Loss | str]:
-        """The losses whose margin is that of their logits: all but the Logistic-Normal likelihood."""
+        """The losses whose margin is that of their logits: all but the Logistic-Normal
+        likelihood.
+        """
         return [loss for loss in self.losses if not isinstance(as_loss(loss), LN)]
 
     @property
@@ -58,7 +63,9 @@ class Start:
 
 
 def starting_losses(runs: Runs) -> Start:
-    """The losses of runs on the untrained model of the first run, or on simulated logits if its data is not at hand."""
+    """The losses of runs on the untrained model of the first run, or on simulated logits if its
+    data is not at hand.
+    """
     losses = {}
     for run in runs.values():
         with suppress(NotARun):  # a method that has to be passed
@@ -75,7 +82,8 @@ def starting_losses(runs: Runs) -> Start:
 
 
 def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
-    """All figures of losses before training; with ``over``, two parameters of a single loss, also its error map.
+    """All figures of losses before training; with ``over``, two parameters of a single loss, also
+    its error map.
 
     >>> [figure.name for figure in loss_figures(Start(["ce", "ln"], 10))]
     ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex', 'sln-noise']
@@ -85,9 +93,19 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
     if over and (len(start.losses) != 1 or len(over) != 2):
         losses = ", ".join(map(str, start.losses))
         names = ", ".join(over)
-        raise ValueError(f"Expected one loss and two of its parameters for a map, got {losses} and {names}.")
+        raise ValueError(
+            f"Expected one loss and two of its parameters for a map, got {losses} and {names}."
+        )
     made = [maker(start) for maker in figure_makers() if maker.subject is starting_losses]
-    maps = [error_map_figure(start.losses[0], start.num_classes, (over[0], over[1]), sigma=start.sigma)] if over else []
+    maps = (
+        [
+            error_map_figure(
+                start.losses[0], start.num_classes, (over[0], over[1]), sigma=start.sigma
+            )
+        ]
+        if over
+        else []
+    )
     return [drawn for drawn in made if isinstance(drawn, Figure)] + maps
 
 
@@ -97,7 +115,8 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
 def mean_weight(
     loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
 ) -> Tensor:
-    """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other classes, its mean over them.
+    """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other classes,
+    its mean over them.
 
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
     """
@@ -112,17 +131,24 @@ def mean_weight(
     return total
 
 
-def weights(losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, points: int = 81) -> pd.DataFrame:
-    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs. 2, 5-8)."""
+def weights(
+    losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, points: int = 81
+) -> pd.DataFrame:
+    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs.
+    2, 5-8).
+    """
     start = expected_margin(num_classes, sigma=sigma)
     tables = []
     for spec in losses:
         loss = as_loss(spec)
-        count = points if loss.kind == "margin" else min(points, 25)  # others average over a sample at each point
+        # others average over a sample at each point
+        count = points if loss.kind == "margin" else min(points, 25)
         at = torch.linspace(min(start - 4, -6.0), max(6.0, -start), count, dtype=torch.float64)
         weight = mean_weight(loss, at, num_classes, sigma=sigma, draws=CURVE_DRAWS)
         weight = weight / (loss.max_weight if loss.kind == "margin" else float(weight.max()))
-        tables.append(pd.DataFrame({"loss": str(spec), "margin": at.numpy(), "weight": weight.numpy()}))
+        tables.append(
+            pd.DataFrame({"loss": str(spec), "margin": at.numpy(), "weight": weight.numpy()})
+        )
     return pd.concat(tables, ignore_index=True)
 
 
@@ -131,7 +157,9 @@ def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
     others = log_sum(check_count("num_classes", num_classes, 2) - 1, sigma)
     margins = combined(np.subtract, normal(sigma, others.step), others)
     visible = margins.weights > 1e-6 * margins.weights.max()
-    return pd.DataFrame({"margin": margins.points[visible], "density": margins.weights[visible] / margins.step})
+    return pd.DataFrame(
+        {"margin": margins.points[visible], "density": margins.weights[visible] / margins.step}
+    )
 
 
 @figure(
@@ -140,8 +168,10 @@ def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
     Layer("area", "margin", "density", color="margins"),
     Layer("line", "margin", "weight", color="loss"),
     subject=starting_losses,
-    reading="A loss learns from labels whose margins lie where its weight is large; one that is near zero over all "
-    "margins of an untrained network does not start to learn.",
+    reading=(
+        "A loss learns from labels whose margins lie where its weight is large; one that is near"
+        " zero over all margins of an untrained network does not start to learn."
+    ),
     paper="curriculum paper, Figs. 2, 5-8",
     axes=("margin Δ of the label", "weight over its maximum; density"),
 )
@@ -165,24 +195,38 @@ def _density_steps(values: Tensor, column: str) -> pd.DataFrame:
     flat = values.detach().cpu().double().flatten().numpy()
     density, edges = np.histogram(flat, bins=min(60, max(10, math.isqrt(len(flat)))), density=True)
     at = np.repeat(edges, 2)
-    return pd.DataFrame({column: at, "density": np.concatenate([[0.0], np.repeat(density, 2), [0.0]])})
+    return pd.DataFrame(
+        {column: at, "density": np.concatenate([[0.0], np.repeat(density, 2), [0.0]])}
+    )
 
 
 # The average error of the labelled logit
 
 
 def average_errors(
-    losses: Sequence[Loss | str], num_classes: Sequence[int], *, sigma: float = 1.0, points: int = 33
+    losses: Sequence[Loss | str],
+    num_classes: Sequence[int],
+    *,
+    sigma: float = 1.0,
+    points: int = 33,
 ) -> pd.DataFrame:
-    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper, Eq. 3)."""
+    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper,
+    Eq. 3).
+    """
     tables = []
     for classes in num_classes:
         for spec in losses:
             loss = as_loss(spec)
-            count = points if loss.kind == "margin" else min(points, 17)  # others average over a sample at each point
+            # others average over a sample at each point
+            count = points if loss.kind == "margin" else min(points, 17)
             at = torch.linspace(-4 * sigma, 12.0, count, dtype=torch.float64)
             error = average_error(loss, at, classes, sigma=sigma, draws=CURVE_DRAWS)
-            columns = {"loss": str(spec), "classes": classes, "logit": at.numpy(), "error": error.numpy()}
+            columns = {
+                "loss": str(spec),
+                "classes": classes,
+                "logit": at.numpy(),
+                "error": error.numpy(),
+            }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
@@ -193,8 +237,10 @@ def average_errors(
     Layer("area", "logit", "density", color="logits"),
     Layer("line", "logit", "pull", color="loss"),
     subject=starting_losses,
-    reading="A loss starts to learn where its curve rises above the logits drawn below it; with more classes the "
-    "curves of bounded losses move to the right, and the logits stay.",
+    reading=(
+        "A loss starts to learn where its curve rises above the logits drawn below it; with more"
+        " classes the curves of bounded losses move to the right, and the logits stay."
+    ),
     paper="bias paper, Figs. 1-3, appendix Figs. 2, 3",
     axes=("logit z_k of the label", "−⟨δ_k⟩; below zero: density of z_k"),
     panel="panel",
@@ -211,7 +257,9 @@ def average_error_figure(start: Start) -> pd.DataFrame | None:
         below = pd.DataFrame({"logit": z, "density": -density, "logits": name})
     else:
         counts = [start.num_classes]
-        below = _density_steps(start.logits, "logit").assign(logits="logits of your untrained model")
+        below = _density_steps(start.logits, "logit").assign(
+            logits="logits of your untrained model"
+        )
         below["density"] = -below["density"]
     table = average_errors(start.of_logits, counts, sigma=sigma)
     table["pull"] = -table["error"]
@@ -220,41 +268,74 @@ def average_error_figure(start: Start) -> pd.DataFrame | None:
 
 
 def error_map(
-    loss: Loss | str, num_classes: int, free: tuple[str, str], *, like: int = 100, sigma: float = 1.0, points: int = 11
+    loss: Loss | str,
+    num_classes: int,
+    free: tuple[str, str],
+    *,
+    like: int = 100,
+    sigma: float = 1.0,
+    points: int = 11,
 ) -> pd.DataFrame:
-    """``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` where it equals that for ``like`` classes.
+    """``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` where it equals that for
+    ``like`` classes.
 
-    The first one is ``x``, the second one ``y`` or ``solution``, each from a tenth to ten times its value (bias paper,
-    appendix Fig. 4).
+    The first one is ``x``, the second one ``y`` or ``solution``, each from a tenth to ten times its
+    value (bias paper, appendix Fig. 4).
     """
     loss = as_loss(loss)
-    known = {name: value for name, value in loss.hyperparameters.items() if isinstance(value, float) and value}
+    known = {
+        name: value
+        for name, value in loss.hyperparameters.items()
+        if isinstance(value, float) and value
+    }
     if len(free) != 2 or not set(free) <= set(known):
-        raise ValueError(f"Expected two of {', '.join(known) or 'no parameters'} of `{loss}`, got {', '.join(free)}.")
+        raise ValueError(
+            f"Expected two of {', '.join(known) or 'no parameters'} of `{loss}`, got"
+            f" {', '.join(free)}."
+        )
     grids = [known[name] * np.logspace(-1, 1, points) for name in free]
-    calibrated = calibrate(loss, num_classes, like, free=free, grid=grids[0].tolist(), sigma=sigma, check=False)
+    calibrated = calibrate(
+        loss, num_classes, like, free=free, grid=grids[0].tolist(), sigma=sigma, check=False
+    )
     rows = []
     for x in grids[0]:
         for y in grids[1]:
             with suppress(ValueError):  # outside the range of a parameter
                 changed = loss.with_hyperparameters(**{free[0]: float(x), free[1]: float(y)})
-                rows.append({"x": x, "y": y, "pull": -average_error(changed, 0.0, num_classes, sigma=sigma)})
-    inside = [p for p in calibrated.curve if all(g[0] <= v <= g[-1] for g, v in zip(grids, p.values(), strict=True))]
+                rows.append(
+                    {"x": x, "y": y, "pull": -average_error(changed, 0.0, num_classes, sigma=sigma)}
+                )
+    inside = [
+        p
+        for p in calibrated.curve
+        if all(g[0] <= v <= g[-1] for g, v in zip(grids, p.values(), strict=True))
+    ]
     line = [{"x": point[free[0]], "solution": point[free[1]]} for point in inside]
-    return pd.concat([pd.DataFrame(rows), pd.DataFrame(line, columns=["x", "solution"])], ignore_index=True)
+    return pd.concat(
+        [pd.DataFrame(rows), pd.DataFrame(line, columns=["x", "solution"])], ignore_index=True
+    )
 
 
 def error_map_figure(
-    loss: Loss | str, num_classes: int, free: tuple[str, str], *, like: int = 100, sigma: float = 1.0
+    loss: Loss | str,
+    num_classes: int,
+    free: tuple[str, str],
+    *,
+    like: int = 100,
+    sigma: float = 1.0,
 ) -> Figure:
-    """−⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for ``like`` classes."""
+    """−⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for ``like``
+    classes.
+    """
     table = error_map(loss, num_classes, free, like=like, sigma=sigma)
     table["log_pull"] = np.log10(table["pull"].where(table["pull"] > 0))
     return Figure(
         name="error-map",
         title=f"Where {loss} starts with {num_classes} classes as with {like}",
-        reading=f"At the points the average error of an untrained network is that of {loss} with {like} classes; equal "
-        "colours are equal average errors.",
+        reading=(
+            f"At the points the average error of an untrained network is that of {loss} with {like}"
+            " classes; equal colours are equal average errors."
+        ),
         paper="bias paper, appendix Fig. 4",
         data=table,
         layers=(
@@ -275,7 +356,9 @@ def logit_biases(
     C: Sequence[float] = (0.15,),
     sigma: float = 1.0,
 ) -> pd.DataFrame:
-    """``bias`` ε over the number of ``classes``, for mean probabilities ``C`` of the label (bias paper, Eq. 4)."""
+    """``bias`` ε over the number of ``classes``, for mean probabilities ``C`` of the label (bias
+    paper, Eq. 4).
+    """
     rows = [(f"C = {c:g}", K, logit_bias(K, c, sigma=sigma)) for c in C for K in num_classes]
     return pd.DataFrame(rows, columns=["probability", "classes", "bias"])
 
@@ -285,8 +368,10 @@ def logit_biases(
     "The logit bias with which any number of classes starts alike",
     Layer("line", "classes", "bias", color="probability"),
     subject=starting_losses,
-    reading="ε is added to the labelled logit in training, so that an untrained network gives the label the "
-    "probability C on average; it grows like the logarithm of the number of classes.",
+    reading=(
+        "ε is added to the labelled logit in training, so that an untrained network gives the label"
+        " the probability C on average; it grows like the logarithm of the number of classes."
+    ),
     paper="bias paper, appendix Fig. 1",
     axes=("classes K", "logit bias ε"),
     log_x=True,

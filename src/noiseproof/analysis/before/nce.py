@@ -1,4 +1,6 @@
-"""Normalised cross entropy taken apart: a weighted cross entropy and a regulariser (curriculum paper, section 4.1)."""
+"""Normalised cross entropy taken apart: a weighted cross entropy and a regulariser (curriculum
+paper, section 4.1).
+"""
 
 from typing import NamedTuple
 
@@ -32,11 +34,12 @@ class NCESplit(NamedTuple):
 
 
 def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
-    """Split NCE into cross entropy and a regulariser (curriculum paper, Eqs. 2 and 3, A.5.1), in float64.
+    """Split NCE into cross entropy and a regulariser (curriculum paper, Eqs. 2 and 3, A.5.1), in
+    float64.
 
-    The paper's bound 2·γ·(1 + ε)·w_CE fails where the label is probable and the others are not; ``bound`` takes 1 − p_k
-    of each class k, whose mean is (K − 1)/K. ε falls as the margin grows; γ does so from p_y = 1/K on, where it is
-    largest.
+    The paper's bound 2·γ·(1 + ε)·w_CE fails where the label is probable and the others are not;
+    ``bound`` takes 1 − p_k of each class k, whose mean is (K − 1)/K. ε falls as the margin grows; γ
+    does so from p_y = 1/K on, where it is largest.
 
     >>> split = split_nce(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]))
     >>> [round(float(value), 4) for value in split]
@@ -44,7 +47,8 @@ def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
     """
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(
-            f"Expected logits (N, K) and labels (N,), got shapes {tuple(logits.shape)} and {tuple(labels.shape)}."
+            f"Expected logits (N, K) and labels (N,), got shapes {tuple(logits.shape)} and"
+            f" {tuple(labels.shape)}."
         )
     K = logits.shape[1]
     check_labels(labels, K)
@@ -59,7 +63,9 @@ def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
     of_ce = p.scatter(1, label, -miss[:, None])
     gradient = gamma[:, None] * (of_ce + epsilon[:, None] * (1 / K - p))
     bound = gamma * (miss + epsilon * (K - 1) / K)
-    return NCESplit(gamma, epsilon, -total / K, gradient.abs().sum(1) / 2, bound, gamma * (1 + epsilon) * miss)
+    return NCESplit(
+        gamma, epsilon, -total / K, gradient.abs().sum(1) / 2, bound, gamma * (1 + epsilon) * miss
+    )
 
 
 def nce_over_margins(
@@ -67,7 +73,9 @@ def nce_over_margins(
 ) -> pd.DataFrame:
     """The parts of ``split_nce`` over the ``margin``, averaged over the other logits, N(0, σ²)."""
     K = check_count("num_classes", num_classes, 2)
-    others = sigma * torch.randn(draws, K - 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    others = sigma * torch.randn(
+        draws, K - 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     start = expected_margin(K, sigma=sigma)
     rows = []
     for at in torch.linspace(min(start - 4, -6.0), max(6.0, -start), points, dtype=torch.float64):
@@ -83,8 +91,11 @@ def nce_over_margins(
     "Why normalised cross entropy stops learning early",
     Layer("line", "margin", "value", color="part"),
     subject=starting_losses,
-    reading="NCE is cross entropy times γ, and a regulariser times γ·ε; both factors fall as a label is learned, so "
-    "that its weight falls faster than cross entropy's. ŵ_NCE is the paper's bound, which does not hold everywhere.",
+    reading=(
+        "NCE is cross entropy times γ, and a regulariser times γ·ε; both factors fall as a label is"
+        " learned, so that its weight falls faster than cross entropy's. ŵ_NCE is the paper's"
+        " bound, which does not hold everywhere."
+    ),
     paper="curriculum paper, Eqs. 2 and 3, Fig. 1a",
     axes=("margin Δ of the label", "mean over the other logits"),
     panel="panel",
@@ -96,14 +107,19 @@ def nce_figure(start: Start) -> pd.DataFrame | None:
         return None
     table = nce_over_margins(start.num_classes, sigma=start.sigma)
     table["ce"] = 1 / (1 + np.exp(table["margin"]))  # w_CE = 1 − p_y
-    for column in ("weight", "bound", "estimate", "ce"):  # as in the paper, over their values at the first margin
+    # as in the paper, over their values at the first margin
+    for column in ("weight", "bound", "estimate", "ce"):
         table[column] /= table[column].iloc[0]
     names = {
-        "gamma": ("γ = −1/Σ log p_k", "factors"), "epsilon": ("ε = K·log p_y/Σ log p_k", "factors"),
+        "gamma": ("γ = −1/Σ log p_k", "factors"),
+        "epsilon": ("ε = K·log p_y/Σ log p_k", "factors"),
         "ce": ("cross entropy", "weights, over that of the smallest margin"),
         "weight": ("NCE: ½‖∇L‖₁", "weights, over that of the smallest margin"),
         "bound": ("its bound γ(w + ε(K − 1)/K)", "weights, over that of the smallest margin"),
         "estimate": ("½ŵ_NCE = γ(1 + ε)w", "weights, over that of the smallest margin"),
-    }  # fmt: skip
+    }
     long = table.melt("margin", list(names), "column", "value")
-    return long.assign(part=long["column"].map(lambda c: names[c][0]), panel=long["column"].map(lambda c: names[c][1]))
+    return long.assign(
+        part=long["column"].map(lambda c: names[c][0]),
+        panel=long["column"].map(lambda c: names[c][1]),
+    )

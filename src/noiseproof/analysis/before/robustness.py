@@ -24,11 +24,13 @@ def more_than_logits(loss: Loss, num_classes: int) -> str | None:
 
 
 def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> None:
-    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one row."""
+    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one
+    row.
+    """
     if (why := more_than_logits(loss, num_classes)) is not None:
         raise ValueError(
-            f"Expected a loss of one row's {num_classes} logits alone, got `{given or loss}`, which {why}. Give a loss "
-            "such as ce or gce; what this one does shows only in training."
+            f"Expected a loss of one row's {num_classes} logits alone, got `{given or loss}`, which"
+            f" {why}. Give a loss such as ce or gce; what this one does shows only in training."
         )
 
 
@@ -36,20 +38,24 @@ def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> 
 class Robustness:
     """The theorem that covers a loss, with its numbers."""
 
-    symmetric: bool  # Σ_y L(z, y) is the same for all z (bias paper, Eq. 1): robust to symmetric noise below (K − 1)/K
+    # Σ_y L(z, y) is the same for all z (bias paper, Eq. 1): robust to symmetric noise below (K −
+    # 1)/K
+    symmetric: bool
     total: float  # mean of that sum over random logits
     spread: float  # largest minus smallest sum over random logits
-    largest_ratio: float | None  # asymmetric up to this r̃ (curriculum paper, §3.1); None if it is not a function of p_y
+    # asymmetric up to this r̃ (curriculum paper, §3.1); None if it is not a function of p_y
+    largest_ratio: float | None
     noise_ratio: float | None  # r̃ of the transition matrix; None without one
     asymmetric: bool | None  # whether r̃ < 1 and r̃ ≤ largest_ratio; None if either is unknown
 
 
 def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = None) -> Robustness:
-    """Test a loss for the symmetric (bias paper, Eq. 1) and the asymmetric condition (curriculum paper, §3.1).
+    """Test a loss for the symmetric (bias paper, Eq. 1) and the asymmetric condition (curriculum
+    paper, §3.1).
 
-    ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) is
-    computed; App. A.3 swaps the cases of AUL, which is asymmetric for every r̃ ≤ 1 if q ≤ 1, and up to ((a −
-    1)/a)^(q−1) if q > 1.
+    ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of (l(p_i) − l(p_i +
+    p_j))/(l(0) − l(p_j)) is computed; App. A.3 swaps the cases of AUL, which is asymmetric for
+    every r̃ ≤ 1 if q ≤ 1, and up to ((a − 1)/a)^(q−1) if q > 1.
 
     >>> robustness("mae", 10).symmetric, robustness("ce", 10).symmetric
     (True, False)
@@ -62,7 +68,9 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
     spread = float(sums.max() - sums.min())
     largest = _largest_ratio(loss) if loss.kind == "margin" else None
     ratio = None if transition is None else _noise_ratio(transition, K)
-    holds = None if largest is None or ratio is None else ratio < 1 and ratio <= largest * (1 + 1e-9)
+    holds = (
+        None if largest is None or ratio is None else ratio < 1 and ratio <= largest * (1 + 1e-9)
+    )
     return Robustness(spread <= 1e-6 * max(1.0, abs(total)), total, spread, largest, ratio, holds)
 
 
@@ -79,11 +87,18 @@ def _sums_over_labels(loss: Loss, num_classes: int, draws: int = 16) -> Tensor:
 
 
 def _noise_ratio(transition: Tensor, num_classes: int) -> float:
-    """r̃ = max_{i ≠ y} P(given i | true y)/P(given y | true y), infinite if the true label is never given."""
+    """r̃ = max_{i ≠ y} P(given i | true y)/P(given y | true y), infinite if the true label is never
+    given.
+    """
     T = torch.as_tensor(transition, dtype=torch.float64)
-    if T.shape != (num_classes, num_classes) or bool((T < 0).any()) or not torch.allclose(T.sum(1), T.new_ones(())):
+    if (
+        T.shape != (num_classes, num_classes)
+        or bool((T < 0).any())
+        or not torch.allclose(T.sum(1), T.new_ones(()))
+    ):
         raise ValueError(
-            f"Expected `transition` ({num_classes}, {num_classes}) with rows that sum to one, got {tuple(T.shape)}."
+            f"Expected `transition` ({num_classes}, {num_classes}) with rows that sum to one, got"
+            f" {tuple(T.shape)}."
         )
     right = T.diagonal().clone()
     wrong = T.clone().fill_diagonal_(0).amax(1)
@@ -91,7 +106,9 @@ def _noise_ratio(transition: Tensor, num_classes: int) -> float:
 
 
 def _largest_ratio(loss: Loss) -> float:
-    """inf (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) over p_i + p_j ≤ 1: zero for unbounded losses, at most one."""
+    """inf (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) over p_i + p_j ≤ 1: zero for unbounded losses, at
+    most one.
+    """
 
     def value(p: Tensor) -> Tensor:
         return loss.evaluate(LabelProb.from_margin(torch.logit(p)))
@@ -113,7 +130,10 @@ def _largest_ratio(loss: Loss) -> float:
         first = far[1] - value(step)
         infimum = float((fall[first > 0] / first[first > 0, None]).min())
         if at_zero > 0.999 * near > 0:  # p_j → 0: the slope at p_i over that at zero
-            infimum = min(infimum, float(slope(torch.linspace(-30, 30, 601, dtype=torch.float64)).min()) / at_zero)
+            infimum = min(
+                infimum,
+                float(slope(torch.linspace(-30, 30, 601, dtype=torch.float64)).min()) / at_zero,
+            )
         return max(0.0, min(1.0, infimum))
 
 
@@ -121,6 +141,12 @@ def robustness_of(
     losses: Mapping[str, Loss], num_classes: int, transition: Tensor | None = None
 ) -> tuple[dict[str, Robustness], dict[str, str]]:
     """The robustness of each loss, and for those without such conditions why they have none."""
-    others = {name: why for name, loss in losses.items() if (why := more_than_logits(loss, num_classes))}
-    tested = {name: robustness(loss, num_classes, transition) for name, loss in losses.items() if name not in others}
+    others = {
+        name: why for name, loss in losses.items() if (why := more_than_logits(loss, num_classes))
+    }
+    tested = {
+        name: robustness(loss, num_classes, transition)
+        for name, loss in losses.items()
+        if name not in others
+    }
     return tested, others

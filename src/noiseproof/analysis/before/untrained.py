@@ -40,23 +40,38 @@ class _FirstLogits(Strategy):
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         parts = torch.split(rows[: self.num_rows], run.batch_size)
         with torch.no_grad(), run.random.eager_step():
-            # As in training: without batch statistics, logits of an untrained network have another scale.
+            # As in training: without batch statistics, logits of an untrained network have another
+            # scale.
             for part in parts:
                 batch = run.make_batch(part, next(read_batches(run.data.x, [part])))
-                self.logits.append(run.loss.scores(run.forward(run.models[0].wrapped, batch.x)).cpu())
+                self.logits.append(
+                    run.loss.scores(run.forward(run.models[0].wrapped, batch.x)).cpu()
+                )
                 self.labels.append(batch.given.cpu())
         raise _RowsComplete
 
 
 def initial_logits(
-    task: Task, method: Method | str = "ce", settings: Settings | None = None, *, seed: int = 0, rows: int = ROWS
+    task: Task,
+    method: Method | str = "ce",
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    rows: int = ROWS,
 ) -> tuple[Tensor, Tensor]:
-    """Logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same arguments starts."""
+    """Logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same
+    arguments starts.
+    """
     settings = settings or Settings()
     method = get_method(method, task, settings) if isinstance(method, str) else method
     first = _FirstLogits(check_count("rows", rows, 1))
     with suppress(_RowsComplete):
-        train(task, replace(method, strategies=(*copy.deepcopy(method.strategies), first)), settings, seed=seed)
+        train(
+            task,
+            replace(method, strategies=(*copy.deepcopy(method.strategies), first)),
+            settings,
+            seed=seed,
+        )
     return torch.cat(first.logits), torch.cat(first.labels)
 
 
@@ -65,7 +80,9 @@ def initial_logits(
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few real steps change for the labels of their batches; pairs are means over the first and last tenth."""
+    """What a few real steps change for the labels of their batches; pairs are means over the first
+    and last tenth.
+    """
 
     method: str
     steps: int
@@ -105,7 +122,11 @@ class _StepRecorder(Strategy):
         scores = run.loss.scores(outs[0]).detach()
         given = batch.given
         predicted = scores.argmax(1)
-        of_step = [margin(scores, given), (predicted == given).to(scores.dtype), pull(run.loss, outs[0], given)]
+        of_step = [
+            margin(scores, given),
+            (predicted == given).to(scores.dtype),
+            pull(run.loss, outs[0], given),
+        ]
         self.metrics.append(torch.stack([value.mean() for value in of_step]))
         self.predicted.append(predicted)
         return None
@@ -115,11 +136,18 @@ class _StepRecorder(Strategy):
 
 
 def probe(
-    task: Task, method: Method | Loss | str, settings: Settings | None = None, *, steps: int = 200, seed: int = 0
+    task: Task,
+    method: Method | Loss | str,
+    settings: Settings | None = None,
+    *,
+    steps: int = 200,
+    seed: int = 0,
 ) -> Probe:
-    """Train for a few steps on the user's data, then cross entropy from the same weights on the same batches.
+    """Train for a few steps on the user's data, then cross entropy from the same weights on the
+    same batches.
 
-    The learning rate stays at that of the first epoch. Of a method with two models the first is recorded.
+    The learning rate stays at that of the first epoch. Of a method with two models the first is
+    recorded.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
@@ -146,7 +174,9 @@ def probe(
     return Probe(str(method), taken, margins, accuracy, weight, (first, last), *gains)
 
 
-def _record_steps(task: Task, method: Method, settings: Settings, steps: int, seed: int) -> _StepRecorder:
+def _record_steps(
+    task: Task, method: Method, settings: Settings, steps: int, seed: int
+) -> _StepRecorder:
     steps_per_epoch = -(-len(task.train) // settings.batch_rows(len(task.train)))
     recorder = _StepRecorder(steps, -(-steps // steps_per_epoch))
     method = replace(method, strategies=(*method.strategies, recorder))

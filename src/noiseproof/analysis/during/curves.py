@@ -9,25 +9,34 @@ from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Runs, seeds_of
 
 
 def curves(runs: Runs, columns: Sequence[str]) -> pd.DataFrame:
-    """Columns of the record by epoch: mean, smallest and largest over seeds, and the number of runs.
+    """Columns of the record by epoch: mean, smallest and largest over seeds, and the number of
+    runs.
 
-    Returns columns ``method``, ``epoch``, ``quantity``, ``value``, ``low``, ``high`` and ``runs``, without epochs in
-    which a quantity was not measured.
+    Returns columns ``method``, ``epoch``, ``quantity``, ``value``, ``low``, ``high`` and ``runs``,
+    without epochs in which a quantity was not measured.
     """
     tables = []
     for name, group in seeds_of(runs).items():
         rows = pd.concat([run.rows for run in group])
         present = [column for column in columns if column in rows]
         long = rows.melt("epoch", present, "quantity").dropna(subset="value")
-        merged = long.groupby(["quantity", "epoch"], sort=False)["value"].agg(["mean", "min", "max", "count"])
+        merged = long.groupby(["quantity", "epoch"], sort=False)["value"].agg(
+            ["mean", "min", "max", "count"]
+        )
         tables.append(merged.reset_index().assign(method=name))
     order = {column: place for place, column in enumerate(columns)}
-    table = pd.concat(tables).rename(columns={"mean": "value", "min": "low", "max": "high", "count": "runs"})
-    table = table.sort_values("quantity", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+    table = pd.concat(tables).rename(
+        columns={"mean": "value", "min": "low", "max": "high", "count": "runs"}
+    )
+    table = table.sort_values(
+        "quantity", key=lambda column: column.map(order), kind="stable", ignore_index=True
+    )
     return table[["method", "epoch", "quantity", "value", "low", "high", "runs"]]
 
 
-def curves_by(runs: Runs, columns: Mapping[str, tuple[str, str]], names: tuple[str, str]) -> pd.DataFrame:
+def curves_by(
+    runs: Runs, columns: Mapping[str, tuple[str, str]], names: tuple[str, str]
+) -> pd.DataFrame:
     """:func:`curves` with two columns, called ``names``, that describe each quantity."""
     table = curves(runs, list(columns))
     for place, name in enumerate(names):
@@ -45,8 +54,10 @@ def curve(color: str = "method", dash: str | None = None) -> Layer:
     "Accuracy by epoch",
     curve(dash="labels"),
     subject=all_runs,
-    reading="Whether predictions for training rows come to match their wrong labels, and what that does to the "
-    "accuracy on test rows.",
+    reading=(
+        "Whether predictions for training rows come to match their wrong labels, and what that does"
+        " to the accuracy on test rows."
+    ),
     paper="LN paper, Fig. 4, SLN paper, Fig. 1, bias paper, Fig. 5, NAL paper, Figs. 7-10",
     axes=("epoch", "accuracy"),
     panel="rows",
@@ -67,7 +78,10 @@ def accuracy_figure(runs: Runs) -> pd.DataFrame:
     "Loss by epoch",
     curve(dash="labels"),
     subject=all_runs,
-    reading="A loss that falls for wrong labels too memorises them; losses of different methods have no common scale.",
+    reading=(
+        "A loss that falls for wrong labels too memorises them; losses of different methods have no"
+        " common scale."
+    ),
     paper="SLN paper, Fig. 1",
     axes=("epoch", "loss"),
     panel="rows",
@@ -88,8 +102,10 @@ def loss_figure(runs: Runs) -> pd.DataFrame:
     "Rows with a wrong label",
     curve(),
     subject=all_runs,
-    reading="For how many rows with a wrong label the model predicts their true class (the bias paper's false-label "
-    "accuracy), and for how many their wrong label.",
+    reading=(
+        "For how many rows with a wrong label the model predicts their true class (the bias paper's"
+        " false-label accuracy), and for how many their wrong label."
+    ),
     paper="bias paper, Fig. 4",
     axes=("epoch", "accuracy"),
     panel="panel",

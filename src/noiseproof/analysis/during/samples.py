@@ -1,4 +1,6 @@
-"""Recorded samples: margins, attention and weights of right and wrong labels, and residuals of LN."""
+"""Recorded samples: margins, attention and weights of right and wrong labels, and residuals of
+LN.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +20,18 @@ BINS = 60
 
 
 def distributions(
-    run: RunFolder, quantity: str, epochs: Sequence[int] | None = None, bins: int = BINS, edges: Array | None = None
+    run: RunFolder,
+    quantity: str,
+    epochs: Sequence[int] | None = None,
+    bins: int = BINS,
+    edges: Array | None = None,
 ) -> pd.DataFrame:
-    """Histograms of a recorded ``quantity`` of right and wrong labels, by epoch, with the same bins in all of them.
+    """Histograms of a recorded ``quantity`` of right and wrong labels, by epoch, with the same bins
+    in all of them.
 
     Args:
-        quantity: ``margin`` (Δ of the given label), ``trust`` (NAL's τ), ``pull`` (½‖∂L/∂z‖₁) or ``weight``.
+        quantity: ``margin`` (Δ of the given label), ``trust`` (NAL's τ), ``pull`` (½‖∂L/∂z‖₁) or
+            ``weight``.
         epochs: by default the first, one at 30 % and the last.
         edges: of the bins, by default ``bins`` from the smallest to the largest value.
     """
@@ -35,26 +43,36 @@ def distributions(
     samples = {epoch: run.samples(epoch) for epoch in epochs}
     if not samples or any(quantity not in columns for columns in samples.values()):
         raise NotARun(
-            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {_recorded_by(run)}."
+            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use"
+            f" {_recorded_by(run)}."
         )
     values = {epoch: columns[quantity].astype(np.float64) for epoch, columns in samples.items()}
     values = {epoch: v for epoch, v in values.items() if np.isfinite(v).any()}
     if not values:
         raise NotARun(
-            f"Expected steps of single samples in {run.folder}, got only mixtures: they have no `{quantity}`."
+            f"Expected steps of single samples in {run.folder}, got only mixtures: they have no"
+            f" `{quantity}`."
         )
     if edges is None:
-        edges = np.histogram_bin_edges(np.concatenate([v[np.isfinite(v)] for v in values.values()]), bins)
+        edges = np.histogram_bin_edges(
+            np.concatenate([v[np.isfinite(v)] for v in values.values()]), bins
+        )
     tables = {epoch: histogram(v, run.label_groups, edges, quantity) for epoch, v in values.items()}
     return stack(tables, "epoch")
 
 
-def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bins: int = BINS) -> pd.DataFrame:
-    """Histograms of Δ of right and wrong labels by epoch, and w(Δ) of the loss if it is a function of Δ alone."""
+def margin_distributions(
+    run: RunFolder, epochs: Sequence[int] | None = None, bins: int = BINS
+) -> pd.DataFrame:
+    """Histograms of Δ of right and wrong labels by epoch, and w(Δ) of the loss if it is a function
+    of Δ alone.
+    """
     table = distributions(run, "margin", epochs, bins)
     with torch.no_grad():
         try:
-            weight = run.method.loss.sample_weight(torch.from_numpy(table["margin"].to_numpy(copy=True)))
+            weight = run.method.loss.sample_weight(
+                torch.from_numpy(table["margin"].to_numpy(copy=True))
+            )
         except (TypeError, ValueError):  # it depends on the other classes, or is not registered
             return table.assign(weight=np.nan)
     return table.assign(weight=weight.numpy())
@@ -70,7 +88,9 @@ def _recorded_by(*runs: RunFolder, method: str = "") -> str:
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
     """A table with a panel for each method and value of ``column``."""
-    return table.assign(panel=table["method"].astype(str) + f", {words} " + table[column].astype(str))
+    return table.assign(
+        panel=table["method"].astype(str) + f", {words} " + table[column].astype(str)
+    )
 
 
 @figure(
@@ -79,8 +99,10 @@ def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
     Layer("area", "margin", "density", color="labels"),
     Layer("line", "margin", "weight", label="w(Δ), as high as the distributions"),
     subject=first_seeds,
-    reading="The further apart the margins of right and wrong labels, the less the wrong ones were learned; w(Δ) shows "
-    "which margins the loss pulls at.",
+    reading=(
+        "The further apart the margins of right and wrong labels, the less the wrong ones were"
+        " learned; w(Δ) shows which margins the loss pulls at."
+    ),
     paper="curriculum paper, Figs. 3, 9, 10",
     axes=("margin Δ of the given label", "density"),
     panel="panel",
@@ -89,25 +111,31 @@ def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
 def margin_figure(runs: Runs) -> pd.DataFrame:
     def table_of(run: RunFolder) -> pd.DataFrame:
         table = margin_distributions(run)
-        # As in the curriculum paper the weight, which has another scale, is drawn as high as the density; in rows of
-        # its own.
+        # As in the curriculum paper the weight, which has another scale, is drawn as high as the
+        # density; in rows of its own.
         peak = table.groupby("epoch")["density"].transform("max")
-        line = table[["epoch", "margin"]].assign(weight=table["weight"] / table["weight"].max() * peak)
+        line = table[["epoch", "margin"]].assign(
+            weight=table["weight"] / table["weight"].max() * peak
+        )
         return pd.concat([table.drop(columns="weight"), line.drop_duplicates().dropna()])
 
-    return _with_panels(stack(each(runs, table_of), needs=_recorded_by(*runs.values())), "epoch", "epoch")
+    return _with_panels(
+        stack(each(runs, table_of), needs=_recorded_by(*runs.values())), "epoch", "epoch"
+    )
 
 
 def sample_weights(run: RunFolder) -> pd.DataFrame:
-    """α_t and snr of the curriculum paper by epoch, from each sample's recorded ``pull`` times its ``weight``.
+    """α_t and snr of the curriculum paper by epoch, from each sample's recorded ``pull`` times its
+    ``weight``.
 
     With w = ½‖∂L/∂z‖₁ of each sample, which is w(Δ) if the loss has one, and η the learning rate,
 
-        α_t = Σ η·w / Σ η over all samples of steps 1 … t    (§5.1, which prints ‖∇Δ‖₁ for the gradient of the loss)
-        snr = w̄_right / w̄_wrong, the same means over samples with right and with wrong labels    (App. C.2)
+        α_t = Σ η·w / Σ η over all samples of steps 1 … t    (§5.1, which prints ‖∇Δ‖₁ for the
+        gradient of the loss) snr = w̄_right / w̄_wrong, the same means over samples with right and
+        with wrong labels    (App. C.2)
 
-    Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right`` and ``mean_wrong``
-    (of this epoch).
+    Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right``
+    and ``mean_wrong`` (of this epoch).
     """
     rates = run.rows.set_index("epoch")["lr"]
     right = np.full(len(run.given), True) if run.is_flipped is None else ~run.is_flipped
@@ -131,7 +159,9 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
         row = {"epoch": epoch, "lr": lr, "alpha": alpha, "snr": snr, "mean": mean}
         rows.append(row | {"mean_right": mean_right, "mean_wrong": mean_wrong})
     if not rows:
-        raise NotARun(f"Expected recorded samples in {run.folder}, got none. Use {_recorded_by(run)}.")
+        raise NotARun(
+            f"Expected recorded samples in {run.folder}, got none. Use {_recorded_by(run)}."
+        )
     return pd.DataFrame(rows)
 
 
@@ -140,8 +170,10 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
     "How hard the loss pulls, and at which labels",
     Layer("line", "epoch", "value", color="method", dash="labels"),
     subject=first_seeds,
-    reading="A loss whose α_t starts near zero or falls to it underfits; an snr above one means that right labels pull "
-    "harder than wrong ones.",
+    reading=(
+        "A loss whose α_t starts near zero or falls to it underfits; an snr above one means that"
+        " right labels pull harder than wrong ones."
+    ),
     paper="curriculum paper, Fig. 1, Table 5, App. C.2",
     axes=("epoch", "sample weight w, or ratio"),
     panel="panel",
@@ -157,7 +189,10 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
 
     def table_of(run: RunFolder) -> pd.DataFrame:
         table = sample_weights(run)
-        curves = [table[["epoch"]].assign(panel=panel, labels=labels, value=table[c]) for c, panel, labels in parts]
+        curves = [
+            table[["epoch"]].assign(panel=panel, labels=labels, value=table[c])
+            for c, panel, labels in parts
+        ]
         return pd.concat(curves).dropna(subset="value")
 
     return stack(each(runs, table_of), needs=_recorded_by(*runs.values()))
@@ -168,8 +203,11 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
     "How much noise attention trusts its labels",
     Layer("area", "trust", "density", color="labels"),
     subject=first_seeds,
-    reading="In the NAL paper τ is alike for all samples at first and then rises to one for right labels only; if the "
-    "two do not part, attention does not separate wrong labels from right ones.",
+    reading=(
+        "In the NAL paper τ is alike for all samples at first and then rises to one for right"
+        " labels only; if the two do not part, attention does not separate wrong labels from right"
+        " ones."
+    ),
     paper="NAL paper, Figs. 11-13",
     axes=("attention τ", "density"),
     panel="panel",
@@ -177,25 +215,32 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
 )
 def trust_figure(runs: Runs) -> pd.DataFrame:
     tables = each(runs, lambda run: distributions(run, "trust", edges=np.linspace(0, 1, BINS + 1)))
-    return _with_panels(stack(tables, needs=_recorded_by(*runs.values(), method="nal")), "epoch", "epoch")
+    return _with_panels(
+        stack(tables, needs=_recorded_by(*runs.values(), method="nal")), "epoch", "epoch"
+    )
 
 
 def residuals(run: RunFolder) -> dict[str, Array]:
-    """eᵀΣ⁻¹e of every training row, e = τy − μ, at the last checkpoint: with Σ = I and with the learned Σ_θ.
+    """eᵀΣ⁻¹e of every training row, e = τy − μ, at the last checkpoint: with Σ = I and with the
+    learned Σ_θ.
 
-    This is the part of LN paper, Eq. 5 that depends on the label. Inputs are not augmented. A run with Σ = I has no
-    Σ_θ.
+    This is the part of LN paper, Eq. 5 that depends on the label. Inputs are not augmented. A run
+    with Σ = I has no Σ_θ.
     """
     result = run.result()
     if not isinstance(loss := result.run.loss, LN):
-        raise NotARun(f"Expected a Logistic-Normal likelihood in {run.folder}, got `{loss}`. Use the method `ln`.")
+        raise NotARun(
+            f"Expected a Logistic-Normal likelihood in {run.folder}, got `{loss}`. Use the method"
+            " `ln`."
+        )
 
     def compute(rows: torch.Tensor, outs: list[Output]) -> torch.Tensor:
         error = loss.error(outs[0].logits, result.run.labels(rows))
         plain = error.square().sum(1)
         spread = loss.distribution(outs[0])
         with_error, without = (
-            negative_log_normal(e, spread.lam, spread.root, spread.scale) for e in (error, torch.zeros_like(error))
+            negative_log_normal(e, spread.lam, spread.root, spread.scale)
+            for e in (error, torch.zeros_like(error))
         )
         return torch.stack([plain, 2 * (with_error - without)], 1)
 
@@ -203,11 +248,18 @@ def residuals(run: RunFolder) -> dict[str, Array]:
     return {"Σ = I": plain} if loss.covariance == "identity" else {"Σ = I": plain, "Σ_θ": learned}
 
 
-def residual_histograms(residuals: Mapping[str, Array], groups: Mapping[str, Array], bins: int = BINS) -> pd.DataFrame:
-    """Histograms of :func:`residuals` with bins of equal width on a logarithmic axis, the same for each Σ."""
+def residual_histograms(
+    residuals: Mapping[str, Array], groups: Mapping[str, Array], bins: int = BINS
+) -> pd.DataFrame:
+    """Histograms of :func:`residuals` with bins of equal width on a logarithmic axis, the same for
+    each Σ.
+    """
     logs = {name: np.log10(np.maximum(values, 1e-12)) for name, values in residuals.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(logs.values())), bins)
-    table = stack({name: histogram(values, groups, edges, "log10") for name, values in logs.items()}, "covariance")
+    table = stack(
+        {name: histogram(values, groups, edges, "log10") for name, values in logs.items()},
+        "covariance",
+    )
     return table.assign(residual=10 ** table["log10"])
 
 
@@ -216,8 +268,10 @@ def residual_histograms(residuals: Mapping[str, Array], groups: Mapping[str, Arr
     "Residuals of the Logistic-Normal likelihood",
     Layer("area", "residual", "density", color="labels"),
     subject=first_seeds,
-    reading="With Σ = I wrong labels that keep a large residual were not fitted; with the learned Σ_θ large residuals "
-    "are meant to count less, and small ones more.",
+    reading=(
+        "With Σ = I wrong labels that keep a large residual were not fitted; with the learned Σ_θ"
+        " large residuals are meant to count less, and small ones more."
+    ),
     paper="LN paper, Figs. 6, 7",
     axes=("(y − μ)ᵀ Σ⁻¹ (y − μ)", "density of its logarithm"),
     panel="panel",
@@ -227,5 +281,7 @@ def residual_histograms(residuals: Mapping[str, Array], groups: Mapping[str, Arr
 def residual_figure(runs: Runs) -> pd.DataFrame:
     of_ln = {name: run for name, run in runs.items() if str(run.config["method"]).startswith("ln:")}
     needs = "a run of `ln`, and one of `ln-identity` beside it"
-    tables = each(of_ln, lambda run: residual_histograms(residuals(run), run.label_groups), needs=needs)
+    tables = each(
+        of_ln, lambda run: residual_histograms(residuals(run), run.label_groups), needs=needs
+    )
     return _with_panels(stack(tables), "evaluated with", "covariance")

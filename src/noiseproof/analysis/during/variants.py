@@ -1,4 +1,6 @@
-"""Runs that differ in one thing: where SGD noise is added, how labels are corrected, the schedule."""
+"""Runs that differ in one thing: where SGD noise is added, how labels are corrected, the
+schedule.
+"""
 
 from typing import Any
 
@@ -7,7 +9,16 @@ import pandas as pd
 
 from noiseproof.analysis.during.curves import curve, curves
 from noiseproof.analysis.during.samples import BINS
-from noiseproof.analysis.figures import Layer, Needs, all_runs, each, figure, first_seeds, histogram, stack
+from noiseproof.analysis.figures import (
+    Layer,
+    Needs,
+    all_runs,
+    each,
+    figure,
+    first_seeds,
+    histogram,
+    stack,
+)
 from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder, Runs, seeds_of
 from noiseproof.core.grammar import parse_call
 from noiseproof.heads import HEADS
@@ -33,42 +44,62 @@ def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
 
 
 def _differences(runs: Runs, *but: str) -> dict[str, str]:
-    """For each run the settings, other than its method and ``but``, in which the runs differ: ``, key=value …``."""
+    """For each run the settings, other than its method and ``but``, in which the runs differ: ``,
+    key=value …``.
+    """
     ignored = (*OF_A_SEED, "method", "name", "classes", "rows", *but)
     keys = dict.fromkeys(key for run in runs.values() for key in run.config if key not in ignored)
-    differing = [key for key in keys if len({repr(run.config.get(key)) for run in runs.values()}) > 1]
-    return {name: "".join(f", {key}={run.config.get(key)}" for key in differing) for name, run in runs.items()}
+    differing = [
+        key for key in keys if len({repr(run.config.get(key)) for run in runs.values()}) > 1
+    ]
+    return {
+        name: "".join(f", {key}={run.config.get(key)}" for key in differing)
+        for name, run in runs.items()
+    }
 
 
 # Noise in SGD
 
 
 def noise_variants(runs: Runs) -> pd.DataFrame:
-    """Test accuracy by epoch of runs with one kind of SGD noise and no other strategy, and σ = 0 beside each kind.
+    """Test accuracy by epoch of runs with one kind of SGD noise and no other strategy, and σ = 0
+    beside each kind.
 
-    Returns the columns of ``curves``, ``variant`` (which part of a step the noise is added to), ``sigma`` and ``size``,
-    σ as text.
+    Returns the columns of ``curves``, ``variant`` (which part of a step the noise is added to),
+    ``sigma`` and ``size``, σ as text.
     """
     table = curves(runs, ["test_accuracy"])
     groups = {name: group[0] for name, group in seeds_of(runs).items()}
     # Runs that share this key differ only in their strategies and their seed.
     key = {
-        name: str(run.config["method"]).split(" × ")[0] + run.alike("method", "name") for name, run in groups.items()
+        name: str(run.config["method"]).split(" × ")[0] + run.alike("method", "name")
+        for name, run in groups.items()
     }
     plain = {key[name]: name for name, run in groups.items() if not _strategies(run)}
-    noisy = {name: next(iter(_strategies(run).items())) for name, run in groups.items() if len(_strategies(run)) == 1}
+    noisy = {
+        name: next(iter(_strategies(run).items()))
+        for name, run in groups.items()
+        if len(_strategies(run)) == 1
+    }
     noisy = {name: (kind, params) for name, (kind, params) in noisy.items() if kind in SGD_NOISE}
     differences = _differences({name: groups[name] for name in noisy})
     tables = []
     for name, (kind, params) in noisy.items():
         sigmas = {plain.get(key[name], name): 0.0, name: float(params["sigma"])}
         variant = SGD_NOISE[kind] + differences[name]
-        tables += [table[table["method"] == m].assign(variant=variant, sigma=sigma) for m, sigma in sigmas.items()]
+        tables += [
+            table[table["method"] == m].assign(variant=variant, sigma=sigma)
+            for m, sigma in sigmas.items()
+        ]
     if not tables:
         return table.iloc[:0].assign(variant="", sigma=0.0, size="")
-    both = pd.concat(tables, ignore_index=True).drop_duplicates(["variant", "method", "epoch"], ignore_index=True)
+    both = pd.concat(tables, ignore_index=True).drop_duplicates(
+        ["variant", "method", "epoch"], ignore_index=True
+    )
     ordered = [f"σ = {sigma:g}" for sigma in sorted(both["sigma"].unique())]
-    return both.assign(size=pd.Categorical(both["sigma"].map("σ = {:g}".format), ordered, ordered=True))
+    return both.assign(
+        size=pd.Categorical(both["sigma"].map("σ = {:g}".format), ordered, ordered=True)
+    )
 
 
 @figure(
@@ -76,8 +107,10 @@ def noise_variants(runs: Runs) -> pd.DataFrame:
     "Noise in SGD, by where it is added",
     curve("size"),
     subject=all_runs,
-    reading="Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that learns nothing; "
-    "the SLN paper finds a wide range of them only for noise on the labels.",
+    reading=(
+        "Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that"
+        " learns nothing; the SLN paper finds a wide range of them only for noise on the labels."
+    ),
     paper="SLN paper, Fig. 5",
     axes=("epoch", "test accuracy"),
     panel="variant",
@@ -85,7 +118,10 @@ def noise_variants(runs: Runs) -> pd.DataFrame:
 def noise_figure(runs: Runs) -> pd.DataFrame:
     table = noise_variants(runs)
     if not len(table):
-        raise Needs("runs of `sln`, `noise-f` and `noise-theta` beside `ce`: noiseproof train --method sln:sigma=0.5 …")
+        raise Needs(
+            "runs of `sln`, `noise-f` and `noise-theta` beside `ce`: noiseproof train --method"
+            " sln:sigma=0.5 …"
+        )
     return table
 
 
@@ -102,7 +138,9 @@ def noise_figure(runs: Runs) -> pd.DataFrame:
     axes=("epoch", "test accuracy"),
 )
 def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
-    corrected = [frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)]
+    corrected = [
+        frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)
+    ]
     if not corrected:
         raise Needs("runs of `sln-mo-lc`, with `invert=true` and without")
     comparable = {*corrected, *(strategies - {CORRECTION} for strategies in corrected)}
@@ -116,21 +154,34 @@ def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
     if last < first:
         raise Needs(f"a run that reaches epoch {first}, where its correction begins")
     table = table[table["epoch"] >= first - max(1, (last - first) // 2)]
-    targets = {name: TARGETS[bool(call["invert"]) if call else None] for name, call in calls.items()}
+    targets = {
+        name: TARGETS[bool(call["invert"]) if call else None] for name, call in calls.items()
+    }
     reading = (
-        f"From epoch {first} on targets are mixed with predictions: whether a label that keeps more weight the larger "
-        "its loss (ω) protects the model from its own mistakes better than 1 − ω does, as the SLN paper finds."
+        f"From epoch {first} on targets are mixed with predictions: whether a label that keeps more"
+        " weight the larger its loss (ω) protects the model from its own mistakes better than 1 −"
+        " ω does, as the SLN paper finds."
     )
-    return table.assign(target=table["method"].map(targets)).reset_index(drop=True), {"reading": reading}
+    return table.assign(target=table["method"].map(targets)).reset_index(drop=True), {
+        "reading": reading
+    }
 
 
 def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
-    """The share of each given label in the targets of the last epoch, as histograms of right and wrong labels."""
+    """The share of each given label in the targets of the last epoch, as histograms of right and
+    wrong labels.
+    """
     strategies = run.result().strategies
-    kept = next((s.kept for s in strategies if isinstance(s, LabelCorrection) and s.kept is not None), None)
+    kept = next(
+        (s.kept for s in strategies if isinstance(s, LabelCorrection) and s.kept is not None), None
+    )
     if kept is None:
-        raise NotARun(f"Expected a run of {run.folder} that corrects labels, got none. Use `sln-mo-lc`.")
-    return histogram(kept.double().cpu().numpy(), run.label_groups, np.linspace(0, 1, bins + 1), "kept")
+        raise NotARun(
+            f"Expected a run of {run.folder} that corrects labels, got none. Use `sln-mo-lc`."
+        )
+    return histogram(
+        kept.double().cpu().numpy(), run.label_groups, np.linspace(0, 1, bins + 1), "kept"
+    )
 
 
 @figure(
@@ -146,7 +197,9 @@ def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
 )
 def kept_figure(runs: Runs) -> pd.DataFrame:
     corrected = {name: run for name, run in runs.items() if CORRECTION in _strategies(run)}
-    return stack(each(corrected, kept_shares, needs="a run of `sln-mo-lc` that has reached its correction"))
+    return stack(
+        each(corrected, kept_shares, needs="a run of `sln-mo-lc` that has reached its correction")
+    )
 
 
 # Schedules
@@ -157,8 +210,11 @@ def kept_figure(runs: Runs) -> pd.DataFrame:
     "The effect of the schedule",
     curve("schedule"),
     subject=all_runs,
-    reading="Whether a bounded loss learns wrong labels when it is trained for long, and whether a larger or a smaller "
-    "learning rate keeps cross entropy from them, as the curriculum paper finds.",
+    reading=(
+        "Whether a bounded loss learns wrong labels when it is trained for long, and whether a"
+        " larger or a smaller learning rate keeps cross entropy from them, as the curriculum paper"
+        " finds."
+    ),
     paper="curriculum paper, Fig. 4",
     axes=("epoch", "accuracy"),
     panel="panel",
@@ -168,7 +224,9 @@ def schedule_figure(runs: Runs) -> pd.DataFrame:
     schedules = {name: _schedule(run) for name, run in groups.items()}
     differences = _differences(groups, "optimizer", "schedule", "epochs")
     kind = {name: run.name + differences[name] for name, run in groups.items()}
-    several = {k for k in kind.values() if len({schedules[name] for name in groups if kind[name] == k}) > 1}
+    several = {
+        k for k in kind.values() if len({schedules[name] for name in groups if kind[name] == k}) > 1
+    }
     if not several:
         raise Needs("runs of one method that differ in --optimizer, --schedule or --epochs")
     table = curves(runs, ["test_accuracy", "false_label_accuracy"])
@@ -176,11 +234,17 @@ def schedule_figure(runs: Runs) -> pd.DataFrame:
     if not len(table):
         raise Needs(TESTED)
     table = table.assign(kind=table["method"].map(kind), schedule=table["method"].map(schedules))
-    words = {"test_accuracy": "test rows: true class", "false_label_accuracy": "mislabelled rows: their wrong label"}
+    words = {
+        "test_accuracy": "test rows: true class",
+        "false_label_accuracy": "mislabelled rows: their wrong label",
+    }
     table["panel"] = table["kind"] + ": " + table["quantity"].map(words)
     return table.sort_values("kind", kind="stable", ignore_index=True)
 
 
 def _schedule(run: RunFolder) -> str:
     name, params = parse_call(str(run.config["optimizer"]))
-    return f"{name}, lr={params.get('lr', '?')}, {run.config['schedule']}, {run.config['epochs']} epochs"
+    return (
+        f"{name}, lr={params.get('lr', '?')}, {run.config['schedule']}, {run.config['epochs']}"
+        " epochs"
+    )

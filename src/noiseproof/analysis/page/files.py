@@ -17,9 +17,9 @@ ENDINGS = (".html", ".png", ".pdf", ".csv")
 def save(figures: Sequence[Figure | MissingFigure], path: str | Path, **page: Any) -> list[Path]:
     """Write figures in the format of the path's ending and return the files.
 
-    .html is one page, with the options ``page`` of :func:`make_page`, and .pdf one file with a sheet per figure; .png
-    and .csv are one file per figure, named after it if there are several. Figures without data are named on the page
-    and left out elsewhere.
+    .html is one page, with the options ``page`` of :func:`make_page`, and .pdf one file with a
+    sheet per figure; .png and .csv are one file per figure, named after it if there are several.
+    Figures without data are named on the page and left out elsewhere.
     """
     path = Path(path)
     ending = path.suffix.lower()
@@ -30,7 +30,9 @@ def save(figures: Sequence[Figure | MissingFigure], path: str | Path, **page: An
     drawn = [figure for figure in figures if isinstance(figure, Figure)]
     if not drawn:
         message = "Expected a figure that has its data, got none"
-        lacking = [f"{one.name} needs {one.needs}" for one in figures if isinstance(one, MissingFigure)]
+        lacking = [
+            f"{one.name} needs {one.needs}" for one in figures if isinstance(one, MissingFigure)
+        ]
         if lacking:
             message += f": {'; '.join(lacking)}"
         raise ValueError(f"{message}.")
@@ -52,7 +54,9 @@ def save(figures: Sequence[Figure | MissingFigure], path: str | Path, **page: An
 
 def _png(figure: Figure, styles: Styles) -> bytes:
     content = io.BytesIO()
-    to_matplotlib(figure, styles).savefig(content, format="png", dpi=200, metadata={"Software": None})
+    to_matplotlib(figure, styles).savefig(
+        content, format="png", dpi=200, metadata={"Software": None}
+    )
     return content.getvalue()
 
 
@@ -60,7 +64,8 @@ def _pdf(figures: Sequence[Figure], styles: Styles) -> bytes:
     from matplotlib.backends.backend_pdf import PdfPages
 
     content = io.BytesIO()
-    with PdfPages(content, metadata={"CreationDate": None}) as sheets:  # no date: the same data, the same file
+    # no date: the same data, the same file
+    with PdfPages(content, metadata={"CreationDate": None}) as sheets:
         for figure in figures:
             sheets.savefig(to_matplotlib(figure, styles))
     return content.getvalue()

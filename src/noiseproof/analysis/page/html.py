@@ -35,9 +35,12 @@ def make_page(
         runs: rows of the table below it, each a value by column.
     """
     ids = [identifier(figure.name) for figure in figures]
-    repeated = {name for name in ids if [*ids, "content"].count(name) > 1}  # content is an id of the shell
+    # content is an id of the shell
+    repeated = {name for name in ids if [*ids, "content"].count(name) > 1}
     if repeated:
-        raise ValueError(f"Expected figures with unique names, got several of {', '.join(sorted(repeated))}.")
+        raise ValueError(
+            f"Expected figures with unique names, got several of {', '.join(sorted(repeated))}."
+        )
     drawn = [figure for figure in figures if isinstance(figure, Figure)]
     styles = palette(drawn)
     pictures = {figure.name: _picture(figure, styles) for figure in drawn}
@@ -47,7 +50,12 @@ def make_page(
         del data[max(data, key=lambda name: len(data[name]))]
     stages: dict[str, list[dict[str, Any]]] = {}
     for figure, name in zip(figures, ids, strict=True):
-        item: dict[str, Any] = {"id": name, "title": figure.title, "paper": figure.paper, "picture": None}
+        item: dict[str, Any] = {
+            "id": name,
+            "title": figure.title,
+            "paper": figure.paper,
+            "picture": None,
+        }
         if isinstance(figure, MissingFigure):
             item["needs"] = _code(figure.needs)
         else:
@@ -77,7 +85,9 @@ def _picture(figure: Figure, styles: Styles) -> dict[str, Any]:
 
 
 def _code(words: str) -> list[tuple[bool, str]]:
-    """Text with `commands` in it as pairs (is a command, text); a command alone needs no backticks."""
+    """Text with `commands` in it as pairs (is a command, text); a command alone needs no
+    backticks.
+    """
     words = f"`{words}`" if words.startswith(("noiseproof ", "--")) else words
     return [(n % 2 == 1, part) for n, part in enumerate(words.split("`"))]
 
@@ -100,8 +110,12 @@ def _table(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not runs:
         return None
     columns = list(dict.fromkeys(name for run in runs for name in run))
-    numbers = {name for name in columns if all(isinstance(run.get(name, 0), int | float) for run in runs)}
+    numbers = {
+        name for name in columns if all(isinstance(run.get(name, 0), int | float) for run in runs)
+    }
     return {
-        "columns": [{"name": name.replace("_", " "), "number": name in numbers} for name in columns],
+        "columns": [
+            {"name": name.replace("_", " "), "number": name in numbers} for name in columns
+        ],
         "rows": [[text(run.get(name, "")) for name in columns] for run in runs],
     }

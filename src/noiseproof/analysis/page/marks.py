@@ -1,4 +1,6 @@
-"""The marks of a figure: its panels, series and legend, with the colour and line style of each series."""
+"""The marks of a figure: its panels, series and legend, with the colour and line style of each
+series.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,34 @@ FEW = 15  # points up to which a line has markers
 CELLS = 150  # up to which a grid shows its numbers
 
 
-# The first six differ (CIELAB distance over 14) for red- and green-blind readers; contrast with white is 3:1 or more.
+# The first six differ (CIELAB distance over 14) for red- and green-blind readers; contrast with
+# white is 3:1 or more.
 COLORS = (
-    "#0072b2", "#d55e00", "#009e73", "#aa3377", "#333333", "#9d72ff",
-    "#3f97d6", "#b8860b", "#5a8f00", "#d6568f", "#8a6d5a", "#5b3fc4",
-)  # fmt: skip
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#aa3377",
+    "#333333",
+    "#9d72ff",
+    "#3f97d6",
+    "#b8860b",
+    "#5a8f00",
+    "#d6568f",
+    "#8a6d5a",
+    "#5b3fc4",
+)
 GREY = "#7b848c"  # of reference lines, and of distributions behind other marks
-VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
+VIRIDIS = (
+    "#440154",
+    "#472d7b",
+    "#3b528b",
+    "#2c728e",
+    "#21918c",
+    "#28ae80",
+    "#5ec962",
+    "#addc30",
+    "#fde725",
+)
 DASHES = 5  # number of line styles and of markers
 
 
@@ -37,7 +60,9 @@ def blend(at: float) -> str:
     place = at * (len(VIRIDIS) - 1)
     low = min(int(place), len(VIRIDIS) - 2)
     ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in VIRIDIS[low : low + 2]]
-    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in zip(*ends, strict=True))
+    return "#" + "".join(
+        f"{round(a + (b - a) * (place - low)):02x}" for a, b in zip(*ends, strict=True)
+    )
 
 
 # Of numbers (epochs, λ), without the end of the scale that is invisible on white.
@@ -89,7 +114,9 @@ def text(value: object) -> str:
 
 
 def values(column: pd.Series[Any]) -> list[Any]:
-    """The distinct values of a column: numbers sorted, categories in their order, others as they occur."""
+    """The distinct values of a column: numbers sorted, categories in their order, others as they
+    occur.
+    """
     present = column.dropna()
     if hasattr(present, "cat"):
         return [value for value in present.cat.categories if value in set(present)]
@@ -103,7 +130,9 @@ def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
     names = set()
     behind = set()
     for figure in figures:
-        for column in dict.fromkeys(layer.color for layer in figure.layers if layer.kind not in GRIDS and layer.color):
+        for column in dict.fromkeys(
+            layer.color for layer in figure.layers if layer.kind not in GRIDS and layer.color
+        ):
             columns.setdefault(column, {}).update(dict.fromkeys(values(figure.data[column])))
             if not is_number(figure.data[column]):
                 names.add(column)
@@ -117,7 +146,10 @@ def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
                 styles[column, value] = Style(colors[n % len(colors)], n // 6)
         else:
             last = max(len(distinct) - 1, 1)
-            styles |= {(column, text(v)): Style(SCALE[round(15 * n / last)], 0) for n, v in enumerate(sorted(distinct))}
+            styles |= {
+                (column, text(v)): Style(SCALE[round(15 * n / last)], 0)
+                for n, v in enumerate(sorted(distinct))
+            }
     return styles
 
 
@@ -147,10 +179,14 @@ def shape(count: int) -> tuple[int, int]:
 
 
 def series(figure: Figure, styles: Styles | None = None) -> list[Series]:
-    """All marks of a figure, layer by layer; the index of their rows is the position in the data."""
+    """All marks of a figure, layer by layer; the index of their rows is the position in the
+    data.
+    """
     styles = palette([figure]) if styles is None else styles
     colorful = any(layer.color for layer in figure.layers)
-    plain = [GREY if colorful else COLORS[number % len(COLORS)] for number in range(len(figure.layers))]
+    plain = [
+        GREY if colorful else COLORS[number % len(COLORS)] for number in range(len(figure.layers))
+    ]
     layers = zip(figure.layers, plain, strict=True)
     return [one for layer, color in layers for one in _layer_series(figure, layer, color, styles)]
 
@@ -187,12 +223,18 @@ def _places(data: pd.DataFrame, column: str | None) -> dict[str, int]:
 
 
 def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
-    """Rows with equal values in these columns, ordered by the values; rows without a value are left out."""
+    """Rows with equal values in these columns, ordered by the values; rows without a value are left
+    out.
+    """
     if not columns:
         return [data] if len(data) else []
-    ranks = {column: {value: n for n, value in enumerate(values(data[column]))} for column in columns}
+    ranks = {
+        column: {value: n for n, value in enumerate(values(data[column]))} for column in columns
+    }
     groups = [rows for _, rows in data.groupby(columns, sort=False, observed=True)]
-    return sorted(groups, key=lambda rows: [ranks[column][rows[column].iloc[0]] for column in columns])
+    return sorted(
+        groups, key=lambda rows: [ranks[column][rows[column].iloc[0]] for column in columns]
+    )
 
 
 def legend(figure: Figure, styles: Styles | None = None) -> list[LegendEntry]:
@@ -212,7 +254,10 @@ def legend(figure: Figure, styles: Styles | None = None) -> list[LegendEntry]:
             entries.setdefault((color, value), LegendEntry(color, value, one.color, style, line))
         if dash and dash != color:
             value = one.keys[dash]
-            entries.setdefault((dash, value), LegendEntry(dash, value, None if color else one.color, one.dash, line))
+            entries.setdefault(
+                (dash, value),
+                LegendEntry(dash, value, None if color else one.color, one.dash, line),
+            )
         if "" in one.keys:
             label = one.keys[""]
             entries.setdefault(("", label), LegendEntry("", label, one.color, one.dash, line))
@@ -243,7 +288,9 @@ def grid(one: Series) -> tuple[list[Any], list[Any], list[list[float]]]:
 
 def z_range(marks: Sequence[Series]) -> tuple[float, float] | None:
     """The smallest and the largest value of all grids of a figure, which share one colour scale."""
-    spans = [(one.rows[one.layer.z].min(), one.rows[one.layer.z].max()) for one in marks if one.layer.z]
+    spans = [
+        (one.rows[one.layer.z].min(), one.rows[one.layer.z].max()) for one in marks if one.layer.z
+    ]
     if not spans:
         return None
     low = float(min(low for low, _ in spans))

@@ -38,7 +38,8 @@ LOOK: Any = {
 }
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)))
 MARKERS = ("o", "s", "D", "P", "^")
-FEW_POINTS = 1000  # from which on they are drawn as pixels: a smaller file than with a shape for each
+# from which on they are drawn as pixels: a smaller file than with a shape for each
+FEW_POINTS = 1000
 
 
 def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
@@ -87,8 +88,12 @@ def to_svg(canvas: Canvas, name: str) -> bytes:
     import matplotlib
 
     content = io.BytesIO()
-    # Text stays text, so that characters which matplotlib's own font lacks are shown by the reader's fonts.
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}), warnings.catch_warnings():
+    # Text stays text, so that characters which matplotlib's own font lacks are shown by the
+    # reader's fonts.
+    with (
+        matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         canvas.savefig(content, format="svg", metadata={"Date": None})
     return content.getvalue()
@@ -121,7 +126,9 @@ def _verbatim(label: str) -> str:
 class _Panel:
     """The marks of one panel, with a method for each kind of layer."""
 
-    def __init__(self, ax: Any, figure: Figure, drawn: Sequence[Series], span: tuple[float, float] | None) -> None:
+    def __init__(
+        self, ax: Any, figure: Figure, drawn: Sequence[Series], span: tuple[float, float] | None
+    ) -> None:
         self.ax = ax
         self.figure = figure
         self.drawn = drawn
@@ -197,7 +204,9 @@ class _Panel:
         elif self.figure.stack:
             alpha = 1.0
         places = [at + shift for at in x]
-        self.ax.bar(places, y, width, self.floor(x), color=one.color, alpha=alpha, yerr=_spread(one))
+        self.ax.bar(
+            places, y, width, self.floor(x), color=one.color, alpha=alpha, yerr=_spread(one)
+        )
 
     def grid(self, one: Series) -> None:
         import numpy as np
@@ -208,7 +217,11 @@ class _Panel:
         xs, ys, z = marks.grid(one)
         x = self.places(xs, "x")
         y = self.places(ys, "y")
-        look: Any = {"cmap": LinearSegmentedColormap.from_list("noiseproof", marks.VIRIDIS), "vmin": low, "vmax": high}
+        look: Any = {
+            "cmap": LinearSegmentedColormap.from_list("noiseproof", marks.VIRIDIS),
+            "vmin": low,
+            "vmax": high,
+        }
         if one.layer.kind == "surface":
             self.ax.set_zlim(low, high)
             self.ax.set_box_aspect(None, zoom=0.65)  # else its labels are cut off
@@ -232,7 +245,9 @@ class _Panel:
                     red, green, blue, _ = self.image.cmap(self.image.norm(value))
                     is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
                     ink = "black" if is_light else "white"
-                    self.ax.text(at, place, f"{value:.3g}", ha="center", va="center", fontsize=6, color=ink)
+                    self.ax.text(
+                        at, place, f"{value:.3g}", ha="center", va="center", fontsize=6, color=ink
+                    )
 
     def axes(self) -> None:
         ax = self.ax

@@ -1,1 +1,3 @@
-"""Labels of several annotators: the consensus on each row, the quality of each annotator, rows to label again."""
+"""Labels of several annotators: the consensus on each row, the quality of each annotator, rows to
+label again.
+"""

@@ -1,20 +1,25 @@
 """Labels of several annotators, combined with the predictions.
 
-With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a labels a row of class k as l,
+With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a labels a row of
+class k as l,
 
     P(true k | x, labels) ∝ q_k(x)·Π_a P_a(l_a | k)            (Dawid and Skene 1979).
 
-* q_k ∝ p_k^β·f_k^(1 − β)₊ with the predictions p of models that did not see the row, the frequencies f of the classes,
-  and the β under which the votes are most likely: predictions that know nothing leave the frequencies.
-* P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator whose accuracy is
-  that of a, r_a, and whose errors are those of the whole crowd; r_a itself starts with ``OVERALL`` labels of the
-  crowd's accuracy. Both were chosen on simulated crowds (``benchmarks/crowd.py --dev``).
-* Two or three votes per row hardly distinguish a rare class from errors: with n votes per row on average, f starts
-  with ``OF_VOTES``/(n − 1) times as many rows as there are, with the shares of the votes.
-* Draws of P_a and f (``draw_annotators``) say how far they are known; their settings were chosen on simulated crowds
-  (``benchmarks/annotator_intervals.py --dev``).
-* Crowds that share no row, and have ``OWN_ROWS`` or more, are fitted each by itself, with its own frequencies: nothing
-  tells which of them is right, and the classes of one would become the errors of the other.
+* q_k ∝ p_k^β·f_k^(1 − β)₊ with the predictions p of models that did not see the row, the
+  frequencies f of the classes, and the β under which the votes are most likely: predictions that
+  know nothing leave the frequencies.
+* P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator
+  whose accuracy is that of a, r_a, and whose errors are those of the whole crowd; r_a itself starts
+  with ``OVERALL`` labels of the crowd's accuracy. Both were chosen on simulated crowds
+  (``benchmarks/crowd.py --dev``).
+* Two or three votes per row hardly distinguish a rare class from errors: with n votes per row on
+  average, f starts with ``OF_VOTES``/(n − 1) times as many rows as there are, with the shares of
+  the votes.
+* Draws of P_a and f (``draw_annotators``) say how far they are known; their settings were chosen on
+  simulated crowds (``benchmarks/annotator_intervals.py --dev``).
+* Crowds that share no row, and have ``OWN_ROWS`` or more, are fitted each by itself, with its own
+  frequencies: nothing tells which of them is right, and the classes of one would become the errors
+  of the other.
 """
 
 from collections.abc import Iterator
@@ -42,7 +47,8 @@ OWN_ROWS = 50  # of a crowd that is fitted by itself; smaller ones are fitted wi
 BURN_IN = 50  # sweeps before the first draw
 DRAWS = 25
 EVERY = 8  # sweeps from one draw to the next
-DRAWN_OF_VOTES = 0.3  # times OF_VOTES for draws: shares of the votes are shares of the classes blurred by errors
+# times OF_VOTES for draws: shares of the votes are shares of the classes blurred by errors
+DRAWN_OF_VOTES = 0.3
 LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
 
 
@@ -58,7 +64,8 @@ class Annotators(Brief):
 
 @dataclass(frozen=True, eq=False)
 class VotedRows:
-    """N rows with the votes on them; a ``given`` label that repeats one of these (a majority, say) adds nothing.
+    """N rows with the votes on them; a ``given`` label that repeats one of these (a majority, say)
+    adds nothing.
 
     Any other given label is one more vote, with the class confusions ``transition``.
     """
@@ -71,7 +78,9 @@ class VotedRows:
 
     @cached_property
     def adds_given(self) -> Tensor:
-        """Whether the given label is one more vote, (N,): where it repeats votes as a rule, on rows without any."""
+        """Whether the given label is one more vote, (N,): where it repeats votes as a rule, on rows
+        without any.
+        """
         has_votes = torch.from_numpy(np.diff(self.votes.first) > 0)
         if self.given is None or self.transition is None:
             return torch.zeros_like(has_votes)
@@ -82,7 +91,9 @@ class VotedRows:
 
     @property
     def error_pattern(self) -> Tensor:
-        """Return what annotators are expected to confuse, (K, K): as the given labels do, else all classes alike."""
+        """Return what annotators are expected to confuse, (K, K): as the given labels do, else all
+        classes alike.
+        """
         if self.transition is None:
             return torch.ones(self.num_classes, self.num_classes, dtype=torch.float64)
         return self.transition
@@ -101,7 +112,9 @@ class VotedRows:
 
     @cached_property
     def crowds(self) -> tuple[Tensor, Tensor]:
-        """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is in no other."""
+        """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is
+        in no other.
+        """
         N = len(self.votes)
         A = len(self.votes.names)
         ones = np.ones(len(self.votes.row), dtype=bool)
@@ -119,7 +132,11 @@ class VotedRows:
         """The shares of the classes among the votes of each crowd, (C, K)."""
         crowds = int(torch.cat(self.crowds).max()) + 1
         counts = torch.ones(crowds, self.num_classes, dtype=torch.float64)
-        counts.index_put_((self.crowds[0][self.row], self.label), torch.ones(1, dtype=torch.float64), accumulate=True)
+        counts.index_put_(
+            (self.crowds[0][self.row], self.label),
+            torch.ones(1, dtype=torch.float64),
+            accumulate=True,
+        )
         return counts / counts.sum(1, keepdim=True)
 
     @cached_property
@@ -150,7 +167,9 @@ class VotedRows:
             yield rows, truth
 
     def posterior_and_votes(self, fitted: Annotators) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield the rows and the votes of each block, with P(true k | x, labels) of its rows, (n, K)."""
+        """Yield the rows and the votes of each block, with P(true k | x, labels) of its rows, (n,
+        K).
+        """
         log_confusion = fitted.confusion.log()
         by_given = None if self.transition is None else self.transition.T.clamp(min=1e-9).log()
         for rows, votes in self.blocks:
@@ -190,14 +209,16 @@ class _Counts:
         """The estimates, or with ``random`` a draw from the distribution whose mean they are."""
         rows = self.rows
         counts = self.votes.transpose(1, 2)
-        # With one vote per row, errors of the annotator and of the predictions cannot be distinguished: counts do not
-        # change the confusions.
+        # With one vote per row, errors of the annotator and of the predictions cannot be
+        # distinguished: counts do not change the confusions.
         few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
         confusion = torch.empty_like(self.votes)
         accuracy = torch.empty(len(self.votes), dtype=torch.float64)
         for crowd in range(len(self.truth)):
             members = rows.crowds[1] == crowd
-            confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few, random)
+            confusion[members], accuracy[members] = _estimate(
+                counts[members], rows.error_pattern, few, random
+            )
         weight = OF_VOTES * (few - 1) * (1.0 if random is None else DRAWN_OF_VOTES)
         total = self.truth + weight * self.truth.sum(1, keepdim=True) * rows.vote_shares
         return Annotators(confusion, accuracy, beta, _mean(total, random))
@@ -222,13 +243,18 @@ def fit_annotators(rows: VotedRows) -> Annotators:
         beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
         before = fitted
         fitted = counts.annotators(beta)
-        if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
+        if (
+            beta == before.beta
+            and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED
+        ):
             break
     return fitted
 
 
 def draw_annotators(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Iterator[Annotators]:
-    """Draw P_a and f given the votes, by Gibbs sampling from ``fitted`` on: true labels given P_a and f, and back."""
+    """Draw P_a and f given the votes, by Gibbs sampling from ``fitted`` on: true labels given P_a
+    and f, and back.
+    """
     random = np.random.default_rng(seed)
     for sweep in range(BURN_IN + DRAWS * EVERY):
         counts = _Counts(rows)
@@ -244,7 +270,9 @@ def draw_annotators(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Itera
 def _estimate(
     counts: Tensor, pattern: Tensor, few: float, random: np.random.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start with."""
+    """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start
+    with.
+    """
     K = counts.shape[-1]
     labels = counts.sum((1, 2))
     hits = counts.diagonal(dim1=1, dim2=2).sum(1)
@@ -253,22 +281,31 @@ def _estimate(
     accuracy = _mean(of_two, random)[:, 0].clamp(0.02, 0.999)
     crowd = counts.sum(0)  # (K, K)
     start = OF_CROWD * few
-    crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (crowd.sum(1, keepdim=True) + start)
+    crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (
+        crowd.sum(1, keepdim=True) + start
+    )
     # r_a moves the log odds of a right label in all classes alike
-    odds = torch.logit(crowd.diagonal().clamp(0.001, 0.999)) + (torch.logit(accuracy) - torch.logit(mean))[:, None]
+    odds = (
+        torch.logit(crowd.diagonal().clamp(0.001, 0.999))
+        + (torch.logit(accuracy) - torch.logit(mean))[:, None]
+    )
     expected = _with_accuracy(crowd, odds.sigmoid())
     return _mean(counts + PER_CLASS * K * few * expected, random).clamp(min=LEAST), accuracy
 
 
 def _mean(weights: Tensor, random: np.random.Generator | None) -> Tensor:
-    """The mean of Dirichlet distributions with these weights (…, K), or with ``random`` a draw from each."""
+    """The mean of Dirichlet distributions with these weights (…, K), or with ``random`` a draw from
+    each.
+    """
     if random is not None:
         weights = torch.from_numpy(random.standard_gamma(weights.numpy())).clamp(min=SMALL)
     return weights / weights.sum(-1, keepdim=True)
 
 
 def _with_accuracy(pattern: Tensor, right: Tensor) -> Tensor:
-    """P(l | k) of annotators, (A, K, K), who are ``right`` (A, K) and err as the (K, K) ``pattern`` does."""
+    """P(l | k) of annotators, (A, K, K), who are ``right`` (A, K) and err as the (K, K) ``pattern``
+    does.
+    """
     errors = pattern.clone().fill_diagonal_(0)
     errors = errors / errors.sum(1, keepdim=True).clamp(min=SMALL)
     return errors * (1 - right)[:, :, None] + torch.diag_embed(right)

@@ -46,14 +46,16 @@ def consensus(
 ) -> Consensus:
     """Combine the votes on each row, and the predictions for it where there are any.
 
-    A tie is never resolved towards the first class: it goes to the class that predictions, reliabilities of the
-    annotators and frequencies of the classes together make likelier (``pooled``), else to one at random.
+    A tie is never resolved towards the first class: it goes to the class that predictions,
+    reliabilities of the annotators and frequencies of the classes together make likelier
+    (``pooled``), else to one at random.
 
     Args:
         votes: a table (N, A) of class numbers, −1 where an annotator gave none, or ``Votes``.
         num_classes: by default the columns of ``pred_probs``, or the largest class with a vote.
-        method: ``majority``; ``dawid-skene``, a confusion matrix of each annotator (Dawid and Skene 1979);
-            ``pooled``, confusion matrices that start as the crowd's, for annotators with few labels.
+        method: ``majority``; ``dawid-skene``, a confusion matrix of each annotator (Dawid and Skene
+            1979); ``pooled``, confusion matrices that start as the crowd's, for annotators with few
+            labels.
         pred_probs: (N, K), from models that did not see the row: the prior of its label.
         seed: of ties that nothing else resolves.
 
@@ -62,10 +64,18 @@ def consensus(
     """
     check_word("method", method, METHODS)
     votes = votes if isinstance(votes, Votes) else Votes.of_table(votes)
-    probs = None if pred_probs is None else check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02)
-    K = num_classes or (probs.shape[1] if probs is not None else int(votes.label.max(initial=0)) + 1)
+    probs = (
+        None
+        if pred_probs is None
+        else check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02)
+    )
+    K = num_classes or (
+        probs.shape[1] if probs is not None else int(votes.label.max(initial=0)) + 1
+    )
     if probs is not None and probs.shape != (len(votes), K):
-        raise ValueError(f"Expected `pred_probs` of shape ({len(votes)}, {K}), got {tuple(probs.shape)}.")
+        raise ValueError(
+            f"Expected `pred_probs` of shape ({len(votes)}, {K}), got {tuple(probs.shape)}."
+        )
     if votes.label.max(initial=-1) >= K:
         raise ValueError(f"Expected labels from 0 to {K - 1} in `votes`, got {votes.label.max()}.")
     rows = VotedRows(votes, K, probs)
@@ -79,7 +89,9 @@ def consensus(
 
 
 def resolve_ties(scores: NDArray[Any], prior: NDArray[Any], seed: int) -> NDArray[np.int64]:
-    """Return the class of the best score, (N,): of equal ones that of the best ``prior``, else one at random."""
+    """Return the class of the best score, (N,): of equal ones that of the best ``prior``, else one
+    at random.
+    """
     best = scores >= scores.max(1, keepdims=True) - SAME
     prior = np.where(best, prior, -np.inf)
     best &= prior >= prior.max(1, keepdims=True) - SAME
@@ -88,7 +100,9 @@ def resolve_ties(scores: NDArray[Any], prior: NDArray[Any], seed: int) -> NDArra
 
 
 def _shares(rows: VotedRows) -> Tensor:
-    """Return the shares of the classes among the votes on each row, (N, K); equal shares without votes."""
+    """Return the shares of the classes among the votes on each row, (N, K); equal shares without
+    votes.
+    """
     counts = torch.from_numpy(rows.votes.counts(rows.num_classes))
     total = counts.sum(1, keepdim=True)
     return torch.where(total > 0, counts / total.clamp(min=1), 1 / rows.num_classes)
@@ -103,7 +117,8 @@ def _pooled(rows: VotedRows) -> Tensor:
 def _dawid_skene(rows: VotedRows) -> Tensor:
     """Run EM from the shares of the votes.
 
-    f is the mean of the posterior, P_a(l | k) the expected share of the labels l among rows of class k.
+    f is the mean of the posterior, P_a(l | k) the expected share of the labels l among rows of
+    class k.
     """
     truth = _shares(rows)
     every_row = slice(0, len(rows.votes))
@@ -112,8 +127,11 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
     for _ in range(ROUNDS):
         counts = torch.zeros(A, K, K, dtype=torch.float64)  # (A, given, true)
         rows.add_counts(truth, slice(None), 0, counts)
-        # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper: not SMALL/SMALL.
-        log_confusion = counts.div(counts.sum(1, keepdim=True).clamp(min=SMALL)).clamp(min=SMALL).log()
+        # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper:
+        # not SMALL/SMALL.
+        log_confusion = (
+            counts.div(counts.sum(1, keepdim=True).clamp(min=SMALL)).clamp(min=SMALL).log()
+        )
         likelihood = log_confusion[rows.annotator, rows.label]  # (V, K)
         before = truth
         log_prior = rows.log_prior(every_row, 1.0, truth.mean(0)).log_softmax(1)

@@ -1,4 +1,6 @@
-"""How good each annotator is, with an interval; what they confuse; whom to pay and whom to retrain."""
+"""How good each annotator is, with an interval; what they confuse; whom to pay and whom to
+retrain.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ from noiseproof.core.messages import Brief
 if TYPE_CHECKING:
     import pandas as pd
 
-RATES = (torch.arange(401, dtype=torch.float64) + 0.5) / 401  # accuracies at which the likelihood is computed
-ODDS = torch.linspace(-12, 12, 241, dtype=torch.float64)  # log odds of labels at which it is tabulated
+# accuracies at which the likelihood is computed
+RATES = (torch.arange(401, dtype=torch.float64) + 0.5) / 401
+# log odds of labels at which it is tabulated
+ODDS = torch.linspace(-12, 12, 241, dtype=torch.float64)
 LEVEL = 0.95
-MAX_CANDIDATES = 20  # annotators that rows are given to: the best by the lower end of their interval
+# annotators that rows are given to: the best by the lower end of their interval
+MAX_CANDIDATES = 20
 FEW = 5  # labels below which nothing is advised
 CONCENTRATED = 0.5  # share of the errors that one confusion must have to be named as the remedy
 CHANCE = "no better than chance: do not rely on these labels"
@@ -45,7 +50,9 @@ class AnnotatorQuality(Brief):
     confusion: NDArray[np.float64]  # (A, K, K): expected labels, a row for each true class
 
     def most_confused(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """The true class, the label and the expected number of the most frequent error of each annotator, (A,) each."""
+        """The true class, the label and the expected number of the most frequent error of each
+        annotator, (A,) each.
+        """
         K = self.confusion.shape[-1]
         errors = np.where(np.eye(K, dtype=bool), 0.0, self.confusion).reshape(len(self.names), -1)
         at = errors.argmax(1)
@@ -59,7 +66,9 @@ class AnnotatorQuality(Brief):
         return np.asarray(np.where(left > 0, (right.sum() - right) / np.maximum(left, 1), np.nan))
 
     def advice(self, classes: Sequence[str]) -> list[str]:
-        """One sentence for each annotator, by the interval of their accuracy against chance and against the others."""
+        """One sentence for each annotator, by the interval of their accuracy against chance and
+        against the others.
+        """
         advised = []
         others = self.others()
         true, label, count = self.most_confused()
@@ -83,13 +92,19 @@ class AnnotatorQuality(Brief):
         counts = Counter(map(_short, self.advice(classes)))
         of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
         parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
-        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
+        listed = ", ".join(
+            f"{counts[name]} {name}"
+            for name in map(_short, (CHANCE, TRAIN, BETTER))
+            if counts[name]
+        )
         if listed:
             parts.append(listed)
         return f"{'; '.join(parts)}."
 
     def table(self, classes: Sequence[str]) -> pd.DataFrame:
-        """The rows of annotators.csv, from the worst annotator to the best by the upper end of the interval."""
+        """The rows of annotators.csv, from the worst annotator to the best by the upper end of the
+        interval.
+        """
         import pandas as pd
 
         true, label, count = self.most_confused()
@@ -108,7 +123,9 @@ class AnnotatorQuality(Brief):
             "advice": self.advice(classes),
         }
         frame = pd.DataFrame(columns)
-        return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(drop=True)
+        return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(
+            drop=True
+        )
 
 
 def _short(advice: str) -> str:
@@ -118,11 +135,12 @@ def _short(advice: str) -> str:
 def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:
     """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
 
-    A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its likelihood under r
-    is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k, wrong). The interval has 95 % of the
-    posterior of r on a grid, with Jeffreys' prior, averaged over draws of the confusions of all annotators. A label
-    counts by the certainty of its row without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an
-    uncertain consensus are shared by all who voted.
+    A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its
+    likelihood under r is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k,
+    wrong). The interval has 95 % of the posterior of r on a grid, with Jeffreys' prior, averaged
+    over draws of the confusions of all annotators. A label counts by the certainty of its row
+    without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an uncertain consensus
+    are shared by all who voted.
     """
     A = len(rows.votes.names)
     K = rows.num_classes
@@ -130,13 +148,19 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     truth_counts = torch.zeros(A, K, dtype=torch.float64)
     for block, votes, truth in rows.posterior_and_votes(fitted):
         rows.add_counts(truth, votes, block.start, counts)
-        truth_counts.index_add_(0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes))
-    density = torch.stack([_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]).mean(0)
+        truth_counts.index_add_(
+            0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes)
+        )
+    density = torch.stack(
+        [_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]
+    ).mean(0)
     below = density.cumsum(1)
     low, high = (_quantile(below, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     labels = torch.bincount(rows.annotator, minlength=A)
     given = torch.zeros(A, K, dtype=torch.float64).index_put_(
-        (rows.annotator, rows.label), torch.ones(len(rows.label), dtype=torch.float64), accumulate=True
+        (rows.annotator, rows.label),
+        torch.ones(len(rows.label), dtype=torch.float64),
+        accumulate=True,
     )
     total = labels.clamp(min=1).double()[:, None]
     chance = (given / total * truth_counts / total).sum(1)
@@ -152,10 +176,11 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
 
 
 def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
-    """The posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the others are known.
+    """The posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the others are
+    known.
 
-    log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted at the next two of
-    ``ODDS``, which is linear interpolation.
+    log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted
+    at the next two of ``ODDS``, which is linear interpolation.
     """
     A = len(rows.votes.names)
     K = rows.num_classes
@@ -168,24 +193,38 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
         without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
         right = without.gather(1, label[:, None])[:, 0]
         wrong = (without * errors[annotator, :, label]).sum(1)
-        odds = (right.clamp(min=SMALL) / wrong.clamp(min=SMALL)).log().clamp(float(ODDS[0]), float(ODDS[-1]))
+        odds = (
+            (right.clamp(min=SMALL) / wrong.clamp(min=SMALL))
+            .log()
+            .clamp(float(ODDS[0]), float(ODDS[-1]))
+        )
         place = (odds - ODDS[0]) / (ODDS[1] - ODDS[0])
         first = place.long().clamp(max=len(ODDS) - 2)
-        certain = (without.amax(1) - 1 / K) / (1 - 1 / K)  # from 0, where all classes are alike, to 1
+        # from 0, where all classes are alike, to 1
+        certain = (without.amax(1) - 1 / K) / (1 - 1 / K)
         for at, share in ((first, first + 1 - place), (first + 1, place - first)):
             weights.index_put_((annotator, at), certain * share, accumulate=True)
     likelihood = (RATES * ODDS.exp()[:, None] + 1 - RATES).log()  # (241, 401)
     return (weights @ likelihood - 0.5 * (RATES.log() + (1 - RATES).log())).softmax(1)
 
 
-def _without_own(rows: VotedRows, fitted: Annotators, truth: Tensor, block: slice, votes: slice) -> Tensor:
-    """P(true k | x, labels of the others) for each vote, (v, K): the posterior without the likelihood of one's own."""
-    others = truth[rows.row[votes] - block.start] / fitted.confusion[rows.annotator[votes], :, rows.label[votes]]
+def _without_own(
+    rows: VotedRows, fitted: Annotators, truth: Tensor, block: slice, votes: slice
+) -> Tensor:
+    """P(true k | x, labels of the others) for each vote, (v, K): the posterior without the
+    likelihood of one's own.
+    """
+    others = (
+        truth[rows.row[votes] - block.start]
+        / fitted.confusion[rows.annotator[votes], :, rows.label[votes]]
+    )
     return others / others.sum(1, keepdim=True).clamp(min=SMALL)
 
 
 def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
-    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(max=len(RATES) - 1)
+    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(
+        max=len(RATES) - 1
+    )
     return RATES[at[:, 0]].numpy()
 
 
@@ -201,18 +240,23 @@ def label_again(
     most: int | None = None,
     among: NDArray[np.bool_] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and ``gain``.
+    """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and
+    ``gain``.
 
-    The gain of a label by annotator a is the information about the true one, in bits, I = H(q) − Σ_l P(l)·H(q | l) with
-    P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has. The annotator is the best of those who have
-    not labelled the row. With ``most``, nobody gets more rows than that; other rows than ``among`` (N,) are left out.
+    The gain of a label by annotator a is the information about the true one, in bits, I = H(q) −
+    Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has.
+    The annotator is the best of those who have not labelled the row. With ``most``, nobody gets
+    more rows than that; other rows than ``among`` (N,) are left out.
     """
     candidates = _candidates(quality)
     gains = []
     who = []
     for block, truth in rows.posterior(fitted):
         taken = _taken(rows, block, candidates)
-        bits = torch.stack([information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1)  # (n, C)
+        # (n, C)
+        bits = torch.stack(
+            [information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1
+        )
         labels = np.diff(rows.votes.first[block.start : block.stop + 1])
         bits /= torch.from_numpy(np.maximum(labels, 1))[:, None]
         order = bits.masked_fill(taken, -1.0).sort(1, descending=True)

@@ -1,7 +1,8 @@
-"""One network for each fold, all trained at once: stacked into one network whose members each skip their own fold.
+"""One network for each fold, all trained at once: stacked into one network whose members each skip
+their own fold.
 
-Every step passes its rows through all members: the one that skips a row predicts it out of fold, the others give its
-training dynamics.
+Every step passes its rows through all members: the one that skips a row predicts it out of fold,
+the others give its training dynamics.
 """
 
 import math
@@ -24,7 +25,8 @@ from noiseproof.strategies.averages import doubt, missed_labels
 from noiseproof.train.guard import Diverged
 from noiseproof.train.methods import Method
 
-BETAS, EPS = (0.9, 0.999), 1e-8  # as torch.optim.Adam, whose class would import a compiler that nothing here needs
+# as torch.optim.Adam, whose class would import a compiler that nothing here needs
+BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,29 @@ class FoldSettings:
 class FoldAverages:
     """Predictions for N rows and K classes, averaged over the epochs of a training."""
 
-    probs: Tensor  # (N, K): by the member that skips the row, from the second epoch on; or by the only one
+    # (N, K): by the member that skips the row, from the second epoch on; or by the only one
+    probs: Tensor
     missed: Tensor  # (N,): share of epochs in which it did not predict the given label
     doubt: Tensor  # (N,): noise that its head predicts
     dynamics: Tensor  # (N, K): by the members that train on the row
 
 
 def is_foldable(method: Method) -> bool:
-    """Whether ``method`` is a loss alone that depends on nothing but the row: folds step together, and on all rows."""
+    """Whether ``method`` is a loss alone that depends on nothing but the row: folds step together,
+    and on all rows.
+    """
     parts = [type(part) for part in method.loss.modules() if isinstance(part, Loss)]
-    knows_more = any(part.set_step is not Loss.set_step or part.set_shares is not Loss.set_shares for part in parts)
+    knows_more = any(
+        part.set_step is not Loss.set_step or part.set_shares is not Loss.set_shares
+        for part in parts
+    )
     is_plain = method.loss.independent_rows and not method.loss.extra_scores
     return is_plain and not method.strategies and not knows_more
 
 
-def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int) -> Stack | None:
+def make_members(
+    method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int
+) -> Stack | None:
     """Networks for inputs like ``x`` (N, …), as one; None where the model has no stacked form."""
     assert isinstance(x, Tensor)
     members = [
@@ -70,9 +80,12 @@ def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes:
         )
         for fold in range(max(1, num_folds))
     ]
-    if any(isinstance(layer, _BatchNorm) for layer in members[0].modules()) or draws(members[0], lambda m: m(x[:2])):
+    if any(isinstance(layer, _BatchNorm) for layer in members[0].modules()) or draws(
+        members[0], lambda m: m(x[:2])
+    ):
         return None  # members of a stack that normalises would learn from rows that they skip
-    if not list(members[0].backbone.parameters()):  # a linear classifier needs no random start, which it only unlearns
+    # a linear classifier needs no random start, which it only unlearns
+    if not list(members[0].backbone.parameters()):
         for parameter in (p for member in members for p in member.parameters()):
             parameter.data.zero_()
     try:
@@ -90,7 +103,8 @@ def train_folds(
     settings: FoldSettings,
     progress: Callable[[], None],
 ) -> FoldAverages:
-    """Train member f of ``stack`` on the rows whose ``fold`` (N,) is not f; a fold of −1 is in no row's way.
+    """Train member f of ``stack`` on the rows whose ``fold`` (N,) is not f; a fold of −1 is in no
+    row's way.
 
     Args:
         target: classes (N,), or distributions or several labels (N, K), to train towards.
@@ -99,16 +113,21 @@ def train_folds(
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
     seats = max(1, int(fold.max()) + 1)
-    rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
+    rows_per_step = (
+        settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
+    )
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
     sums = _Sums(loss, data.given, fold, seats, data.num_classes)
-    # Predictions out of fold count once the members have seen all rows; those of the untrained are no evidence.
+    # Predictions out of fold count once the members have seen all rows; those of the untrained are
+    # no evidence.
     first_counted = int(seats > 1 and settings.epochs > 1)
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
         for epoch in range(settings.epochs):
             loss.set_epoch(epoch)
             lr = settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
-            order = shuffled(len(data), derive_generator(settings.seed, seats, epoch), device=fold.device)
+            order = shuffled(
+                len(data), derive_generator(settings.seed, seats, epoch), device=fold.device
+            )
             total = torch.zeros((), device=fold.device)
             for rows in torch.split(order, rows_per_step):
                 trains = fold[rows] != torch.arange(seats, device=fold.device)[:, None]  # (F, b)
@@ -120,7 +139,10 @@ def train_folds(
                 optimizer.step(lr)
                 total += value.detach()
             if not math.isfinite(float(total)):
-                raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
+                raise Diverged(
+                    f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the"
+                    " inputs."
+                )
             sums.end_epoch(is_judged=epoch >= first_counted)
             progress()
     return sums.mean(settings.epochs, settings.epochs - first_counted)
@@ -142,24 +164,42 @@ class _Adam:
     def step(self, lr: float) -> None:
         gradients = [p.grad for p in self.params if p.grad is not None]
         adam(
-            self.params, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
-            beta1=BETAS[0], beta2=BETAS[1], lr=lr, weight_decay=self.weight_decay, eps=EPS, maximize=False,
-        )  # fmt: skip
+            self.params,
+            gradients,
+            self.means,
+            self.squares,
+            [],
+            self.steps,
+            fused=True,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=lr,
+            weight_decay=self.weight_decay,
+            eps=EPS,
+            maximize=False,
+        )
         for p in self.params:
             p.grad = None
 
 
 class _Sums:
-    """Sums of the predictions for each row, of all epochs; those of one are summed up at its end, all rows at once."""
+    """Sums of the predictions for each row, of all epochs; those of one are summed up at its end,
+    all rows at once.
+    """
 
-    def __init__(self, loss: Loss, given: Tensor, fold: Tensor, seats: int, num_classes: int) -> None:
+    def __init__(
+        self, loss: Loss, given: Tensor, fold: Tensor, seats: int, num_classes: int
+    ) -> None:
         self.loss, self.given, N = loss, given, len(given)
         self.judge = fold.clamp(min=0)  # the member whose predictions count for each row
         trains = fold != torch.arange(seats, device=fold.device)[:, None]  # (F, N)
         self.share = trains / trains.sum(0).clamp(min=1)  # of each member in the dynamics of a row
         self.epoch_probs = torch.zeros(seats, N, num_classes, device=given.device)
         self.epoch_doubt = torch.zeros(seats, N, device=given.device)
-        self.probs, self.dynamics = (torch.zeros(N, num_classes, device=given.device) for _ in range(2))
+        self.probs, self.dynamics = (
+            torch.zeros(N, num_classes, device=given.device) for _ in range(2)
+        )
         self.missed, self.doubt = (torch.zeros(N, device=given.device) for _ in range(2))
 
     @torch.no_grad()
@@ -170,7 +210,9 @@ class _Sums:
         self.epoch_doubt[:, rows] = doubt(out).view(seats, -1)
 
     def end_epoch(self, *, is_judged: bool) -> None:
-        """Add what was kept; the predictions of members for rows that they skip only where ``is_judged``."""
+        """Add what was kept; the predictions of members for rows that they skip only where
+        ``is_judged``.
+        """
         self.dynamics += torch.einsum("fn,fnk->nk", self.share, self.epoch_probs)
         if not is_judged:
             return
@@ -182,4 +224,6 @@ class _Sums:
 
     def mean(self, epochs: int, judged_epochs: int) -> FoldAverages:
         times = judged_epochs
-        return FoldAverages(self.probs / times, self.missed / times, self.doubt / times, self.dynamics / epochs)
+        return FoldAverages(
+            self.probs / times, self.missed / times, self.doubt / times, self.dynamics / epochs
+        )

@@ -16,13 +16,16 @@ def connected(n: int, edges: Ints) -> Ints:
         ends = root[edges]
         if (ends[0] == ends[1]).all():
             return root
-        np.minimum.at(root, ends.max(0), ends.min(0))  # the larger root of an edge hangs from the smaller one
+        # the larger root of an edge hangs from the smaller one
+        np.minimum.at(root, ends.max(0), ends.min(0))
         while (root[root] != root).any():
             root = root[root]
 
 
 def merge_groups(*groups: Ints | None) -> Ints | None:
-    """Rows that belong together by any of several groupings (each (N,), −1: by none of it), as one grouping."""
+    """Rows that belong together by any of several groupings (each (N,), −1: by none of it), as one
+    grouping.
+    """
     known = [group for group in groups if group is not None]
     if not known:
         return None
@@ -43,10 +46,11 @@ def make_folds(
     time: NDArray[np.float64] | None = None,  # (N,)
     seed: int = 0,
 ) -> Ints:
-    """The fold of each row, (N,): each class is spread evenly over the folds, each group lies in one of them.
+    """The fold of each row, (N,): each class is spread evenly over the folds, each group lies in
+    one of them.
 
-    With ``time`` the folds are blocks of time of about the same size, so that a row is judged by models of earlier and
-    later times. A group belongs to the time of its first row.
+    With ``time`` the folds are blocks of time of about the same size, so that a row is judged by
+    models of earlier and later times. A group belongs to the time of its first row.
     """
     check_count("folds", folds, 2)
     n = len(labels)
@@ -54,7 +58,9 @@ def make_folds(
     members = np.bincount(group)
     folds = min(folds, len(members))
     if folds < 2:
-        raise ValueError(f"Expected rows of at least two groups, got {n} rows of one. Leave the group out.")
+        raise ValueError(
+            f"Expected rows of at least two groups, got {n} rows of one. Leave the group out."
+        )
     if time is not None:
         began = np.full(len(members), np.inf)
         np.minimum.at(began, group, time)
@@ -62,14 +68,18 @@ def make_folds(
         rows = np.bincount(at, members).astype(np.int64)
         block = folds * (np.cumsum(rows) - rows) // n  # by the rows of earlier times
         return np.asarray(np.unique(block, return_inverse=True)[1][at[group]])
-    random = np.random.default_rng(derive_seed(seed, 2))  # unlike any permutation that a user draws by the seed
+    # unlike any permutation that a user draws by the seed
+    random = np.random.default_rng(derive_seed(seed, 2))
     fold = np.full(n, -1)
     counts = _place_groups(fold, labels, group, members, folds, random)
     single = np.flatnonzero(fold < 0)
     single = single[random.permutation(len(single))]
     single = single[np.argsort(labels[single], kind="stable")]
-    for rows in np.split(single, np.flatnonzero(np.diff(labels[single])) + 1) if len(single) else ():
-        # The fold with the fewest rows of the class is next, and among equals the one with the fewest rows.
+    for rows in (
+        np.split(single, np.flatnonzero(np.diff(labels[single])) + 1) if len(single) else ()
+    ):
+        # The fold with the fewest rows of the class is next, and among equals the one with the
+        # fewest rows.
         class_counts, sizes = counts[:, labels[rows[0]]], counts.sum(1)
         amounts = _level(class_counts, len(rows), sizes)
         fold[rows] = np.repeat(np.arange(folds), amounts)
@@ -78,7 +88,9 @@ def make_folds(
 
 
 def _level(filled: Ints, amount: int, tie: Ints) -> Ints:
-    """How much of ``amount`` to add to each of ``filled`` so that they become as equal as possible, (F,)."""
+    """How much of ``amount`` to add to each of ``filled`` so that they become as equal as possible,
+    (F,).
+    """
     order = np.lexsort((tie, filled))
     level = np.sort(filled)
     room = level * np.arange(len(level)) - np.concatenate([[0], np.cumsum(level)[:-1]])
@@ -92,7 +104,9 @@ def _level(filled: Ints, amount: int, tie: Ints) -> Ints:
 def _place_groups(
     fold: Ints, labels: Ints, group: Ints, members: Ints, folds: int, random: np.random.Generator
 ) -> Ints:
-    """Put the groups of several rows into folds, the largest first, and count the rows of each class, (F, K)."""
+    """Put the groups of several rows into folds, the largest first, and count the rows of each
+    class, (F, K).
+    """
     num_classes = int(labels.max(initial=0)) + 1
     counts = np.zeros((folds, num_classes), np.int64)
     rows = np.flatnonzero(members[group] > 1)
@@ -105,7 +119,8 @@ def _place_groups(
     fold_sizes = np.zeros(folds, np.int64)
     for i in np.lexsort((random.permutation(len(parts)), -sizes)):
         kinds, amounts = np.unique(labels[parts[i]], return_counts=True)
-        # To the fold that lacks most of the group's classes, in shares of the rows it should have at the end.
+        # To the fold that lacks most of the group's classes, in shares of the rows it should have
+        # at the end.
         fullness = (counts[:, kinds] / usual[kinds]) @ amounts + 1e-3 * fold_sizes / len(labels)
         best = int(fullness.argmin())
         fold[parts[i]] = best
@@ -115,8 +130,13 @@ def _place_groups(
 
 
 def in_one_fold(labels: Ints, folds: Ints) -> NDArray[np.bool_]:
-    """Rows whose class lies in one fold alone, (N,): no model that judges them has seen the class."""
-    low, high = np.full(int(labels.max()) + 1, np.iinfo(np.int64).max), np.full(int(labels.max()) + 1, -1)
+    """Rows whose class lies in one fold alone, (N,): no model that judges them has seen the
+    class.
+    """
+    low, high = (
+        np.full(int(labels.max()) + 1, np.iinfo(np.int64).max),
+        np.full(int(labels.max()) + 1, -1),
+    )
     np.minimum.at(low, labels, folds)
     np.maximum.at(high, labels, folds)
     return np.asarray((low == high)[labels])

@@ -22,7 +22,14 @@ from noiseproof.audit.evidence.neighbours import (
     nearest,
     outlier_scores,
 )
-from noiseproof.audit.evidence.network import LARGE, Evidence, Taught, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence.network import (
+    LARGE,
+    Evidence,
+    Taught,
+    cross_validate,
+    soft_labels,
+    watch_training,
+)
 from noiseproof.audit.evidence.questions import (
     fit_question_estimator,
     fit_question_trees,
@@ -58,7 +65,8 @@ CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
 FAST_SECONDS = 30.0  # that trees may take there, by an estimate; else networks are faster
-FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
+# rows below which a fast audit misses much, and below which no audit is reliable
+FEW, VERY_FEW = 2000, 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,7 +83,8 @@ class Surroundings(Brief):
     def none(cls, num_rows: int) -> Surroundings:
         """Of rows without features."""
         return cls(
-            Duplicates(np.full(num_rows, -1), np.zeros(num_rows, dtype=bool), 0), np.full(num_rows, np.nan, np.float32)
+            Duplicates(np.full(num_rows, -1), np.zeros(num_rows, dtype=bool), 0),
+            np.full(num_rows, np.nan, np.float32),
         )
 
     @classmethod
@@ -99,7 +108,10 @@ class Surroundings(Brief):
     def subset(self, keep: NDArray[np.bool_]) -> Surroundings:
         """Without some rows; neighbours are lost, since row numbers change."""
         return replace(
-            self, duplicates=self.duplicates.subset(keep), outlier_scores=self.outlier_scores[keep], neighbours=None
+            self,
+            duplicates=self.duplicates.subset(keep),
+            outlier_scores=self.outlier_scores[keep],
+            neighbours=None,
         )
 
 
@@ -119,7 +131,8 @@ class AuditEvidence(Brief):
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The columns as in the source, by position among the rows: the audited ones, at most 20 000 of them in order.
+        """The columns as in the source, by position among the rows: the audited ones, at most 20
+        000 of them in order.
 
         Arrays have numbered columns; texts, pictures and predictions none.
         """
@@ -135,7 +148,11 @@ class AuditEvidence(Brief):
         columns = {name: frame[name].iloc[rows].array for name in frame.columns}
         nested = (list, tuple, dict, set, np.ndarray)
         return pd.DataFrame(
-            {name: cells for name, cells in columns.items() if not any(isinstance(cell, nested) for cell in cells[:9])},
+            {
+                name: cells
+                for name, cells in columns.items()
+                if not any(isinstance(cell, nested) for cell in cells[:9])
+            },
             index=rows,
         )
 
@@ -161,7 +178,8 @@ class StageClock:
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 3)
 
 
-CHOICES = ("auto", "trees", "network", "both", "lightgbm", "xgboost", "catboost")  # any other model is a backbone
+# any other model is a backbone
+CHOICES = ("auto", "trees", "network", "both", "lightgbm", "xgboost", "catboost")
 
 
 def backbone_of(model: str | None) -> str:
@@ -187,7 +205,8 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
 
 
 def default_model(data: AuditData, mode: Mode) -> str:
-    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they take minutes.
+    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they
+    take minutes.
 
     Forests of several labels are quick for wide arrays, too.
     """
@@ -243,9 +262,9 @@ def gather(
 ) -> AuditEvidence:
     """Search the surroundings of all rows, and fit models unless the data has predictions.
 
-    ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class lies in a single
-    fold are dropped. Where a reviewer decided on some labels, models are fitted to the given ones first, then to the
-    decided ones, by folds also in a fast audit.
+    ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class
+    lies in a single fold are dropped. Where a reviewer decided on some labels, models are fitted to
+    the given ones first, then to the decided ones, by folds also in a fast audit.
     """
     evidence = _survey(data, seed, clock)
     if data.pred_probs is not None:
@@ -253,17 +272,26 @@ def gather(
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
     if not (data.x != data.x[0]).any():
-        raise ValueError("Expected columns that vary, got constants alone, by which labels cannot be judged.")
+        raise ValueError(
+            "Expected columns that vary, got constants alone, by which labels cannot be judged."
+        )
     choice = ModelChoice.of(model, estimator, data, mode)
     if data.sets is not None:
         return _gather_sets(
-            evidence, choice, folds if mode == "thorough" else FAST_FOLDS, mode, seed, clock, **training
+            evidence,
+            choice,
+            folds if mode == "thorough" else FAST_FOLDS,
+            mode,
+            seed,
+            clock,
+            **training,
         )
     if data.decided is not None and mode == "fast":
         mode, folds = "thorough", FAST_FOLDS
     if mode == "fast" and len(data) < FEW and choice.network is not None:
         evidence = evidence.with_note(
-            f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a minute."
+            f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a"
+            " minute."
         )
     fold = None
     if mode == "thorough" or choice != ModelChoice(choice.network):
@@ -271,7 +299,9 @@ def gather(
     can_spare_network = model == "auto" and len(data) > MANY_ROWS
 
     def fit(taught: Taught | None = None) -> AuditEvidence:
-        return _fit(evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training)
+        return _fit(
+            evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training
+        )
 
     first = fit()
     if first.data.decided is None or first.training is None:
@@ -281,7 +311,13 @@ def gather(
 
 
 def _gather_sets(
-    evidence: AuditEvidence, choice: ModelChoice, folds: int, mode: Mode, seed: int, clock: StageClock, **training: Any
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    folds: int,
+    mode: Mode,
+    seed: int,
+    clock: StageClock,
+    **training: Any,
 ) -> AuditEvidence:
     """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
     data, groups = evidence.data, evidence.groups
@@ -292,22 +328,41 @@ def _gather_sets(
     near = evidence.surroundings.neighbours or nearest(x, min(VOTERS, len(data) - 1), seed=seed)
 
     def fit(taught: Taught | None = None) -> Evidence:
-        learned, others = answers if taught is None else taught.labels, dict[str, NDArray[np.float32]]()
+        learned, others = (
+            answers if taught is None else taught.labels,
+            dict[str, NDArray[np.float32]](),
+        )
         if choice.trees:
             table = FeatureTable.of_numbers(x) if data.table is None else data.table
             with clock("trees", is_single_step=False):
                 others |= fit_question_trees(
-                    table, learned, fold, choice.trees, seed=seed, fast=mode == "fast", progress=progress
+                    table,
+                    learned,
+                    fold,
+                    choice.trees,
+                    seed=seed,
+                    fast=mode == "fast",
+                    progress=progress,
                 )
         if choice.estimator is not None:
             inputs = estimator_inputs(choice.estimator, data)
             with clock("estimator", is_single_step=False):
-                others["estimator"] = fit_question_estimator(choice.estimator, inputs, learned, fold, progress)
+                others["estimator"] = fit_question_estimator(
+                    choice.estimator, inputs, learned, fold, progress
+                )
         with clock("training", is_single_step=False):
             return question_evidence(
-                x, answers, fold, near, others, network=choice.network, seed=seed, progress=progress,
-                taught=taught, **training,
-            )  # fmt: skip
+                x,
+                answers,
+                fold,
+                near,
+                others,
+                network=choice.network,
+                seed=seed,
+                progress=progress,
+                taught=taught,
+                **training,
+            )
 
     first = fit()
     if data.decided is None:
@@ -324,7 +379,9 @@ def _teach_sets(data: AuditData, training: Evidence) -> Taught:
 
 
 def _teach(data: AuditData, training: Evidence) -> Taught:
-    """The decided labels of ``data``, beside soft ones and weights of a ``training`` without them."""
+    """The decided labels of ``data``, beside soft ones and weights of a ``training`` without
+    them.
+    """
     assert data.decided is not None
     decided = np.flatnonzero(data.decided >= 0)
     labels = data.given.copy()
@@ -337,9 +394,16 @@ def _teach(data: AuditData, training: Evidence) -> Taught:
 
 
 def _fit(
-    evidence: AuditEvidence, choice: ModelChoice, mode: Mode, fold: NDArray[np.int64] | None, seed: int,
-    clock: StageClock, can_spare_network: bool, taught: Taught | None, **training: Any,
-) -> AuditEvidence:  # fmt: skip
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    mode: Mode,
+    fold: NDArray[np.int64] | None,
+    seed: int,
+    clock: StageClock,
+    can_spare_network: bool,
+    taught: Taught | None,
+    **training: Any,
+) -> AuditEvidence:
     others = _fit_classifiers(evidence, choice, mode, fold, seed, clock, taught)
     if fold is not None and others and (choice.network is None or can_spare_network):
         with clock("joining predictions"):
@@ -348,11 +412,19 @@ def _fit(
         if choice.network is None:
             return replace(evidence, training=predictions)
         if share >= ENOUGH:
-            note = f"No network was trained: among many rows, trees predict labels well enough ({share:.0%} beside "
-            return replace(evidence.with_note(f"{note}neighbours); --model both trains one."), training=predictions)
+            note = (
+                "No network was trained: among many rows, trees predict labels well enough"
+                f" ({share:.0%} beside "
+            )
+            return replace(
+                evidence.with_note(f"{note}neighbours); --model both trains one."),
+                training=predictions,
+            )
     if taught is not None:
         training["taught"] = taught
-    return _train(evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training)
+    return _train(
+        evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training
+    )
 
 
 def _join(
@@ -363,7 +435,9 @@ def _join(
     taught: Taught | None,
 ) -> Evidence:
     data = evidence.data
-    near = evidence.surroundings.neighbours or nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
+    near = evidence.surroundings.neighbours or nearest(
+        data.x, min(VOTERS, len(data) - 1), seed=seed
+    )
     return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others, taught)
 
 
@@ -384,29 +458,48 @@ def _fit_classifiers(
     labels = data.given if taught is None else taught.labels
     if choice.trees:
         assert data.x is not None
-        table, trees_fold = FeatureTable.of_numbers(data.x) if data.table is None else data.table, fold
-        if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:  # two thirds of the rows are enough to fit trees on
+        table, trees_fold = (
+            FeatureTable.of_numbers(data.x) if data.table is None else data.table,
+            fold,
+        )
+        # two thirds of the rows are enough to fit trees on
+        if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:
             groups = evidence.groups
             groups = data.groups if groups is not None and not np.ptp(groups) else groups
-            large_folds = make_folds(data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed)
-            if not in_one_fold(data.given, large_folds).any():  # else trees would exclude such a class
+            large_folds = make_folds(
+                data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed
+            )
+            # else trees would exclude such a class
+            if not in_one_fold(data.given, large_folds).any():
                 trees_fold = large_folds
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, labels, len(data.classes), trees_fold, choice.trees, seed=seed, fast=mode == "fast",
+                table,
+                labels,
+                len(data.classes),
+                trees_fold,
+                choice.trees,
+                seed=seed,
+                fast=mode == "fast",
                 progress=clock.progress,
-            )  # fmt: skip
+            )
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):
             others["estimator"] = cross_fit(
-                choice.estimator, estimator_inputs(choice.estimator, data), labels, len(data.classes), fold,
+                choice.estimator,
+                estimator_inputs(choice.estimator, data),
+                labels,
+                len(data.classes),
+                fold,
                 progress=clock.progress,
-            )  # fmt: skip
+            )
     return others
 
 
 def estimator_inputs(estimator: Any, data: AuditData) -> Any:
-    """What a user's estimator is fitted to: the columns of the table if it chooses among them, else the features."""
+    """What a user's estimator is fitted to: the columns of the table if it chooses among them, else
+    the features.
+    """
     parts = [estimator, *estimator.get_params().values()]
     is_pipeline = any(hasattr(part, "steps") or hasattr(part, "transformers") for part in parts)
     if is_pipeline and data.table is not None and (frame := data.table.frame) is not None:
@@ -415,9 +508,14 @@ def estimator_inputs(estimator: Any, data: AuditData) -> Any:
 
 
 def _train(
-    evidence: AuditEvidence, mode: Mode, fold: NDArray[np.int64] | None, others: Mapping[str, Any], seed: int,
-    clock: StageClock, **training: Any,
-) -> AuditEvidence:  # fmt: skip
+    evidence: AuditEvidence,
+    mode: Mode,
+    fold: NDArray[np.int64] | None,
+    others: Mapping[str, Any],
+    seed: int,
+    clock: StageClock,
+    **training: Any,
+) -> AuditEvidence:
     data = evidence.data
     neighbours = evidence.surroundings.neighbours
     if mode == "thorough":
@@ -425,13 +523,20 @@ def _train(
         training["folds"] = fold
     else:
         train, training["groups"] = watch_training, evidence.groups
-        # With groups, neighbours are searched for in other groups: those of its own do not vote on a row.
+        # With groups, neighbours are searched for in other groups: those of its own do not vote on
+        # a row.
         neighbours = neighbours if data.groups is None else None
     with clock("training", is_single_step=False):
         predictions = train(
-            data.x, data.given, len(data.classes), seed=seed, neighbours=neighbours, progress=clock.progress,
-            others=others, **training,
-        )  # fmt: skip
+            data.x,
+            data.given,
+            len(data.classes),
+            seed=seed,
+            neighbours=neighbours,
+            progress=clock.progress,
+            others=others,
+            **training,
+        )
     return replace(evidence, training=predictions)
 
 
@@ -439,24 +544,31 @@ def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:
     """The surroundings of all rows, with notes on what is missing."""
     if data.x is not None and len(data) > 2:
         with clock(SURVEY):
-            around = Surroundings.search(data.x, data.comparable, seed, clock.progress, data.unlike())
+            around = Surroundings.search(
+                data.x, data.comparable, seed, clock.progress, data.unlike()
+            )
             evidence = AuditEvidence(data, around)
         if common := evidence.surroundings.duplicates.common:
             evidence = evidence.with_note(
-                f"{common} rows have inputs that more than twenty rows, and more than a hundredth, share: "
-                "they are not called duplicates."
+                f"{common} rows have inputs that more than twenty rows, and more than a hundredth,"
+                " share: they are not called duplicates."
             )
     else:
         evidence = AuditEvidence(data, Surroundings.none(len(data))).with_note(
             "Without features there is no search for neighbours, near-duplicates and outliers."
         )
     if len(data) < VERY_FEW:
-        return evidence.with_note(f"With {len(data)} rows, rates and counts mean little: look at each row yourself.")
+        return evidence.with_note(
+            f"With {len(data)} rows, rates and counts mean little: look at each row yourself."
+        )
     return evidence
 
 
-def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidence, NDArray[np.int64]]:
-    """Folds that keep groups and near-duplicates together, and the evidence without rows whose class is in one fold.
+def _split(
+    evidence: AuditEvidence, folds: int, seed: int
+) -> tuple[AuditEvidence, NDArray[np.int64]]:
+    """Folds that keep groups and near-duplicates together, and the evidence without rows whose
+    class is in one fold.
 
     Near-duplicates are split where that leaves fewer such rows.
     """
@@ -476,11 +588,13 @@ def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidenc
             )
     if not alone.any():
         return evidence, fold
-    data = evidence.data.subset(~alone, "all rows of its class are in one fold: no model learned it without them")
+    data = evidence.data.subset(
+        ~alone, "all rows of its class are in one fold: no model learned it without them"
+    )
     if len(np.unique(data.given)) < 2:
         raise ValueError(
-            "Expected classes with rows in several groups or times, got one at most: each class lies in a group or a "
-            "time of its own. Leave out the group or the time, or train one network on all rows: mode fast, model "
-            "network."
+            "Expected classes with rows in several groups or times, got one at most: each class"
+            " lies in a group or a time of its own. Leave out the group or the time, or train one"
+            " network on all rows: mode fast, model network."
         )
     return AuditEvidence(data, evidence.surroundings.subset(~alone)), fold[~alone]

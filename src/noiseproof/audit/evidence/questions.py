@@ -1,4 +1,6 @@
-"""Out-of-sample predictions for rows with several labels: each of K labels is a question with the answer yes or no."""
+"""Out-of-sample predictions for rows with several labels: each of K labels is a question with the
+answer yes or no.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +12,14 @@ from numpy.typing import NDArray
 from noiseproof.audit.evidence.folds import make_folds
 from noiseproof.audit.evidence.join import join_answers, mean_shares
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
-from noiseproof.audit.evidence.network import LINEAR, MODEL, Evidence, Taught, Trainer, prepare_inputs
+from noiseproof.audit.evidence.network import (
+    LINEAR,
+    MODEL,
+    Evidence,
+    Taught,
+    Trainer,
+    prepare_inputs,
+)
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_trees
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress
@@ -32,20 +41,29 @@ def question_folds(answers: NDArray[np.bool_], **options: Any) -> Ints:
 
 
 def fit_question_trees(
-    table: FeatureTable, answers: Ints, fold: Ints, kinds: Sequence[str], *, seed: int, fast: bool,
+    table: FeatureTable,
+    answers: Ints,
+    fold: Ints,
+    kinds: Sequence[str],
+    *,
+    seed: int,
+    fast: bool,
     progress: Progress | None,
-) -> dict[str, Probs]:  # fmt: skip
+) -> dict[str, Probs]:
     """Probabilities of yes (N, K) of each kind of trees.
 
-    Of scikit-learn's, forests are fitted to all questions at once, up to 20 000 rows; beyond, where they take too long,
-    boosting takes their place. It and other libraries' trees are fitted to one question after the other.
+    Of scikit-learn's, forests are fitted to all questions at once, up to 20 000 rows; beyond, where
+    they take too long, boosting takes their place. It and other libraries' trees are fitted to one
+    question after the other.
     """
     if kinds == TREES:
         kinds = TREES[1:] if len(answers) <= MANY_ROWS else TREES[:1]
     if kinds == TREES[1:]:
         forests = {}
         for done, kind in enumerate(kinds):
-            parts = map_jobs(_predict_fold, np.unique(fold), kind, table.values, answers, fold, seed % 2**31)
+            parts = map_jobs(
+                _predict_fold, np.unique(fold), kind, table.values, answers, fold, seed % 2**31
+            )
             forests[kind] = np.zeros(answers.shape, np.float32)
             for i, part in zip(np.unique(fold), parts, strict=True):
                 forests[kind][fold == i] = part
@@ -61,7 +79,9 @@ def fit_question_trees(
 
 
 def _predict_fold(i: Any, kind: str, x: Any, answers: Ints, fold: Ints, seed: int) -> Probs:
-    """Probabilities of yes of the rows of fold ``i``, (n, K), by a forest of the others: the mean answer of leaves."""
+    """Probabilities of yes of the rows of fold ``i``, (n, K), by a forest of the others: the mean
+    answer of leaves.
+    """
     from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
     forest = {"forest": RandomForestRegressor, "extra": ExtraTreesRegressor}[kind]
@@ -72,8 +92,12 @@ def _predict_fold(i: Any, kind: str, x: Any, answers: Ints, fold: Ints, seed: in
     return np.asarray(probs, np.float32).reshape(-1, answers.shape[1])
 
 
-def fit_question_estimator(estimator: Any, x: Any, answers: Ints, fold: Ints, progress: Progress | None) -> Probs:
-    """Probabilities of yes (N, K) of a user's classifier, which is fitted to one question after the other."""
+def fit_question_estimator(
+    estimator: Any, x: Any, answers: Ints, fold: Ints, progress: Progress | None
+) -> Probs:
+    """Probabilities of yes (N, K) of a user's classifier, which is fitted to one question after the
+    other.
+    """
     columns = []
     for k in range(answers.shape[1]):
         columns.append(cross_fit(estimator, x, answers[:, k], 2, fold)[:, 1])
@@ -97,29 +121,41 @@ def question_evidence(
     progress: Progress | None = None,
     taught: Taught | None = None,
 ) -> Evidence:
-    """Evidence (N, K) of a network, a linear one, neighbours and ``others``, joined for each question.
+    """Evidence (N, K) of a network, a linear one, neighbours and ``others``, joined for each
+    question.
 
-    The network has an output for each question and is trained by the robust ``method``, the linear one by cross
-    entropy. There is no second round: its models predict what is true, and hide the share of missing labels from
-    ``judge/answers.py``. ``taught`` has what models learn in place of ``answers``, and the weights of the join.
+    The network has an output for each question and is trained by the robust ``method``, the linear
+    one by cross entropy. There is no second round: its models predict what is true, and hide the
+    share of missing labels from ``judge/answers.py``. ``taught`` has what models learn in place of
+    ``answers``, and the weights of the join.
     """
     inputs, given = prepare_inputs(x, answers, 2)
     K = answers.shape[1]
-    learned, own = (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
+    learned, own = (
+        (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
+    )
     votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
     predictions: dict[str, Probs] = {**others, "neighbours": votes}
     if network is not None:
         number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
-        trainer = Trainer(inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned)
+        trainer = Trainer(
+            inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned
+        )
         model = MODEL if network == "auto" else network
         robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
         predictions |= {"network": robust.pred_probs, "linear": linear.pred_probs}
-    probs, weights = join_answers(answers, predictions, None if taught is None else taught.label_weights)
+    probs, weights = join_answers(
+        answers, predictions, None if taught is None else taught.label_weights
+    )
     agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
     return Evidence(
-        probs, inputs.flatten(1).numpy(), neighbour_agreement=agreement, guess=guessed(answers, probs),
-        weights=mean_shares(predictions, weights), label_weights=weights,
-    )  # fmt: skip
+        probs,
+        inputs.flatten(1).numpy(),
+        neighbour_agreement=agreement,
+        guess=guessed(answers, probs),
+        weights=mean_shares(predictions, weights),
+        label_weights=weights,
+    )
 
 
 def both(p: Any) -> Probs:
@@ -128,7 +164,9 @@ def both(p: Any) -> Probs:
 
 
 def guessed(answers: Ints, probs: Probs) -> Ints:
-    """Yes for as many rows as have the label, those of the highest probability, since no is likelier of a rare one."""
+    """Yes for as many rows as have the label, those of the highest probability, since no is
+    likelier of a rare one.
+    """
     guess = np.zeros_like(answers)
     for k, count in enumerate(answers.sum(0).tolist()):
         guess[np.argsort(-probs[:, k], kind="stable")[:count], k] = 1

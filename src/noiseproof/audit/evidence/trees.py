@@ -1,4 +1,6 @@
-"""Out-of-fold predictions of any scikit-learn classifier, and of decision trees, joined with neighbours'."""
+"""Out-of-fold predictions of any scikit-learn classifier, and of decision trees, joined with
+neighbours'.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ def cross_fit(
     fitted: Any = None,
     progress: Progress | None = None,
 ) -> Probs:
-    """Class probabilities (N, K) of each row, by clones of ``estimator`` fitted without the rows of its fold.
+    """Class probabilities (N, K) of each row, by clones of ``estimator`` fitted without the rows of
+    its fold.
 
-    As scikit-learn's ``cross_val_predict(method="predict_proba")``, but a class without rows in the other folds has
-    probability 0 instead of a missing column. An estimator without a seed gets one, so that results repeat.
+    As scikit-learn's ``cross_val_predict(method="predict_proba")``, but a class without rows in the
+    other folds has probability 0 instead of a missing column. An estimator without a seed gets one,
+    so that results repeat.
 
     Args:
         x: N rows: an array, a sparse matrix, a DataFrame or a list, whatever the estimator takes.
@@ -53,11 +57,17 @@ def cross_fit(
     given, fold = np.asarray(labels), np.asarray(folds)
     fold_ids = np.unique(fold)
     if fold.shape != given.shape or len(fold_ids) < 2:
-        raise ValueError(f"Expected `folds` of shape {given.shape} with two values or more, got {fold.shape}.")
+        raise ValueError(
+            f"Expected `folds` of shape {given.shape} with two values or more, got {fold.shape}."
+        )
     weights = None if sample_weight is None else np.asarray(sample_weight)
-    is_fitted = np.ones(len(given), dtype=bool) if fitted is None else np.asarray(fitted, dtype=bool)
+    is_fitted = (
+        np.ones(len(given), dtype=bool) if fitted is None else np.asarray(fitted, dtype=bool)
+    )
     probs = np.zeros((len(given), num_classes), np.float32)
-    parts = map_jobs(_predict_fold, fold_ids, estimator, x, given, num_classes, fold, is_fitted, weights)
+    parts = map_jobs(
+        _predict_fold, fold_ids, estimator, x, given, num_classes, fold, is_fitted, weights
+    )
     for done, i in enumerate(fold_ids):
         if progress is not None:
             progress("fitting", done, len(fold_ids))
@@ -81,7 +91,9 @@ def _predict_fold(
     fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
     weight = None if weights is None else weights[fitted_rows]
     with threads_for(NUMBER_WORK * getattr(x, "size", len(given))):
-        model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
+        model = FittedClasses.fit(
+            estimator, select_rows(x, fitted_rows), given[fitted_rows], weight
+        )
         return model.predict_proba(select_rows(x, rows), num_classes)
 
 
@@ -92,7 +104,9 @@ class FittedClasses:
         self.estimator, self.classes = estimator, classes
 
     @classmethod
-    def fit(cls, estimator: Any, x: Any, labels: NDArray[Any], sample_weight: Any = None) -> FittedClasses:
+    def fit(
+        cls, estimator: Any, x: Any, labels: NDArray[Any], sample_weight: Any = None
+    ) -> FittedClasses:
         """Fit a clone; labels of a single class are predicted as they are."""
         classes = np.unique(labels)
         if len(classes) == 1:
@@ -112,14 +126,21 @@ class FittedClasses:
 
 
 def check_classifier(estimator: Any) -> Any:
-    """Return ``estimator``; refuse one without ``fit`` and ``predict_proba``, or a class instead of an object."""
+    """Return ``estimator``; refuse one without ``fit`` and ``predict_proba``, or a class instead of
+    an object.
+    """
     if isinstance(estimator, type):
         name = estimator.__name__
         raise TypeError(f"Expected an estimator, got the class {name}. Make one: {name}().")
-    if not (hasattr(estimator, "fit") and hasattr(estimator, "predict_proba") and hasattr(estimator, "get_params")):
+    if not (
+        hasattr(estimator, "fit")
+        and hasattr(estimator, "predict_proba")
+        and hasattr(estimator, "get_params")
+    ):
         raise TypeError(
-            f"Expected an estimator with fit and predict_proba, got {type(estimator).__name__}. A classifier without "
-            "probabilities gets them from sklearn.calibration.CalibratedClassifierCV."
+            f"Expected an estimator with fit and predict_proba, got {type(estimator).__name__}. A"
+            " classifier without probabilities gets them from"
+            " sklearn.calibration.CalibratedClassifierCV."
         )
     return estimator
 
@@ -166,7 +187,8 @@ def fit_trees(
 ) -> dict[str, Probs]:
     """Predictions (N, K) of each kind of trees for the rows of each fold, from those of the others.
 
-    Forests are left out beyond 20 000 rows; ``fast`` takes half of the rounds of boosting where these take long.
+    Forests are left out beyond 20 000 rows; ``fast`` takes half of the rounds of boosting where
+    these take long.
     """
     from noiseproof.models.trees import FAST_ROUNDS, MIN_ROUNDS, Kind, TreeClassifier
 
@@ -189,24 +211,37 @@ def join_with_neighbours(
     others: Mapping[str, Probs],
     taught: Taught | None = None,
 ) -> Evidence:
-    """Predictions of ``others`` and of neighbours, in the mixture under which the given labels are most likely.
+    """Predictions of ``others`` and of neighbours, in the mixture under which the given labels are
+    most likely.
 
-    Neighbours vote by the given labels, and once more by the soft labels of the first mixture; by those that are
-    ``taught``, where there are any, in the mixture that comes with them.
+    Neighbours vote by the given labels, and once more by the soft labels of the first mixture; by
+    those that are ``taught``, where there are any, in the mixture that comes with them.
     """
 
     def vote(labels: Any) -> tuple[Probs, Probs]:
-        return neighbour_votes(labels, near, num_classes, apart=folds, given=None if taught is None else given)
+        return neighbour_votes(
+            labels, near, num_classes, apart=folds, given=None if taught is None else given
+        )
 
     def combine(predictions: Mapping[str, Probs]) -> tuple[Probs, Mapping[str, float]]:
-        return join(given, predictions) if taught is None else (mix(predictions, taught.weights), taught.weights)
+        return (
+            join(given, predictions)
+            if taught is None
+            else (mix(predictions, taught.weights), taught.weights)
+        )
 
     votes, agreement = vote(given if taught is None else taught.labels)
     predictions = {**others, "neighbours": votes}
     probs, weights = combine(predictions)
     guess = probs.argmax(1)
     if probs.size <= LARGE:
-        truth = soft_labels(torch.from_numpy(given), torch.from_numpy(probs)) if taught is None else taught.truth
+        truth = (
+            soft_labels(torch.from_numpy(given), torch.from_numpy(probs))
+            if taught is None
+            else taught.truth
+        )
         predictions[f"neighbours{CORRECTED}"] = vote(truth)[0]
         probs, weights = combine(predictions)
-    return Evidence(probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights)
+    return Evidence(
+        probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights
+    )

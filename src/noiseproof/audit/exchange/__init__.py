@@ -1,4 +1,6 @@
-"""Other tools for labels: what they import is written from an audit, what they export is read as decisions or data."""
+"""Other tools for labels: what they import is written from an audit, what they export is read as
+decisions or data.
+"""
 
 from noiseproof.audit.exchange.base import TOOLS, find_tool, read_decided_in
 from noiseproof.core.lazy import import_modules

@@ -1,4 +1,6 @@
-"""Argilla: the folder of ``rg.Dataset.from_disk``, with suggestions; out and, as ``to_disk`` writes it, in."""
+"""Argilla: the folder of ``rg.Dataset.from_disk``, with suggestions; out and, as ``to_disk`` writes
+it, in.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ SIDE = 512  # pixels of a picture, which is part of its record
 
 @TOOLS.register_class("argilla")
 class Argilla(Tool):
-    """Records with the suggested label, and the settings of their dataset: one question, and why it is asked."""
+    """Records with the suggested label, and the settings of their dataset: one question, and why it
+    is asked.
+    """
 
     listing = "records.json"
     asks = True
@@ -50,18 +54,31 @@ class Argilla(Tool):
             if what == "image":
                 picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
                 shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
-            suggestion: dict[str, Any] = {"value": row.suggested, "score": row.confidence, "agent": "noiseproof"}
+            suggestion: dict[str, Any] = {
+                "value": row.suggested,
+                "score": row.confidence,
+                "agent": "noiseproof",
+            }
             if has_several:
                 scores = row.suggested_labels or {NONE: row.confidence}
                 suggestion |= {"value": list(scores), "score": list(scores.values())}
-            records.append({
-                "id": row.key, "fields": {what: shown, "why": row.why},
-                "metadata": {name: value for name, value in row.facts.items() if name != "why"},
-                "suggestions": {QUESTION: suggestion}, "responses": {}, "vectors": {},
-            })  # fmt: skip
+            records.append(
+                {
+                    "id": row.key,
+                    "fields": {what: shown, "why": row.why},
+                    "metadata": {name: value for name, value in row.facts.items() if name != "why"},
+                    "suggestions": {QUESTION: suggestion},
+                    "responses": {},
+                    "vectors": {},
+                }
+            )
         (folder / ".argilla").mkdir(parents=True, exist_ok=True)
         settings = _settings(what, label_names(report), has_several)
-        dataset = {"name": "noiseproof", "guidelines": settings["guidelines"], "allow_extra_metadata": True}
+        dataset = {
+            "name": "noiseproof",
+            "guidelines": settings["guidelines"],
+            "allow_extra_metadata": True,
+        }
         for name, content in (("dataset", dataset), ("settings", settings)):
             write_new(folder / ".argilla" / f"{name}.json", to_json(content), force=True)
         write_new(folder / self.listing, to_json(records), force=True)
@@ -69,7 +86,9 @@ class Argilla(Tool):
     def parse(self, path: Path) -> Any:
         content = read_json(self.file(path))
         names = {"fields", "responses"}
-        is_ours = isinstance(content, list) and all(isinstance(one, dict) and names <= {*one} for one in content)
+        is_ours = isinstance(content, list) and all(
+            isinstance(one, dict) and names <= {*one} for one in content
+        )
         return content if content and is_ours else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
@@ -81,25 +100,39 @@ class Argilla(Tool):
             for answer in _answers(record, question) or [{}]:
                 reviewer = str(answer.get("user_id") or "")
                 value = answer.get("value")
-                labels = [label for label in value if label != NONE] if isinstance(value, list) else value and [value]
+                labels = (
+                    [label for label in value if label != NONE]
+                    if isinstance(value, list)
+                    else value and [value]
+                )
                 yield Item.of(at, labels, facts, id, row_of(id), reviewer=reviewer, text=text)
 
     def has_lists(self, content: Any) -> bool:
         question = _question(content)
-        return any(isinstance(answer["value"], list) for record in content for answer in _answers(record, question))
+        return any(
+            isinstance(answer["value"], list)
+            for record in content
+            for answer in _answers(record, question)
+        )
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         records = copy.deepcopy(content)
         question = _question(content)
         has_lists = self.has_lists(content)
         for at, labels in changes.items():
             for answer in _answers(records[at], question):
-                answer["value"] = list(labels) if is_list_of(labels, answer["value"], has_lists) else labels[0]
+                answer["value"] = (
+                    list(labels) if is_list_of(labels, answer["value"], has_lists) else labels[0]
+                )
         return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the question of labels: the one that ours is called, or the only one with answers in words."""
+    """Return the question of labels: the one that ours is called, or the only one with answers in
+    words.
+    """
     asked = dict.fromkeys(name for record in records for name in record.get("responses") or {})
     names = [name for name in asked if any(_answers(record, name) for record in records)]
     return only_question(names, QUESTION, "the records of Argilla")
@@ -111,25 +144,43 @@ def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:
 
 
 def _is_label(value: Any) -> bool:
-    """Whether a value is a word, or a list of words: rankings and spans are lists of other things."""
-    return all(isinstance(one, str) for one in value) if isinstance(value, list) else isinstance(value, str)
+    """Whether a value is a word, or a list of words: rankings and spans are lists of other
+    things.
+    """
+    return (
+        all(isinstance(one, str) for one in value)
+        if isinstance(value, list)
+        else isinstance(value, str)
+    )
 
 
 def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str, Any]:
-    """The settings of the dataset; a question must be answered, so that no label is an option of its own."""
+    """The settings of the dataset; a question must be answered, so that no label is an option of
+    its own.
+    """
     fields = [
         {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}
         for name, kind in ((what, what), ("why", "text"))
     ]
-    options = [{"value": name, "text": name} for name in (*classes, *([NONE] if has_several else ()))]
+    options = [
+        {"value": name, "text": name} for name in (*classes, *([NONE] if has_several else ()))
+    ]
     kind = "multi_label_selection" if has_several else "label_selection"
     question = {
-        "name": QUESTION, "title": QUESTION, "required": True, "type": kind,
+        "name": QUESTION,
+        "title": QUESTION,
+        "required": True,
+        "type": kind,
         "settings": {"type": kind, "options": options},
-    }  # fmt: skip
+    }
     chosen = f"all labels that are right, or {NONE}" if has_several else "the right label"
     return {
         "guidelines": f"Choose {chosen}. The suggestion and its reason are those of noiseproof.",
-        "fields": fields, "questions": [question], "vectors": [], "metadata": [], "allow_extra_metadata": True,
-        "distribution": {"strategy": "overlap", "min_submitted": 1}, "mapping": None,
-    }  # fmt: skip
+        "fields": fields,
+        "questions": [question],
+        "vectors": [],
+        "metadata": [],
+        "allow_extra_metadata": True,
+        "distribution": {"strategy": "overlap", "min_submitted": 1},
+        "mapping": None,
+    }

@@ -1,4 +1,6 @@
-"""What the formats of other tools share: rows on their way out, labels on their way in, as decisions on an audit."""
+"""What the formats of other tools share: rows on their way out, labels on their way in, as
+decisions on an audit.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,21 @@ class Row:
     def facts(self) -> dict[str, Any]:
         """The results of the audit by names that no tool uses itself."""
         return {
-            "row": self.row, "source_id": self.id, "given_label": self.given, "suggested_label": self.suggested,
-            "predicted_label": self.predicted, "label_quality": self.quality, "why": self.why, **self.flags,
-        }  # fmt: skip
+            "row": self.row,
+            "source_id": self.id,
+            "given_label": self.given,
+            "suggested_label": self.suggested,
+            "predicted_label": self.predicted,
+            "label_quality": self.quality,
+            "why": self.why,
+            **self.flags,
+        }
 
 
 def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
-    """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
+    """Yield the rows of an audit from the worst label to the best; only issues, unless
+    ``all_rows``.
+    """
     data = report.data
     issues = report.label_issues
     order = report.order
@@ -70,24 +80,41 @@ def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
         given = classes[data.given[i]]
         suggested = classes[issues.suggested[i]]
-        confidence, quality = (round(float(x[i]), 6) for x in (issues.suggested_confidence, issues.quality))
+        confidence, quality = (
+            round(float(x[i]), 6) for x in (issues.suggested_confidence, issues.quality)
+        )
         labels = {given: quality}
         better = {suggested: confidence}
         if several is not None:
             labels = _answered(several.names, several.answers[i], several.label_quality[i])
             better = _answered(several.names, several.suggested_answers[i], several.label_probs[i])
         yield Row(
-            int(data.row[i]), str(names[i]), given, suggested, classes[issues.predicted[i]], confidence, quality, why,
-            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag}, labels, better,
-        )  # fmt: skip
+            int(data.row[i]),
+            str(names[i]),
+            given,
+            suggested,
+            classes[issues.predicted[i]],
+            confidence,
+            quality,
+            why,
+            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag},
+            labels,
+            better,
+        )
 
 
 def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, float]:
-    return {name: round(float(number), 6) for name, yes, number in zip(names, answers, numbers, strict=True) if yes}
+    return {
+        name: round(float(number), 6)
+        for name, yes, number in zip(names, answers, numbers, strict=True)
+        if yes
+    }
 
 
 def label_names(report: LabelReport) -> tuple[str, ...]:
-    """The labels that a tool lets people choose from: the classes, or the labels that rows have several of."""
+    """The labels that a tool lets people choose from: the classes, or the labels that rows have
+    several of.
+    """
     return report.data.classes if report.data.sets is None else report.data.sets.names
 
 
@@ -107,16 +134,33 @@ class Item:
 
     @classmethod
     def of(
-        cls, at: int, labels: Labels | None, facts: Mapping[str, Any], id: Any, row: int | None = None, **more: Any
+        cls,
+        at: int,
+        labels: Labels | None,
+        facts: Mapping[str, Any],
+        id: Any,
+        row: int | None = None,
+        **more: Any,
     ) -> Item:
-        """Return an item with what `Row.facts` says of its row, else with the tool's own ``id`` and ``row``."""
+        """Return an item with what `Row.facts` says of its row, else with the tool's own ``id`` and
+        ``row``.
+        """
         number = facts.get("row", row)
         given = facts.get("given_label")
         is_number = isinstance(number, int) and not isinstance(number, bool)
-        return cls(at, labels, str(facts.get("source_id", id)), number if is_number else None, given, **more)
+        return cls(
+            at,
+            labels,
+            str(facts.get("source_id", id)),
+            number if is_number else None,
+            given,
+            **more,
+        )
 
     def alone(self) -> Item:
-        """The item where one label is expected: without any it is not labelled, and several are a problem."""
+        """The item where one label is expected: without any it is not labelled, and several are a
+        problem.
+        """
         if self.labels and len(self.labels) > 1:
             problem = f"{self.id!r} has {len(self.labels)} labels where one is expected"
             return replace(self, labels=None, problem=problem)
@@ -130,12 +174,15 @@ class Tool(ABC):
     listing: ClassVar[str] = ""  # the file of the labels, where the tool writes a folder
     takes_all_rows: ClassVar[bool] = False  # by default, instead of issues alone
     takes_texts: ClassVar[bool] = True  # beside pictures
-    asks: ClassVar[bool] = False  # whether somebody chose each label, also one that is the given one
+    # whether somebody chose each label, also one that is the given one
+    asks: ClassVar[bool] = False
 
     def check(self, source: Any) -> None:
         """Refuse a source that the tool can't import."""
         if not self.takes_texts and not source.is_pictures:
-            raise ValueError(f"Expected pictures to export to {self.name}, got {source.name}. Use label-studio.")
+            raise ValueError(
+                f"Expected pictures to export to {self.name}, got {source.name}. Use label-studio."
+            )
 
     def file(self, path: Path) -> Path:
         """Return the file of the labels in what the tool wrote, a file or a folder."""
@@ -154,19 +201,26 @@ class Tool(ABC):
         """Yield the labels in the content of a file."""
 
     def has_lists(self, content: Any) -> bool:
-        """Whether the content says that entries may have several labels, also where each of them has one."""
+        """Whether the content says that entries may have several labels, also where each of them
+        has one.
+        """
         return False
 
     @abstractmethod
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        """Return the content with other labels, by position, and without the positions ``left_out``."""
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
+        """Return the content with other labels, by position, and without the positions
+        ``left_out``.
+        """
 
 
 TOOLS: Registry[Tool] = Registry("tool to export to", returns=Tool)
 
 
 def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, list[E]]]:
-    """The entries that stand for each of the new ``labels``: those that have it, else those of one that is gone.
+    """The entries that stand for each of the new ``labels``: those that have it, else those of one
+    that is gone.
 
     >>> paired([("cat", 1), ("dog", 2), ("dog", 3)], ["dog", "emu", "owl"])
     [('dog', [2, 3]), ('emu', [1]), ('owl', [])]
@@ -175,16 +229,23 @@ def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, lis
     for label, entry in old:
         entries.setdefault(label, []).append(entry)
     free = [entries[label] for label in entries if label not in labels]
-    return [(label, entries[label] if label in entries else free.pop(0) if free else []) for label in labels]
+    return [
+        (label, entries[label] if label in entries else free.pop(0) if free else [])
+        for label in labels
+    ]
 
 
 def is_list_of(labels: Labels, old: Any, has_lists: bool) -> bool:
-    """Whether new labels are written as a list: in a file that has lists, unless a word becomes another one."""
+    """Whether new labels are written as a list: in a file that has lists, unless a word becomes
+    another one.
+    """
     return has_lists and (len(labels) != 1 or old is None or isinstance(old, list))
 
 
 def find_file(name: str, beside: Path) -> Path:
-    """Return a picture that a file names, in the file's folder or one above or right below it, where there is one."""
+    """Return a picture that a file names, in the file's folder or one above or right below it,
+    where there is one.
+    """
     here = beside.resolve().parent
     below = [here / folder for folder in ("", "data", "images", "images/default")]
     places = [place / name for place in (*below, *here.parents)]
@@ -192,13 +253,15 @@ def find_file(name: str, beside: Path) -> Path:
 
 
 def only_question(names: Collection[str], ours: str, where: str) -> str:
-    """Return the question whose answers are the labels: ``ours``, else the only one; refuse several."""
+    """Return the question whose answers are the labels: ``ours``, else the only one; refuse
+    several.
+    """
     if ours in names or not names:
         return ours
     if len(names) > 1:
         raise ValueError(
-            f"Expected one question that has the labels, or one called {ours!r}, in {where}, got {', '.join(names)}. "
-            f"Rename the one with the labels to {ours!r} in the file."
+            f"Expected one question that has the labels, or one called {ours!r}, in {where}, got"
+            f" {', '.join(names)}. Rename the one with the labels to {ours!r} in the file."
         )
     return next(iter(names))
 
@@ -206,7 +269,9 @@ def only_question(names: Collection[str], ours: str, where: str) -> str:
 def row_of(key: Any) -> int | None:
     """Return the row that a key stands for, None if it is none of ours."""
     number = str(key).removeprefix(KEY)
-    return int(number) if str(key).startswith(KEY) and number.isascii() and number.isdigit() else None
+    return (
+        int(number) if str(key).startswith(KEY) and number.isascii() and number.isdigit() else None
+    )
 
 
 def write_new(path: Path, text: str, force: bool) -> None:
@@ -235,7 +300,9 @@ def _from_json(path: Path) -> Any:
 
 
 def read_once(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what ``read`` makes of a file; every tool looks at it, and the last one that was read is kept."""
+    """Return what ``read`` makes of a file; every tool looks at it, and the last one that was read
+    is kept.
+    """
     stamp = path.stat()
     return _read_once(path.absolute(), read, stamp.st_mtime_ns, stamp.st_size)
 
@@ -245,10 +312,17 @@ def _read_once(path: Path, read: Callable[[Path], Any], changed: int, size: int)
     return read(path)
 
 
-def write_both(path: Path, content: str, ending: str, other: str, *, beside: str, force: bool) -> None:
-    """Write a file, and ``other`` to the one ``beside`` it; refuse a path that would be the same for both."""
+def write_both(
+    path: Path, content: str, ending: str, other: str, *, beside: str, force: bool
+) -> None:
+    """Write a file, and ``other`` to the one ``beside`` it; refuse a path that would be the same
+    for both.
+    """
     if path.suffix.lower() == beside:
-        raise ValueError(f"Expected a path that ends in {ending}, as {beside} is for the set-up beside it, got {path}.")
+        raise ValueError(
+            f"Expected a path that ends in {ending}, as {beside} is for the set-up beside it, got"
+            f" {path}."
+        )
     write_new(path, content, force)
     write_new(path.with_suffix(beside), other, force)
 
@@ -261,7 +335,8 @@ def remove_links(folder: Path) -> None:
 
 
 def picture_link(report: LabelReport, row: Row, folder: Path) -> str:
-    """Link the picture of a row into ``folder``, by the number of the row, and return the name of the link.
+    """Link the picture of a row into ``folder``, by the number of the row, and return the name of
+    the link.
 
     Where links are not allowed, as on some Windows machines, it is copied.
     """
@@ -278,30 +353,41 @@ def picture_link(report: LabelReport, row: Row, folder: Path) -> str:
 
 def find_tool(path: Path) -> tuple[Tool, Any] | None:
     """Return the tool whose file or folder this is, and its content; None if it is none's."""
-    tools = [TOOLS[name]() for name in TOOLS] if path.is_dir() or path.suffix.lower() in ENDINGS else []
+    tools = (
+        [TOOLS[name]() for name in TOOLS] if path.is_dir() or path.suffix.lower() in ENDINGS else []
+    )
     parsed = ((tool, tool.parse(path)) for tool in tools)
     return next(((tool, content) for tool, content in parsed if content is not None), None)
 
 
 def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standing:
-    """Return what was decided on the audit in ``folder``: in decisions.csv, or in a file of another tool."""
+    """Return what was decided on the audit in ``folder``: in decisions.csv, or in a file of another
+    tool.
+    """
     path = Path(decisions or Path(folder) / FILE)
     if not path.is_dir() and path.suffix.lower() not in ENDINGS:
         return read_standing(path)
     if (found := find_tool(path)) is None:
-        raise BadDecisions(f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else.")
-    (tool, content) = found
+        raise BadDecisions(
+            f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else."
+        )
+    tool, content = found
     audit = read_audit(folder)
     items = list(tool.items(content, path))
     if not audit.config.get("multi_label"):
         items = [item.alone() for item in items]
     if problem := next((item.problem for item in items if item.problem), ""):
-        raise BadDecisions(f"Expected labels for each entry of {path}, got {problem}. Correct or drop it.")
+        raise BadDecisions(
+            f"Expected labels for each entry of {path}, got {problem}. Correct or drop it."
+        )
     return Standing(_decisions(items, audit, path, is_explicit=tool.asks))
 
 
-def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool) -> Iterator[Decision]:
-    """Yield a decision for each label: keep, accept or other; skip where somebody passed and nobody answered.
+def _decisions(
+    items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
+) -> Iterator[Decision]:
+    """Yield a decision for each label: keep, accept or other; skip where somebody passed and nobody
+    answered.
 
     Without ``is_explicit``, a label that is still the given one decides nothing.
     """
@@ -316,13 +402,14 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
         is_same = item.id in (id, f"{KEY}{row}") or names.get(item.id) == row
         if row is None or row not in known or not is_same:
             raise BadDecisions(
-                f"Expected labels of rows of the audit in {audit.folder}, got one of {item.id!r} in {path}, which it "
-                "does not have. They belong to another audit: name its folder."
+                f"Expected labels of rows of the audit in {audit.folder}, got one of {item.id!r} in"
+                f" {path}, which it does not have. They belong to another audit: name its folder."
             )
         if item.given not in (None, given):
             raise BadDecisions(
-                f"Expected labels of rows of the audit in {audit.folder}, got row {row} with the given label "
-                f"{item.given!r} in {path}, which is {given!r} there. They belong to another audit: name its folder."
+                f"Expected labels of rows of the audit in {audit.folder}, got row {row} with the"
+                f" given label {item.given!r} in {path}, which is {given!r} there. They belong to"
+                " another audit: name its folder."
             )
         if item.labels is None:
             if item.reviewer and item.at not in answered:
@@ -335,18 +422,22 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
 
 
 def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any] | None) -> str:
-    """One label, or the word of several: that of the given or suggested ones where they are the same."""
+    """One label, or the word of several: that of the given or suggested ones where they are the
+    same.
+    """
     if not multi:
         return labels[0]
-    if len(labels) == 1 and {*(parts := split_set(labels[0], multi["separator"]))} <= {*multi["labels"]}:
+    if len(labels) == 1 and {*(parts := split_set(labels[0], multi["separator"]))} <= {
+        *multi["labels"]
+    }:
         labels = parts  # of a file that spells sets as words
     for word in (given, suggested):
         if {*split_set(word, multi["separator"])} == {*labels}:
             return word
     if odd := [label for label in labels if multi["separator"] in label]:
         raise BadDecisions(
-            f"Expected labels without {multi['separator']!r}, which separates those of a row in this audit, got "
-            f"{odd[0]!r}. Rename it."
+            f"Expected labels without {multi['separator']!r}, which separates those of a row in"
+            f" this audit, got {odd[0]!r}. Rename it."
         )
     kept = [label for label in split_set(given, multi["separator"]) if label in labels]
     known = [label for label in multi["labels"] if label in labels and label not in kept]
@@ -355,7 +446,9 @@ def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:
-    """Return the row that a name stands for, by its id or the end of it, as tools drop folders; None for several."""
+    """Return the row that a name stands for, by its id or the end of it, as tools drop folders;
+    None for several.
+    """
     rows: dict[str, int | None] = {}
     for row, id in ids.items():
         parts = id.split("/")

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
 
 
-KEYS = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}  # that it needs
+# that it needs
+KEYS = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}
 
 
 @TOOLS.register_class("coco")
 class Coco(Tool):
-    """Pictures by their paths in the audited folder, with an annotation for each label, the audit as its attributes.
+    """Pictures by their paths in the audited folder, with an annotation for each label, the audit
+    as its attributes.
 
     A picture without any label has the audit as its own attributes.
     """
@@ -40,7 +42,8 @@ class Coco(Tool):
     takes_texts = False
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        number = {name: k for k, name in enumerate(label_names(report), 1)}  # 0 is the background in COCO
+        # 0 is the background in COCO
+        number = {name: k for k, name in enumerate(label_names(report), 1)}
         images: list[Any] = []
         annotations: list[Any] = []
         for row in rows:
@@ -51,19 +54,26 @@ class Coco(Tool):
                 whole = _whole(len(annotations) + 1, image, number[name])
                 annotations.append({**whole, "attributes": row.facts})
         categories = [{"id": k, "name": name} for name, k in number.items()]
-        write_new(path, to_json({"images": images, "annotations": annotations, "categories": categories}), force)
+        write_new(
+            path,
+            to_json({"images": images, "annotations": annotations, "categories": categories}),
+            force,
+        )
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in KEYS):
+        if not isinstance(content, dict) or not all(
+            isinstance(content.get(name), list) for name in KEYS
+        ):
             return None
         for name, keys in KEYS.items():
             for at, one in enumerate(content[name]):
                 found = {key: one.get(key) for key in keys} if isinstance(one, dict) else {}
                 if not found or not all(isinstance(value, (int, str)) for value in found.values()):
                     raise ValueError(
-                        f"Expected {' and '.join(keys)}, a number or a word, in each of the {name} of {path}, got "
-                        f"{found or one!r:.80} at {at}. Add what it lacks, or leave it out."
+                        f"Expected {' and '.join(keys)}, a number or a word, in each of the {name}"
+                        f" of {path}, got {found or one!r:.80} at {at}. Add what it lacks, or leave"
+                        " it out."
                     )
         return content
 
@@ -73,34 +83,50 @@ class Coco(Tool):
         for at, image in enumerate(content["images"]):
             annotations = of_image.get(image["id"], [])
             name = image["file_name"]
-            labels = list(dict.fromkeys(names[k] for one in annotations if (k := one.get("category_id")) in names))
+            labels = list(
+                dict.fromkeys(
+                    names[k] for one in annotations if (k := one.get("category_id")) in names
+                )
+            )
             if len(labels) > 1 and not all(_is_whole(one, image) for one in annotations):
                 raise ValueError(
-                    f"Expected categories of whole pictures, got boxes of {len(labels)} categories in the image "
-                    f"{image['id']}. Objects in pictures can't be audited."
+                    f"Expected categories of whole pictures, got boxes of {len(labels)} categories"
+                    f" in the image {image['id']}. Objects in pictures can't be audited."
                 )
             facts = (annotations[0] if annotations else image).get("attributes") or {}
             yield Item.of(at, labels, facts, name, file=find_file(name, path))
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         categories = list(content["categories"])
         number = {category["name"]: category["id"] for category in categories}
         new_id = _new_ids(categories)
-        for name in dict.fromkeys(name for labels in changes.values() for name in labels if name not in number):
+        for name in dict.fromkeys(
+            name for labels in changes.values() for name in labels if name not in number
+        ):
             number[name] = next(new_id)
             categories.append({"id": number[name], "name": name})
         images = [image for at, image in enumerate(content["images"]) if at not in left_out]
         kept = {image["id"] for image in images}
-        wanted = [(content["images"][at], [number[name] for name in labels]) for at, labels in changes.items()]
+        wanted = [
+            (content["images"][at], [number[name] for name in labels])
+            for at, labels in changes.items()
+        ]
         annotations = [one for one in _annotated(content, wanted) if one["image_id"] in kept]
-        return to_json({**content, "images": images, "annotations": annotations, "categories": categories}).encode()
+        return to_json(
+            {**content, "images": images, "annotations": annotations, "categories": categories}
+        ).encode()
 
 
 def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
-    """The annotations with other categories for some images; those that an image has already stay as they are."""
+    """The annotations with other categories for some images; those that an image has already stay
+    as they are.
+    """
     of_image = _annotations_of(content)
     new_id = _new_ids(content["annotations"])
-    becomes: dict[int, Any] = {}  # by the annotation itself, as files may have an id twice; None: it goes
+    # by the annotation itself, as files may have an id twice; None: it goes
+    becomes: dict[int, Any] = {}
     new: list[Any] = []
     for image, categories in wanted:
         old = of_image.get(image["id"], [])
@@ -139,7 +165,9 @@ def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
     sides = (image.get("width"), image.get("height"))
     if not box:
         return True
-    return None not in sides and all(abs(a - b) <= 1 for a, b in zip(box, (0, 0, *sides), strict=True))
+    return None not in sides and all(
+        abs(a - b) <= 1 for a, b in zip(box, (0, 0, *sides), strict=True)
+    )
 
 
 def _annotations_of(content: Any) -> dict[Any, list[Any]]:

@@ -31,16 +31,26 @@ SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CV
 
 @TOOLS.register_class("cvat")
 class Cvat(Tool):
-    """A tag for each given label of a picture; the labels of the task, to paste into CVAT, are in the .json beside."""
+    """A tag for each given label of a picture; the labels of the task, to paste into CVAT, are in
+    the .json beside.
+    """
 
     takes_texts = False
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         attributes = [
-            {"name": name, "input_type": "text", "mutable": False, "values": [""], "default_value": ""}
+            {
+                "name": name,
+                "input_type": "text",
+                "mutable": False,
+                "values": [""],
+                "default_value": "",
+            }
             for name in SHOWN
         ]
-        labels = [{"name": name, "type": "tag", "attributes": attributes} for name in label_names(report)]
+        labels = [
+            {"name": name, "type": "tag", "attributes": attributes} for name in label_names(report)
+        ]
         root = ET.Element("annotations")
         ET.SubElement(root, "version").text = "1.1"
         root.append(_task(labels, len(rows)))
@@ -69,7 +79,9 @@ class Cvat(Tool):
             labels = dict.fromkeys(tag.get("label", "") for tag in image.findall("tag"))
             yield Item(at, list(labels), name, file=find_file(name, path))
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         root = copy.deepcopy(content)
         for at, image in enumerate(list(root.iter("image"))):
             if at in left_out:
@@ -88,7 +100,9 @@ def _root(path: Path) -> ET.Element:
 
 
 def _set_tags(image: ET.Element, labels: Labels) -> None:
-    """Give a picture the tags of ``labels``: those that it has stay, and others are renamed, added or removed."""
+    """Give a picture the tags of ``labels``: those that it has stay, and others are renamed, added
+    or removed.
+    """
     tags = image.findall("tag")
     for label, entries in paired(((tag.get("label", ""), tag) for tag in tags), labels):
         for tag in entries or [ET.SubElement(image, "tag", {"source": "manual"})]:

@@ -21,7 +21,7 @@ from noiseproof.audit.exchange.base import (
     row_of,
     to_json,
     write_new,
-)  # fmt: skip
+)
 from noiseproof.audit.files import check_folder
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @TOOLS.register_class("fiftyone")
 class FiftyOne(Tool):
-    """Links to the pictures in ``data/``, and their given labels in labels.json with the audit as attributes."""
+    """Links to the pictures in ``data/``, and their given labels in labels.json with the audit as
+    attributes.
+    """
 
     listing = "labels.json"
     takes_all_rows = True
@@ -43,13 +45,19 @@ class FiftyOne(Tool):
         for row in rows:
             picture_link(report, row, folder / "data")
             entries = [
-                {"label": name, "confidence": quality, "attributes": row.facts} for name, quality in row.labels.items()
+                {"label": name, "confidence": quality, "attributes": row.facts}
+                for name, quality in row.labels.items()
             ]
             labels[row.key] = entries[0] if report.data.sets is None else entries
-        write_new(folder / self.listing, to_json({"classes": list(label_names(report)), "labels": labels}), force=True)
+        write_new(
+            folder / self.listing,
+            to_json({"classes": list(label_names(report)), "labels": labels}),
+            force=True,
+        )
 
     def parse(self, path: Path) -> Any:
-        is_alone = path.is_dir() and not (path / "data").is_dir()  # maybe some other file of that name
+        # maybe some other file of that name
+        is_alone = path.is_dir() and not (path / "data").is_dir()
         try:
             content = read_json(self.file(path))
         except ValueError:
@@ -57,7 +65,11 @@ class FiftyOne(Tool):
                 return None
             raise
         names = {"labels", "classes"} if is_alone else {"labels"}
-        is_ours = isinstance(content, dict) and names <= {*content} and isinstance(content["labels"], dict)
+        is_ours = (
+            isinstance(content, dict)
+            and names <= {*content}
+            and isinstance(content["labels"], dict)
+        )
         return content if is_ours else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
@@ -73,11 +85,17 @@ class FiftyOne(Tool):
     def has_lists(self, content: Any) -> bool:
         return any(isinstance(entry, list) for entry in content["labels"].values())
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         labels: dict[str, Any] = {}
         classes = list(content.get("classes") or ())
         has_lists = self.has_lists(content)
-        classes += [n for n in dict.fromkeys(n for names in changes.values() for n in names) if n not in classes]
+        classes += [
+            n
+            for n in dict.fromkeys(n for names in changes.values() for n in names)
+            if n not in classes
+        ]
 
         def labelled(entry: Any, name: str) -> Any:
             old = entry.get("label") if isinstance(entry, dict) else entry
@@ -89,12 +107,20 @@ class FiftyOne(Tool):
             if new is not None:
                 old = [(_label(one, content.get("classes"), key), one) for one in _entries(entry)]
                 like = old[0][1] if old else next(iter(_any_entry(content)), "")
-                entries = [labelled(one, str(n)) for n, ones in paired(old, new) for one in ones or [_plain(like)]]
+                entries = [
+                    labelled(one, str(n))
+                    for n, ones in paired(old, new)
+                    for one in ones or [_plain(like)]
+                ]
                 entry = entries if is_list_of(new, entry, has_lists) else entries[0]
             if at not in left_out:
                 labels[key] = entry
         return to_json(
-            {**content, **({"classes": classes} if content.get("classes") else {}), "labels": labels}
+            {
+                **content,
+                **({"classes": classes} if content.get("classes") else {}),
+                "labels": labels,
+            }
         ).encode()
 
 
@@ -121,7 +147,7 @@ def _label(entry: Any, classes: Any, key: str) -> str | None:
     if not is_number or not isinstance(classes, list) or not 0 <= label < len(classes):
         count = len(classes) if isinstance(classes, list) else 0
         raise ValueError(
-            f"Expected labels of each picture in labels.json, a word or a number below the {count} of its "
-            f"`classes`, got {label!r} for {key!r}."
+            f"Expected labels of each picture in labels.json, a word or a number below the {count}"
+            f" of its `classes`, got {label!r} for {key!r}."
         )
     return str(classes[label])

@@ -1,7 +1,8 @@
-"""Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out and in.
+"""Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out
+and in.
 
-Labels of the pictures are in metadata.jsonl, or in metadata.csv, in the columns file_name and label: a word, a number,
-or a list of several.
+Labels of the pictures are in metadata.jsonl, or in metadata.csv, in the columns file_name and
+label: a word, a number, or a list of several.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ TABLE = "metadata.csv"
 
 @TOOLS.register_class("imagefolder")
 class ImageFolder(Tool):
-    """Links to the pictures, and metadata.jsonl with a line for each: its given label and the results of the audit."""
+    """Links to the pictures, and metadata.jsonl with a line for each: its given label and the
+    results of the audit.
+    """
 
     listing = "metadata.jsonl"
     takes_all_rows = True
@@ -49,10 +52,13 @@ class ImageFolder(Tool):
         remove_links(folder)
         has_several = report.data.sets is not None
         lines = [
-            {"file_name": picture_link(report, row, folder),
-             "label": list(row.labels) if has_several else row.given, **row.facts}
+            {
+                "file_name": picture_link(report, row, folder),
+                "label": list(row.labels) if has_several else row.given,
+                **row.facts,
+            }
             for row in rows
-        ]  # fmt: skip
+        ]
         folder.mkdir(parents=True, exist_ok=True)
         write_new(folder / self.listing, _to_lines(lines), force=True)
 
@@ -80,7 +86,13 @@ class ImageFolder(Tool):
             name = line["file_name"]
             label = line.get("label")
             words = [] if label is None or label == "" else [str(label)]
-            labels = lists_as_sets([label])[0] if isinstance(label, list) else None if label is None else words
+            labels = (
+                lists_as_sets([label])[0]
+                if isinstance(label, list)
+                else None
+                if label is None
+                else words
+            )
             row = row_of(stem := Path(name).stem)
             yield Item.of(at, labels, line, name if row is None else stem, row, file=folder / name)
 
@@ -90,17 +102,31 @@ class ImageFolder(Tool):
     def _lists(self, content: Any) -> list[Any]:
         """The labels of each line, where some are lists."""
         labels = [line.get("label") for line in content if line.get("label") not in (None, "")]
-        return [one if isinstance(one, list) else [one] for one in labels] if self.has_lists(content) else []
+        return (
+            [one if isinstance(one, list) else [one] for one in labels]
+            if self.has_lists(content)
+            else []
+        )
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         values = list_values(self._lists(content))
         has_lists = self.has_lists(content)
         lines = [
-            {**line, "label": _like(line.get("label"), changes[at], values, has_lists)} if at in changes else line
+            (
+                {**line, "label": _like(line.get("label"), changes[at], values, has_lists)}
+                if at in changes
+                else line
+            )
             for at, line in enumerate(content)
         ]
         kept = [line for at, line in enumerate(lines) if at not in left_out]
-        return _to_table(kept, content.header) if isinstance(content, _Table) else _to_lines(kept).encode()
+        return (
+            _to_table(kept, content.header)
+            if isinstance(content, _Table)
+            else _to_lines(kept).encode()
+        )
 
 
 class _Table(list[dict[str, str]]):
@@ -110,7 +136,9 @@ class _Table(list[dict[str, str]]):
 
 
 def _read_table(path: Path) -> _Table | None:
-    """The rows of metadata.csv; None for a file without the columns file_name and label, which is not of this kind."""
+    """The rows of metadata.csv; None for a file without the columns file_name and label, which is
+    not of this kind.
+    """
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = _Table()
         try:
@@ -123,13 +151,15 @@ def _read_table(path: Path) -> _Table | None:
         try:
             for line in reader:
                 if None in line:
-                    raise ValueError(f"{len(lines.header) + len(line[None])} in line {reader.line_num + 1}")
+                    raise ValueError(
+                        f"{len(lines.header) + len(line[None])} in line {reader.line_num + 1}"
+                    )
                 "".join(line.values()).encode()  # raises where a byte is not UTF-8
                 lines.append(line)
         except (ValueError, csv.Error) as error:
             raise ValueError(
-                f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got {error}. Quote cells that "
-                "have a comma, and save the file as UTF-8."
+                f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got"
+                f" {error}. Quote cells that have a comma, and save the file as UTF-8."
             ) from error
     return lines or None
 
@@ -152,7 +182,9 @@ def _like(old: Any, new: Labels, values: Mapping[str, Any], has_lists: bool) -> 
         return [value_of(name, values) for name in new]
     if has_lists:
         return value_of(new[0], values)
-    is_number = isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()
+    is_number = (
+        isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()
+    )
     return int(new[0]) if is_number else new[0]
 
 

@@ -24,22 +24,25 @@ from noiseproof.audit.exchange.base import (
     read_json,
     to_json,
     write_both,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
 
-NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot hold
+# characters that XML cannot hold
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FILES = "/data/local-files/?d="  # what Label Studio serves from its document root
 QUESTION = "label"  # the name of the choices
 
 
 @TOOLS.register_class("label-studio")
 class LabelStudio(Tool):
-    """Tasks of texts or pictures, with the suggested label as the prediction of each, and the labelling set-up.
+    """Tasks of texts or pictures, with the suggested label as the prediction of each, and the
+    labelling set-up.
 
-    Pictures are addressed as local files below the folder that holds the audited one: Label Studio serves them if that
-    is its LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT and the audited folder is a local storage of the project.
+    Pictures are addressed as local files below the folder that holds the audited one: Label Studio
+    serves them if that is its LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT and the audited folder is a
+    local storage of the project.
     """
 
     asks = True
@@ -49,27 +52,49 @@ class LabelStudio(Tool):
         classes = label_names(report)
         if odd := [name for name in classes if NO_XML.search(name)]:
             raise ValueError(
-                f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}. Remove control "
-                "characters, and audit again."
+                f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}."
+                " Remove control characters, and audit again."
             )
         what = "image" if source.is_pictures else "text"
         tasks: list[dict[str, Any]] = []
         for row in rows:
-            shown = _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
-            facts: dict[str, Any] = {name: value for name, value in row.facts.items() if name != "predicted_label"}
+            shown = (
+                _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
+            )
+            facts: dict[str, Any] = {
+                name: value for name, value in row.facts.items() if name != "predicted_label"
+            }
             result: dict[str, Any] = {
-                "id": row.key, "from_name": QUESTION, "to_name": what, "type": "choices",
+                "id": row.key,
+                "from_name": QUESTION,
+                "to_name": what,
+                "type": "choices",
                 "value": {"choices": list(row.suggested_labels)},
-            }  # fmt: skip
+            }
             results = [result] if row.suggested_labels else []
-            prediction: dict[str, Any] = {"model_version": "noiseproof", "score": row.confidence, "result": results}
+            prediction: dict[str, Any] = {
+                "model_version": "noiseproof",
+                "score": row.confidence,
+                "result": results,
+            }
             tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
         choice = "single" if report.data.sets is None else "multiple"
-        write_both(path, to_json(tasks), ".json", _set_up(what, classes, choice), beside=".xml", force=force)
+        write_both(
+            path,
+            to_json(tasks),
+            ".json",
+            _set_up(what, classes, choice),
+            beside=".xml",
+            force=force,
+        )
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        tasks = [task for task in content if isinstance(task, dict)] if isinstance(content, list) else []
+        tasks = (
+            [task for task in content if isinstance(task, dict)]
+            if isinstance(content, list)
+            else []
+        )
         return content if any(_data(task) is not task or _is_flat(task) for task in tasks) else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
@@ -79,7 +104,11 @@ class LabelStudio(Tool):
                 answers = list(_answers(task, question)) or [("", None)]
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 name = f"task {task.get('id', at) if isinstance(task, dict) else at}"
-                why = f"{error}" if isinstance(error, ValueError) else "its annotations are not those of Label Studio"
+                why = (
+                    f"{error}"
+                    if isinstance(error, ValueError)
+                    else "its annotations are not those of Label Studio"
+                )
                 yield Item(at, None, str(at), problem=f"{name}: {why}")
                 continue
             data = _data(task)
@@ -88,26 +117,37 @@ class LabelStudio(Tool):
             for reviewer, labels in answers:
                 yield Item.of(at, labels, data, task.get("id", at), reviewer=reviewer, **place)
 
-    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+    def relabelled(
+        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
+    ) -> bytes:
         tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
         new = [changes.get(at) for at in range(len(content)) if at not in left_out]
         question = _question(content)
         for task, labels in zip(tasks, new, strict=True):
             if labels is not None and _data(task) is task:
                 task.pop(question, None)
-                task |= {question: labels[0] if len(labels) == 1 else {"choices": list(labels)}} if labels else {}
+                task |= (
+                    {question: labels[0] if len(labels) == 1 else {"choices": list(labels)}}
+                    if labels
+                    else {}
+                )
             elif labels is not None:
                 for annotation in _given(task):
-                    _answer(annotation, question, labels, "image" if "image" in task["data"] else "text")
+                    _answer(
+                        annotation, question, labels, "image" if "image" in task["data"] else "text"
+                    )
         return to_json(tasks).encode()
 
 
 def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
-    tag = {"image": '<Image name="image" value="$image"/>', "text": '<Text name="text" value="$text"/>'}[what]
+    tag = {
+        "image": '<Image name="image" value="$image"/>',
+        "text": '<Text name="text" value="$text"/>',
+    }[what]
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
-        f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n'
-        f'  <Choices name="{QUESTION}" toName="{what}" choice="{choice}">\n{choices}\n  </Choices>\n</View>\n'
+        f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n  <Choices name="{QUESTION}"'
+        f' toName="{what}" choice="{choice}">\n{choices}\n  </Choices>\n</View>\n'
     )
 
 
@@ -120,13 +160,18 @@ def _is_choice(result: Mapping[str, Any], question: str) -> bool:
 
 
 def _answer(annotation: dict[str, Any], question: str, labels: Labels, what: str) -> None:
-    """Write other labels into an annotation: into its first choices, which are made where there are none."""
+    """Write other labels into an annotation: into its first choices, which are made where there are
+    none.
+    """
     results = annotation.get("result", [])
     first = next((at for at, one in enumerate(results) if _is_choice(one, question)), len(results))
     usual: dict[str, Any] = {"from_name": question, "to_name": what, "type": "choices", "value": {}}
     chosen = results[first] if first < len(results) else usual
     chosen = {**chosen, "value": {**chosen["value"], "choices": list(labels)}}
-    others = [[one for one in part if not _is_choice(one, question)] for part in (results[:first], results[first:])]
+    others = [
+        [one for one in part if not _is_choice(one, question)]
+        for part in (results[:first], results[first:])
+    ]
     annotation["result"] = [*others[0], *([chosen] if labels else []), *others[1]]
 
 
@@ -136,15 +181,29 @@ def _data(task: Any) -> Any:
 
 
 def _is_flat(task: Mapping[str, Any]) -> bool:
-    """Whether this is a task of JSON-MIN, by what Label Studio adds to each; some versions leave one of it out."""
+    """Whether this is a task of JSON-MIN, by what Label Studio adds to each; some versions leave
+    one of it out.
+    """
     return "annotation_id" in task or ("lead_time" in task and "annotator" in task)
 
 
 def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
-    own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
-    facts = ("source_id", "given_label", "suggested_label", "why")  # that `write` has added, in words
+    own = (
+        "id",
+        "annotator",
+        "annotation_id",
+        "created_at",
+        "updated_at",
+        "lead_time",
+        "text",
+        "image",
+    )
+    # that `write` has added, in words
+    facts = ("source_id", "given_label", "suggested_label", "why")
     flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
-    words = dict.fromkeys(name for task in flat for name, value in task.items() if _flat_labels(value))
+    words = dict.fromkeys(
+        name for task in flat for name, value in task.items() if _flat_labels(value)
+    )
     asked = dict.fromkeys(name for task in tasks for name in _asked(task))
     names = [name for name in words if name not in own + facts] + list(asked)
     return only_question(names, QUESTION, "the tasks of Label Studio")
@@ -153,11 +212,18 @@ def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
 def _asked(task: Any) -> Iterator[str]:
     """Yield the names of choices in the annotations of a task; one that can't be read has none."""
     with suppress(TypeError, AttributeError, KeyError):
-        yield from (r["from_name"] for one in _given(task) for r in one["result"] if r.get("type") == "choices")
+        yield from (
+            r["from_name"]
+            for one in _given(task)
+            for r in one["result"]
+            if r.get("type") == "choices"
+        )
 
 
 def _flat_labels(value: Any) -> list[str]:
-    """Return the labels in a value of JSON-MIN: one as a word, several as {"choices": …}, none as nothing."""
+    """Return the labels in a value of JSON-MIN: one as a word, several as {"choices": …}, none as
+    nothing.
+    """
     choices = value.get("choices") if isinstance(value, dict) else None
     if isinstance(choices, list) and all(isinstance(one, str) for one in choices):
         return choices
@@ -170,14 +236,20 @@ def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, Labe
         yield str(task.get("annotator", "")), _flat_labels(task.get(question))
     for annotation in task.get("annotations") or ():
         person = annotation.get("completed_by", "")
-        reviewer = str(person.get("email", person.get("id", "")) if isinstance(person, dict) else person)
+        reviewer = str(
+            person.get("email", person.get("id", "")) if isinstance(person, dict) else person
+        )
         results = [one for one in annotation.get("result", ()) if _is_choice(one, question)]
-        labels = list(dict.fromkeys(label for one in results for label in one["value"].get("choices", ())))
+        labels = list(
+            dict.fromkeys(label for one in results for label in one["value"].get("choices", ()))
+        )
         yield reviewer, None if annotation.get("was_cancelled") else labels
 
 
 def _address(source: Any, id: str) -> str:
-    """Return the address of a picture below the folder that holds the audited one, or that of the audited file."""
+    """Return the address of a picture below the folder that holds the audited one, or that of the
+    audited file.
+    """
     data = Path(source.config["data"])
     folder = data if data.is_dir() else data.resolve().parent
     return FILES + quote(Path(os.path.relpath(source.file(id), folder.parent)).as_posix())
@@ -186,5 +258,9 @@ def _address(source: Any, id: str) -> str:
 def _file(address: Any, beside: Path) -> Path:
     """Return the picture that an address stands for: a local file, or one that was uploaded."""
     parts = urlsplit(str(address))
-    name = parse_qs(parts.query).get("d", [""])[0] if parts.path.startswith("/data/local-files") else ""
+    name = (
+        parse_qs(parts.query).get("d", [""])[0]
+        if parts.path.startswith("/data/local-files")
+        else ""
+    )
     return find_file(name or Path(parts.path).name, beside)

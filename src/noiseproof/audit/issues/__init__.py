@@ -1,9 +1,26 @@
 """Issue types: what an audit finds, one file each."""
 
-from noiseproof.audit.issues.base import ISSUES, Finding, Fix, Issue, badges, find_issues, register_issue
+from noiseproof.audit.issues.base import (
+    ISSUES,
+    Finding,
+    Fix,
+    Issue,
+    badges,
+    find_issues,
+    register_issue,
+)
 from noiseproof.audit.issues.label import WrongLabels  # first in every listing
 from noiseproof.core.lazy import import_modules
 
-__all__ = ["ISSUES", "Finding", "Fix", "Issue", "WrongLabels", "badges", "find_issues", "register_issue"]
+__all__ = [
+    "ISSUES",
+    "Finding",
+    "Fix",
+    "Issue",
+    "WrongLabels",
+    "badges",
+    "find_issues",
+    "register_issue",
+]
 
 import_modules(__name__, __path__)

@@ -1,4 +1,6 @@
-"""The contract of an issue type: which rows, columns or classes have it, how bad that is, why, and what to do."""
+"""The contract of an issue type: which rows, columns or classes have it, how bad that is, why, and
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ log = logging.getLogger("noiseproof")
 
 MAX_LISTED = 1000  # rows or groups that summary.json lists
 MAX_SHOWN = 5  # findings of one type on a page
-ALWAYS = ("label", "near-duplicate", "outlier")  # types that every audit has: their columns are part of its format
+# types that every audit has: their columns are part of its format
+ALWAYS = ("label", "near-duplicate", "outlier")
 PROJECTIONS = 16  # of features that have no columns
 NEEDS_ACTION = 0.5  # score of findings that come first in every listing
 
@@ -52,11 +55,16 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that a fix needs
 
     def as_dict(self) -> dict[str, Any]:
-        picture = self.picture and {**self.picture._asdict(), "bars": [list(bar) for bar in self.picture.bars]}
+        picture = self.picture and {
+            **self.picture._asdict(),
+            "bars": [list(bar) for bar in self.picture.bars],
+        }
         return asdict(self) | {
-            "score": round(self.score, 4), "picture": picture and picture | {"marked": list(picture["marked"])},
-            "columns": list(self.columns), "rows": list(self.rows[:MAX_LISTED]),
-        }  # fmt: skip
+            "score": round(self.score, 4),
+            "picture": picture and picture | {"marked": list(picture["marked"])},
+            "columns": list(self.columns),
+            "rows": list(self.rows[:MAX_LISTED]),
+        }
 
 
 @dataclass(frozen=True)
@@ -66,33 +74,43 @@ class Fix:
     left_out: frozenset[int] = frozenset()  # rows of the source
     columns: frozenset[str] = frozenset()  # to leave out
     becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others
-    cells: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # new cells of a column, from the old ones
-    labels: Mapping[str, str] = field(default_factory=dict)  # of sets that ``becomes`` merges: those that they have
+    # new cells of a column, from the old ones
+    cells: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    # of sets that ``becomes`` merges: those that they have
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.left_out or self.columns or self.becomes or self.cells)
 
     def __or__(self, other: Fix) -> Fix:
         return Fix(
-            self.left_out | other.left_out, self.columns | other.columns, {**self.becomes, **other.becomes},
-            {**self.cells, **other.cells}, {**self.labels, **other.labels},
-        )  # fmt: skip
+            self.left_out | other.left_out,
+            self.columns | other.columns,
+            {**self.becomes, **other.becomes},
+            {**self.cells, **other.cells},
+            {**self.labels, **other.labels},
+        )
 
 
 class Issue(ABC):
     """One kind of problem among the N rows of an audit: of rows, columns, classes, or of the whole.
 
-    ``issues.csv`` gets the ``columns``, ``summary.json`` the ``summary``, the terminal the ``headline``, and the review
-    page a badge for each row with a true value in the columns of ``badges``, and the pictures of ``findings``.
+    ``issues.csv`` gets the ``columns``, ``summary.json`` the ``summary``, the terminal the
+    ``headline``, and the review page a badge for each row with a true value in the columns of
+    ``badges``, and the pictures of ``findings``.
     """
 
     name: ClassVar[str]
-    flag: ClassVar[str] = ""  # column of issues.csv: whether a row has the issue; "" for types that are not about rows
-    badges: ClassVar[Mapping[str, str]] = {}  # columns of booleans, and their text on the review page
+    # column of issues.csv: whether a row has the issue; "" for types that are not about rows
+    flag: ClassVar[str] = ""
+    # columns of booleans, and their text on the review page
+    badges: ClassVar[Mapping[str, str]] = {}
     remedy: ClassVar[str]  # what to do about it, one sentence
     multilabel: ClassVar[bool] = False  # whether it can be told of rows with several labels, too
-    fixes: ClassVar[str] = ""  # what `apply --fix NAME` does, one sentence; "" where only a person can do something
-    is_quick: ClassVar[bool] = True  # whether every audit looks for it; others are asked for by name
+    # what `apply --fix NAME` does, one sentence; "" where only a person can do something
+    fixes: ClassVar[str] = ""
+    # whether every audit looks for it; others are asked for by name
+    is_quick: ClassVar[bool] = True
 
     @classmethod
     def applies(cls, data: AuditData) -> bool:
@@ -121,8 +139,12 @@ class Issue(ABC):
 
     @property
     def score(self) -> float:
-        """How bad it is, in [0, 1]: that of the worst finding, or whether something can be done about some row."""
-        return max((one.score for one in self.findings), default=NEEDS_ACTION * float(self.mask.any()))
+        """How bad it is, in [0, 1]: that of the worst finding, or whether something can be done
+        about some row.
+        """
+        return max(
+            (one.score for one in self.findings), default=NEEDS_ACTION * float(self.mask.any())
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self.mask.sum())} of {len(self.mask)} rows)"
@@ -132,7 +154,9 @@ class Issue(ABC):
         return {self.flag: self.mask[rows]} if self.flag else {}
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
-        """What it adds to the reason why the labels of ``rows`` are called wrong, "" for nothing."""
+        """What it adds to the reason why the labels of ``rows`` are called wrong, "" for
+        nothing.
+        """
         return [""] * len(rows)
 
     def summary(self, data: AuditData) -> dict[str, Any]:
@@ -168,7 +192,9 @@ class FoundIssue(Issue):
     is_found: NDArray[np.bool_]  # (N,)
 
     @classmethod
-    def of(cls, data: AuditData, findings: Iterable[Finding], is_found: NDArray[np.bool_] | None = None) -> Self:
+    def of(
+        cls, data: AuditData, findings: Iterable[Finding], is_found: NDArray[np.bool_] | None = None
+    ) -> Self:
         """The findings from the worst, and rows that have the issue, (N,), by default none."""
         ordered = tuple(sorted(findings, key=lambda one: -one.score))
         return cls(ordered, np.zeros(len(data), dtype=bool) if is_found is None else is_found)
@@ -183,12 +209,16 @@ class FoundIssue(Issue):
 
     @classmethod
     def fix(cls, audit: Audit) -> Fix:
-        """Leave out the rows that have the issue, or where it is not about rows the columns of its findings."""
+        """Leave out the rows that have the issue, or where it is not about rows the columns of its
+        findings.
+        """
         if not cls.fixes:
             return Fix()
         if cls.flag:
             return leave_out_marked(cls, audit)
-        return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
+        return Fix(
+            columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"])
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.found)} findings)"
@@ -197,8 +227,8 @@ class FoundIssue(Issue):
 def leave_out_marked(kind: type[Issue], audit: Audit) -> Fix:
     if kind.flag not in audit.issues:
         raise ValueError(
-            f"Expected an audit that looked for {kind.name!r}, the one in {audit.folder} did not. Audit the data again "
-            f"with --issues {kind.name}, then fix it."
+            f"Expected an audit that looked for {kind.name!r}, the one in {audit.folder} did not."
+            f" Audit the data again with --issues {kind.name}, then fix it."
         )
     marked = audit.issues[kind.flag].astype(str) == "True"
     return Fix(left_out=frozenset(audit.issues.loc[marked, "row"].tolist()))
@@ -221,7 +251,9 @@ def issue_types() -> list[type[Issue]]:
 
 
 def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
-    """The types called ``names``, or "all"; by default the quick ones. Those of ``ALWAYS`` come in any case."""
+    """The types called ``names``, or "all"; by default the quick ones. Those of ``ALWAYS`` come in
+    any case.
+    """
     kinds = {kind.name: kind for kind in issue_types()}
     if names is None or names == "all":
         return [kind for kind in kinds.values() if kind.is_quick or names == "all"]
@@ -235,7 +267,9 @@ def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
 def find_issues(
     evidence: AuditEvidence, labels: LabelIssues, names: Sequence[str] | str | None = None
 ) -> tuple[Issue, ...]:
-    """Look for every type of ``names`` that such data can have; one that fails does not cost the others."""
+    """Look for every type of ``names`` that such data can have; one that fails does not cost the
+    others.
+    """
     found = []
     for kind in chosen_types(names):
         try:
@@ -244,12 +278,15 @@ def find_issues(
         except Exception as error:
             if kind.name in ALWAYS:
                 raise
-            log.warning("%s could not be looked for: %s: %s.", kind.name, type(error).__name__, error)
+            log.warning(
+                "%s could not be looked for: %s: %s.", kind.name, type(error).__name__, error
+            )
     return tuple(found)
 
 
 def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The findings in a summary with their type, remedy and fix, from the worst; the five worst of each type.
+    """The findings in a summary with their type, remedy and fix, from the worst; the five worst of
+    each type.
 
     Rows that have an issue without findings, such as near-duplicates, are one finding.
     """
@@ -259,7 +296,10 @@ def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         findings = part.get("findings", [])[:MAX_SHOWN] if isinstance(part, Mapping) else []
         if not findings and kind.name != "label" and (sentence := kind.about_rows(summary)):
             findings = [Finding("rows", NEEDS_ACTION, sentence).as_dict()]
-        found += [{"type": kind.name, "remedy": kind.remedy, "fixes": kind.fixes, **one} for one in findings]
+        found += [
+            {"type": kind.name, "remedy": kind.remedy, "fixes": kind.fixes, **one}
+            for one in findings
+        ]
     return sorted(found, key=lambda one: -one["score"])
 
 
@@ -275,7 +315,9 @@ def words_of(column: Any) -> NDArray[Any]:
 
 
 def projected(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Features (n, F) that have no columns in up to 16 random directions, (n,) each: the same of every part of them."""
+    """Features (n, F) that have no columns in up to 16 random directions, (n,) each: the same of
+    every part of them.
+    """
     axes = np.random.default_rng(0).normal(size=(x.shape[1], min(PROJECTIONS, x.shape[1])))
     return {f"direction {k}": values for k, values in enumerate((x @ axes).T)}
 

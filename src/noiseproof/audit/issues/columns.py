@@ -27,7 +27,8 @@ CONSTANT = 0.999  # share of one value that makes a column constant
 
 @register_issue("columns")
 class EmptyColumns(FoundIssue):
-    """Columns of which at least a twentieth is missing, or all but one value in a thousand are the same.
+    """Columns of which at least a twentieth is missing, or all but one value in a thousand are the
+    same.
 
     The score of a column with gaps is their share, that of a constant one the share of its value.
     """
@@ -53,25 +54,41 @@ class EmptyColumns(FoundIssue):
             about, counted = f"column {str(name)!r}", f"of {len(cells)} rows"
             value, share = _most_frequent(column[~is_missing(column)])
             if missing == 1:
-                findings.append(Finding(about, 1.0, f"Column {str(name)!r} has no value in any {counted}.",
-                                        columns=(str(name),)))  # fmt: skip
+                findings.append(
+                    Finding(
+                        about,
+                        1.0,
+                        f"Column {str(name)!r} has no value in any {counted}.",
+                        columns=(str(name),),
+                    )
+                )
             elif missing < 1 - CONSTANT and share >= CONSTANT:
-                sentence = f"Column {str(name)!r} is {value} in {share:.2%} {counted}".replace("100.00%", "all")
+                sentence = f"Column {str(name)!r} is {value} in {share:.2%} {counted}".replace(
+                    "100.00%", "all"
+                )
                 findings.append(Finding(about, share, f"{sentence}.", columns=(str(name),)))
             elif missing >= SOME_MISSING:
                 at = ordered.index(str(name))
                 first = max(0, min(at - 5, len(ordered) - 11))
-                bars = [(other, round(100 * shares[other], 1)) for other in ordered[first : first + 11]]
-                findings.append(Finding(
-                    about, max(missing, NEEDS_ACTION) if missing >= MOST_MISSING else 0.9 * missing,
-                    f"{missing:.1%} of the cells of column {str(name)!r} are missing ({counted}).",
-                    Bars("missing cells of columns", bars, "%", (at - first,)),
-                ))  # fmt: skip
+                bars = [
+                    (other, round(100 * shares[other], 1)) for other in ordered[first : first + 11]
+                ]
+                findings.append(
+                    Finding(
+                        about,
+                        max(missing, NEEDS_ACTION) if missing >= MOST_MISSING else 0.9 * missing,
+                        f"{missing:.1%} of the cells of column {str(name)!r} are missing"
+                        f" ({counted}).",
+                        Bars("missing cells of columns", bars, "%", (at - first,)),
+                    )
+                )
         return cls.of(evidence.data, findings)
 
 
 def _most_frequent(values: Any) -> tuple[Any, float]:
-    """A value that would be the most frequent one of a constant column without gaps, and its share."""
+    """A value that would be the most frequent one of a constant column without gaps, and its
+    share.
+    """
     if not len(values):
         return None, 0.0
     if values.dtype.kind in "iufb":

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, projected, register_issue, words_of
+from noiseproof.audit.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    FoundIssue,
+    projected,
+    register_issue,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -17,7 +25,8 @@ if TYPE_CHECKING:
 
 ALARM = 0.01  # how often two samples of one distribution are called different
 FEW = 20  # rows of either part below which nothing is concluded
-SMALL, LARGE = 0.1, 0.3  # differences of shares below which nothing is said, and from which on it needs action
+# differences of shares below which nothing is said, and from which on it needs action
+SMALL, LARGE = 0.1, 0.3
 BINS = 8
 DIFFERS = " is distributed differently in the test set"
 
@@ -35,13 +44,15 @@ class Difference(NamedTuple):
 class Drift(FoundIssue):
     """Labels or columns that are distributed differently in the data and in ``--test``.
 
-    Numbers by the two-sample test of Kolmogorov and Smirnov, words and labels by χ², all together at 1 % by Bonferroni.
-    The score follows the largest difference of shares, sup |F − G| or half of Σ |p − q|, from 0.1 on.
+    Numbers by the two-sample test of Kolmogorov and Smirnov, words and labels by χ², all together
+    at 1 % by Bonferroni. The score follows the largest difference of shares, sup |F − G| or half of
+    Σ |p − q|, from 0.1 on.
     """
 
     multilabel = True
     remedy = (
-        "Find out what changed; measure on data like that which models will see, and weight or collect rows for it."
+        "Find out what changed; measure on data like that which models will see, and weight or"
+        " collect rows for it."
     )
 
     @classmethod
@@ -66,7 +77,10 @@ class Drift(FoundIssue):
             worst = max(found, key=lambda one: one.size)
             said = f"column {worst.name!r}{DIFFERS}"
             if len(found) > 1:
-                said = f"{len(found)} of {len(by_column)} columns differ, most of all column {worst.name!r}"
+                said = (
+                    f"{len(found)} of {len(by_column)} columns differ, most of all column"
+                    f" {worst.name!r}"
+                )
             findings.append(_finding(said, worst, len(rows), len(test.given)))
         return cls.of(data, findings)
 
@@ -79,17 +93,23 @@ def _of_labels(data: AuditData, test: OtherRows, rows: NDArray[np.int64]) -> lis
     assert data.sets is not None
     yes_no = np.array(["no", "yes"], dtype=object)
     here, there = (yes_no[answers.astype(int)] for answers in (data.answers[rows], test.answers))
-    return [_of_words(f"the label {name!r}", here[:, k], there[:, k]) for k, name in enumerate(data.sets.names)]
+    return [
+        _of_words(f"the label {name!r}", here[:, k], there[:, k])
+        for k, name in enumerate(data.sets.names)
+    ]
 
 
 def _finding(said: str, one: Difference, n: int, m: int) -> Finding:
-    score = max(one.size, NEEDS_ACTION) if one.size >= LARGE else 0.9 * NEEDS_ACTION * one.size / LARGE
+    score = (
+        max(one.size, NEEDS_ACTION) if one.size >= LARGE else 0.9 * NEEDS_ACTION * one.size / LARGE
+    )
     return Finding(
-        one.name, float(score),
+        one.name,
+        float(score),
         f"{said[0].upper()}{said[1:]}: shares differ by {one.size:.2f} "
         f"(p = {max(one.p_value, 1e-300):.1g}, {n} and {m} rows).",
         Bars(f"shares of {one.name} in the data and in the test set", one.bars, "%"),
-    )  # fmt: skip
+    )
 
 
 def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Difference]:
@@ -99,7 +119,10 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
         if data.x is None:
             return []
         there = projected(test.x)
-        return [_of_numbers(name, values, there[name]) for name, values in projected(data.x[rows]).items()]
+        return [
+            _of_numbers(name, values, there[name])
+            for name, values in projected(data.x[rows]).items()
+        ]
     differences = []
     for name in evidence.cells.columns:
         here, there = evidence.cells[name], test.frame[name]
@@ -112,7 +135,9 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
 
 
 def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
-    """The finite numbers of both parts of a column; None unless one part has numbers alone, and most of the other."""
+    """The finite numbers of both parts of a column; None unless one part has numbers alone, and
+    most of the other.
+    """
     import pandas as pd
 
     columns, are_numbers = (here, there), [column.dtype.kind in "iufb" for column in (here, there)]
@@ -120,7 +145,10 @@ def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
         return None
     if not all(are_numbers):
         columns = tuple(pd.to_numeric(column, errors="coerce") for column in columns)
-        if any(2 * new.notna().sum() < old.notna().sum() for new, old in zip(columns, (here, there), strict=True)):
+        if any(
+            2 * new.notna().sum() < old.notna().sum()
+            for new, old in zip(columns, (here, there), strict=True)
+        ):
             return None
     parts = [column.to_numpy(dtype=np.float64, na_value=np.nan) for column in columns]
     return [part[np.isfinite(part)] for part in parts]
@@ -133,9 +161,14 @@ def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Differenc
     edges = np.unique(np.quantile(here, np.linspace(0, 1, BINS + 1)))
     bars = []
     for low, high in pairwise(edges.tolist()):
-        shares = [float(((part >= low) & ((part < high) | (high == edges[-1]))).mean()) for part in (here, there)]
-        bars += [(f"{low:.3g} to {high:.3g}, {where}", round(100 * share, 1))
-                 for where, share in zip(("data", "test"), shares, strict=True)]  # fmt: skip
+        shares = [
+            float(((part >= low) & ((part < high) | (high == edges[-1]))).mean())
+            for part in (here, there)
+        ]
+        bars += [
+            (f"{low:.3g} to {high:.3g}, {where}", round(100 * share, 1))
+            for where, share in zip(("data", "test"), shares, strict=True)
+        ]
     bars = bars if len(bars) > 1 else [("data", 100.0), ("test", 100.0)]
     return Difference(name, float(test.statistic), float(test.pvalue), bars)
 
@@ -145,16 +178,21 @@ def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
 
     words, codes = np.unique(np.concatenate([here, there]), return_inverse=True)
     parts = codes[: len(here)], codes[len(here) :]
-    table = np.stack([np.bincount(part, minlength=len(words)) for part in parts]).astype(float)  # (2, W)
+    # (2, W)
+    table = np.stack([np.bincount(part, minlength=len(words)) for part in parts]).astype(float)
     shares = table / table.sum(1, keepdims=True)
     expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
-    often = expected.min(0) >= 5  # χ² is approximate for few rows: the others are counted as one word
+    # χ² is approximate for few rows: the others are counted as one word
+    often = expected.min(0) >= 5
     joined = np.c_[table[:, often], table[:, ~often].sum(1)]
     expected = joined.sum(1, keepdims=True) * joined.sum(0) / joined.sum()
     known = expected.min(0) > 0
     statistic = float(((joined - expected)[:, known] ** 2 / expected[:, known]).sum())
     p_value = float(chi2.sf(statistic, known.sum() - 1)) if known.sum() > 1 else 1.0
     most = np.argsort(-np.abs(shares[0] - shares[1]), kind="stable")[:BINS]
-    bars = [(f"{str(words[k])[:30]!r}, {where}", round(100 * float(shares[i, k]), 1))
-            for k in most for i, where in enumerate(("data", "test"))]  # fmt: skip
+    bars = [
+        (f"{str(words[k])[:30]!r}, {where}", round(100 * float(shares[i, k]), 1))
+        for k in most
+        for i, where in enumerate(("data", "test"))
+    ]
     return Difference(name, float(np.abs(shares[0] - shares[1]).sum() / 2), p_value, bars)

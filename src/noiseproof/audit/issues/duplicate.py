@@ -30,9 +30,14 @@ class NearDuplicates(Issue):
 
     multilabel = True
     flag = "is_near_duplicate"
-    badges: ClassVar = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict"}
+    badges: ClassVar = {
+        "is_near_duplicate": "near-duplicate",
+        "duplicate_conflict": "labels conflict",
+    }
     remedy = "Keep one row of each group, and decide which label is right where they conflict."
-    fixes = "Leaves out all but the first row, or the decided one, of each group whose labels agree."
+    fixes = (
+        "Leaves out all but the first row, or the decided one, of each group whose labels agree."
+    )
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> NearDuplicates:
@@ -54,13 +59,22 @@ class NearDuplicates(Issue):
         }
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
-        return ["a near-duplicate has another label" if c else "" for c in self.duplicates.conflict[rows].tolist()]
+        return [
+            "a near-duplicate has another label" if c else ""
+            for c in self.duplicates.conflict[rows].tolist()
+        ]
 
     @classmethod
     def fix(cls, audit: Audit) -> Fix:
         is_true = audit.issues[[cls.flag, "duplicate_conflict"]].astype(str) == "True"
-        groups = audit.issues.loc[is_true[cls.flag] & ~is_true["duplicate_conflict"], ["row", "duplicate_group"]]
-        kept = {row for _, rows in groups.groupby("duplicate_group")["row"] for row in _kept(rows, audit.decided)}
+        groups = audit.issues.loc[
+            is_true[cls.flag] & ~is_true["duplicate_conflict"], ["row", "duplicate_group"]
+        ]
+        kept = {
+            row
+            for _, rows in groups.groupby("duplicate_group")["row"]
+            for row in _kept(rows, audit.decided)
+        }
         return Fix(left_out=frozenset({*groups["row"].tolist()} - kept))
 
     def summary(self, data: AuditData) -> dict[str, Any]:
@@ -70,11 +84,12 @@ class NearDuplicates(Issue):
         parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
         conflicts = [
             {
-                "group": int(group[part[0]]), "rows": data.row[part].tolist(),
+                "group": int(group[part[0]]),
+                "rows": data.row[part].tolist(),
                 "labels": [data.classes[k] for k in data.given[part].tolist()],
             }
             for part in parts[:MAX_LISTED]
-        ]  # fmt: skip
+        ]
         counts = {"groups": len(np.unique(group[group >= 0])), "rows": int((group >= 0).sum())}
         return {"near_duplicates": {**counts, "conflicting": len(parts), "conflicts": conflicts}}
 
@@ -88,8 +103,14 @@ class NearDuplicates(Issue):
 
 
 def _kept(group: Iterable[int], decided: Mapping[int, Decision]) -> set[int]:
-    """The rows of a group to keep: the first with each label that was decided on, else the first not excluded."""
+    """The rows of a group to keep: the first with each label that was decided on, else the first
+    not excluded.
+    """
     rows = sorted(group)
-    by_label = {decided[row].label: row for row in reversed(rows) if row in decided and decided[row].names_label}
+    by_label = {
+        decided[row].label: row
+        for row in reversed(rows)
+        if row in decided and decided[row].names_label
+    }
     others = [row for row in rows if row not in decided or decided[row].decision != "exclude"]
     return {*by_label.values()} or {*(others or rows)[:1]}

@@ -19,10 +19,11 @@ MOST_BARS = 20
 
 @register_issue("imbalance")
 class RareClasses(FoundIssue):
-    """Classes with less than a tenth of an even share of the rows, N / (10 K), or fewer than ten rows.
+    """Classes with less than a tenth of an even share of the rows, N / (10 K), or fewer than ten
+    rows.
 
-    The score is 1 − 0.5·(rows / the number below which a class is rare), and 0.4 where predictions find at least half
-    of the class in spite of that.
+    The score is 1 − 0.5·(rows / the number below which a class is rare), and 0.4 where predictions
+    find at least half of the class in spite of that.
     """
 
     remedy = "Collect more rows of these classes, merge them with others, or judge models by class."
@@ -39,16 +40,22 @@ class RareClasses(FoundIssue):
         shown = present[np.argsort(counts[present], kind="stable")][:MOST_BARS]
         rare = shown[counts[shown] < limit]
         bars = Bars(
-            f"rows of {'each class' if len(shown) == len(present) else f'the {MOST_BARS} smallest classes'}",
-            [(data.classes[k], int(counts[k])) for k in shown.tolist()], "rows", range(len(rare)),
-        )  # fmt: skip
+            "rows of"
+            f" {'each class' if len(shown) == len(present) else f'the {MOST_BARS} smallest classes'}",
+            [(data.classes[k], int(counts[k])) for k in shown.tolist()],
+            "rows",
+            range(len(rare)),
+        )
         findings = []
         for k in present[counts[present] < limit].tolist():
             is_learned = 2 * found[k] >= counts[k]
-            findings.append(Finding(
-                f"class {data.classes[k]!r}", 0.8 * NEEDS_ACTION if is_learned else 1 - 0.5 * counts[k] / limit,
-                f"Class {data.classes[k]!r} has {counts[k]} of {len(given)} rows, where an even share is {even:.0f}; "
-                f"predictions find {found[k]} of them.",
-                bars,
-            ))  # fmt: skip
+            findings.append(
+                Finding(
+                    f"class {data.classes[k]!r}",
+                    0.8 * NEEDS_ACTION if is_learned else 1 - 0.5 * counts[k] / limit,
+                    f"Class {data.classes[k]!r} has {counts[k]} of {len(given)} rows, where an even"
+                    f" share is {even:.0f}; predictions find {found[k]} of them.",
+                    bars,
+                )
+            )
         return cls.of(data, findings)

@@ -1,6 +1,8 @@
-"""Labels that are wrong, with the label they should have, and why they are called wrong; also of several a row.
+"""Labels that are wrong, with the label they should have, and why they are called wrong; also of
+several a row.
 
-A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named after "although".
+A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named
+after "although".
 """
 
 from __future__ import annotations
@@ -38,20 +40,28 @@ ASSUMPTION = "The share of wrong labels is estimated as in other data with real 
 
 
 def general_sentences(
-    quality: NDArray[np.floating], suggestion_quality: NDArray[np.floating], is_predicted: NDArray[np.bool_]
+    quality: NDArray[np.floating],
+    suggestion_quality: NDArray[np.floating],
+    is_predicted: NDArray[np.bool_],
 ) -> NDArray[np.object_]:
-    """Of labels that are not called wrong, (N,), by the probability of the given and of the suggested label.
+    """Of labels that are not called wrong, (N,), by the probability of the given and of the
+    suggested label.
 
-    ``is_predicted`` says whether the model, without annotators and class confusions, predicts the given label.
+    ``is_predicted`` says whether the model, without annotators and class confusions, predicts the
+    given label.
     """
     is_unlikely = np.round(quality, 6) < np.round(suggestion_quality, 6)
-    sentences: NDArray[np.object_] = np.array(GENERAL, dtype=object)[np.select([is_unlikely, is_predicted], [2, 0], 1)]
+    sentences: NDArray[np.object_] = np.array(GENERAL, dtype=object)[
+        np.select([is_unlikely, is_predicted], [2, 0], 1)
+    ]
     return sentences
 
 
 @dataclass(frozen=True)
 class RowEvidence:
-    """What is known of a row whose label is called wrong; numbers are per cent, None where there is none."""
+    """What is known of a row whose label is called wrong; numbers are per cent, None where there is
+    none.
+    """
 
     given: str
     suggested: str
@@ -60,19 +70,27 @@ class RowEvidence:
     agreement: int | None = None  # of its neighbours
     unlearned: int | None = None  # epochs in which the given label was not predicted
     doubt: int | None = None  # noise that the model's head predicts
-    votes: tuple[int, int, int] | None = None  # annotators of the given label, of the suggested one, and in all
-    is_reliable: bool = False  # whether annotators of the suggested label outweigh those of the given one
-    names: tuple[Sequence[str], Sequence[str]] = ((), ())  # of annotators of the given label, and of the suggested one
+    # annotators of the given label, of the suggested one, and in all
+    votes: tuple[int, int, int] | None = None
+    # whether annotators of the suggested label outweigh those of the given one
+    is_reliable: bool = False
+    # of annotators of the given label, and of the suggested one
+    names: tuple[Sequence[str], Sequence[str]] = ((), ())
 
     def sentence(self) -> str:
         """The reason, without a full stop."""
         reasons, doubts = self._from_annotators()
-        for part, against in (self._from_model(is_first=not reasons), *((part, "") for part in self._from_training())):
+        for part, against in (
+            self._from_model(is_first=not reasons),
+            *((part, "") for part in self._from_training()),
+        ):
             reasons += [part] if part else []
             doubts += [against] if against else []
         if not reasons:
             reasons = [f"the label is not certain: this may be {self._suggested} ({self.other} %)"]
-        text = "; ".join(reasons[:MAX_REASONS]) + (f", although {' and '.join(doubts)}" if doubts else "")
+        text = "; ".join(reasons[:MAX_REASONS]) + (
+            f", although {' and '.join(doubts)}" if doubts else ""
+        )
         for label in (self.given, self.suggested):  # a remark on spaces is made once
             first, name, rest = text.partition(quoted(label))
             text = first + name + rest.replace(quoted(label), repr(label))
@@ -96,11 +114,20 @@ class RowEvidence:
             return [suggesting], []
         if for_suggested and self.is_reliable:
             verb = "is" if for_suggested == 1 else "are"
-            others = f"the one who says {self._given}" if for_given == 1 else f"those who say {self._given}"
+            others = (
+                f"the one who says {self._given}"
+                if for_given == 1
+                else f"those who say {self._given}"
+            )
             return [f"{suggesting} and {verb} more reliable than {others}"], []
         if not for_given:
-            return [f"none of {total} annotators says {self._given}" if total > 1 else
-                    f"the annotator does not say {self._given}"], []  # fmt: skip
+            return [
+                (
+                    f"none of {total} annotators says {self._given}"
+                    if total > 1
+                    else f"the annotator does not say {self._given}"
+                )
+            ], []
         return [], [_say(for_given, total, self._given, self.names[0])]
 
     def _from_model(self, *, is_first: bool) -> tuple[str, str]:
@@ -108,23 +135,36 @@ class RowEvidence:
         it = "this" if is_first else "it"
         if self.other > self.confidence:
             return (
-                f"{it} looks like {self._suggested} ({self.other} %) rather than {self._given} ({self.confidence} %)",
+                (
+                    f"{it} looks like {self._suggested} ({self.other} %) rather than {self._given}"
+                    f" ({self.confidence} %)"
+                ),
                 "",
             )
-        return "", f"it looks more like {self._given} ({self.confidence} %)" if self.confidence > self.other else ""
+        return (
+            "",
+            (
+                f"it looks more like {self._given} ({self.confidence} %)"
+                if self.confidence > self.other
+                else ""
+            ),
+        )
 
     def _from_training(self) -> Sequence[str]:
         """What neighbours and the training add, where they support the verdict."""
         parts = []
         if self.agreement is not None and self.agreement < HALF:
-            share = f"only {self.agreement} % of the most similar rows are" if self.agreement else (
-                "none of the most similar rows is"
-            )  # fmt: skip
+            share = (
+                f"only {self.agreement} % of the most similar rows are"
+                if self.agreement
+                else ("none of the most similar rows is")
+            )
             parts.append(f"{share} labelled {self._given}")
         if self.other > self.confidence and self.unlearned is not None and self.unlearned >= HALF:
             rarely = f"{'never' if self.unlearned == 100 else 'rarely'} took it for {self._given}"
             parts.append(
-                f"while learning, the model {rarely if self.unlearned >= MOST else 'mostly took it for something else'}"
+                "while learning, the model"
+                f" {rarely if self.unlearned >= MOST else 'mostly took it for something else'}"
             )
         if self.doubt is not None and self.doubt >= HALF:
             parts.append("rows like this are hard to label")
@@ -152,27 +192,40 @@ def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
 def explain_issues(labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
     names = np.array(data.classes, dtype=object)
     shares = (
-        labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
-    )  # fmt: skip
+        labels.confidence,
+        labels.suggested_confidence,
+        labels.neighbour_agreement,
+        labels.unlearned,
+        labels.doubt,
+    )
     columns = (
-        names[data.given[rows]].tolist(), names[labels.suggested[rows]].tolist(),
-        *(_percent(values, rows) for values in shares), *_count_votes(labels, data, rows),
-    )  # fmt: skip
+        names[data.given[rows]].tolist(),
+        names[labels.suggested[rows]].tolist(),
+        *(_percent(values, rows) for values in shares),
+        *_count_votes(labels, data, rows),
+    )
     return [RowEvidence(*values).sentence() for values in zip(*columns, strict=True)]
 
 
 def _count_votes(
     labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]
 ) -> tuple[list[tuple[int, int, int] | None], list[bool], list[tuple[list[str], list[str]]]]:
-    """Annotators of the given and of the suggested label and in all; whether the former are outweighed; their names."""
+    """Annotators of the given and of the suggested label and in all; whether the former are
+    outweighed; their names.
+    """
     who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
     if data.annotators is None:
         return [None] * len(rows), [False] * len(rows), who
     votes, given, suggested = data.annotators[rows], data.given[rows], labels.suggested[rows]
     for_given, for_suggested = votes.label == given[votes.row], votes.label == suggested[votes.row]
-    counts = [np.bincount(votes.row[mask], minlength=len(rows)) for mask in (for_given, for_suggested, slice(None))]
+    counts = [
+        np.bincount(votes.row[mask], minlength=len(rows))
+        for mask in (for_given, for_suggested, slice(None))
+    ]
     for mask, which in ((for_given, 0), (for_suggested, 1)):
-        for row, annotator in zip(votes.row[mask].tolist(), votes.annotator[mask].tolist(), strict=True):
+        for row, annotator in zip(
+            votes.row[mask].tolist(), votes.annotator[mask].tolist(), strict=True
+        ):
             who[row][which].append(votes.names[annotator])
     outweighed = np.zeros(len(rows))
     if labels.judge is not None and labels.judge.annotators is not None:
@@ -190,7 +243,10 @@ def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> lis
     shares = values[rows]
     is_known = np.isfinite(shares)
     percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
-    return [percent if known else None for percent, known in zip(percents, is_known.tolist(), strict=True)]
+    return [
+        percent if known else None
+        for percent, known in zip(percents, is_known.tolist(), strict=True)
+    ]
 
 
 @register_issue("label")
@@ -202,7 +258,10 @@ class WrongLabels(Issue):
 
     multilabel = True
     flag = "is_label_issue"
-    remedy = "Decide in `noiseproof review`: take the suggested label, keep the given one, or choose another."
+    remedy = (
+        "Decide in `noiseproof review`: take the suggested label, keep the given one, or choose"
+        " another."
+    )
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WrongLabels:
@@ -225,16 +284,26 @@ class WrongLabels(Issue):
         labels, voted = self.labels, {}
         if data.annotators is not None:
             voted["consensus_label"] = named(labels.consensus(data.given))
-        numbers = ("margin", "neighbour_agreement", "confidence", "suggested_confidence", "unlearned", "doubt")
+        numbers = (
+            "margin",
+            "neighbour_agreement",
+            "confidence",
+            "suggested_confidence",
+            "unlearned",
+            "doubt",
+        )
         return {
-            self.flag: labels.is_issue[rows], "label_quality": rounded(labels.quality, rows),
-            "given_label": named(data.given), "predicted_label": named(labels.predicted),
+            self.flag: labels.is_issue[rows],
+            "label_quality": rounded(labels.quality, rows),
+            "given_label": named(data.given),
+            "predicted_label": named(labels.predicted),
             "suggested_label": named(labels.suggested),
             "suggestion_quality": rounded(labels.suggestion_quality, rows),
             "model_quality": rounded(labels.quality, rows),
             "model_suggestion_quality": rounded(labels.suggestion_quality, rows),
-            **{name: rounded(getattr(labels, name), rows) for name in numbers}, **voted,
-        }  # fmt: skip
+            **{name: rounded(getattr(labels, name), rows) for name in numbers},
+            **voted,
+        }
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         return explain_issues(self.labels, data, rows)
@@ -247,44 +316,55 @@ class WrongLabels(Issue):
             np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
         )
         return {
-            "issues": int(issues.sum()), **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
+            "issues": int(issues.sum()),
+            **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
             "classes": [
                 {
-                    "name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k]),
+                    "name": name,
+                    "rows": row_counts[k],
+                    "issues": issue_counts[k],
+                    "cut": float(labels.cut[k]),
                     "noise_rate": round(float(labels.class_rates[k]), 6),
                 }
                 for k, name in enumerate(data.classes)
             ],
             "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
             "worst_pairs": self._worst_pairs(data, issues),
-        }  # fmt: skip
+        }
 
     def _of_all(self, data: AuditData, issues: int, asked: int) -> dict[str, Any]:
-        """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called wrong."""
+        """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called
+        wrong.
+        """
         labels, (low, high) = self.labels, self.labels.noise_interval
         return {
             "labels_look_fine": labels.looks_fine,
-            "verdict": " ".join(filter(None, (self.verdict(issues, asked), self.class_verdict(data)))),
+            "verdict": " ".join(
+                filter(None, (self.verdict(issues, asked), self.class_verdict(data)))
+            ),
             "assumption": ASSUMPTION if labels.is_predictable and data.sets is None else None,
             "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
             "false_positive_rate": labels.false_positive_rate,
         }
 
     def verdict(self, issues: int, rows: int) -> str:
-        """What the model concludes about all labels, with the estimate of the noise rate, and classes that differ."""
+        """What the model concludes about all labels, with the estimate of the noise rate, and
+        classes that differ.
+        """
         labels, rate, (low, high) = self.labels, self.labels.noise_rate, self.labels.noise_interval
         if not labels.is_predictable:
             return (
-                "The labels are hardly predictable from the features, so none can be called wrong, and the estimate of "
-                f"{rate:.1%} wrong ones means little: predictions match {labels.hit_rate:.1%} of the labels, "
-                f"{labels.chance_rate:.1%} would match by chance. Check the columns, or give better features."
+                "The labels are hardly predictable from the features, so none can be called wrong,"
+                f" and the estimate of {rate:.1%} wrong ones means little: predictions match"
+                f" {labels.hit_rate:.1%} of the labels, {labels.chance_rate:.1%} would match by"
+                " chance. Check the columns, or give better features."
             )
         bounds = f"at least {low:.1%}, at most {high:.1%}"
         called = f"{issues} of {rows} are called issues"
         if labels.is_undecided:
             return (
-                f"One training can't decide whether the labels are fine: about {rate:.1%} look wrong ({bounds}); "
-                f"{called}."
+                f"One training can't decide whether the labels are fine: about {rate:.1%} look"
+                f" wrong ({bounds}); {called}."
             )
         if labels.looks_fine:
             alarms = f"; {called}, errors or false alarms" if issues else ""
@@ -294,33 +374,50 @@ class WrongLabels(Issue):
             )
         if labels.may_be_fine:
             return (
-                f"Probably about {rate:.1%} of the labels are wrong, as in other data like this ({bounds}), but "
-                f"predictions alone can't show it: if nothing is wrong, overlap between classes explains them all; "
-                f"{called}."
+                f"Probably about {rate:.1%} of the labels are wrong, as in other data like this"
+                f" ({bounds}), but predictions alone can't show it: if nothing is wrong, overlap"
+                f" between classes explains them all; {called}."
             )
         return f"About {rate:.1%} of the labels look wrong ({bounds}): {called}."
 
     def class_verdict(self, data: AuditData) -> str:
-        """Classes whose share of wrong labels is far above that of all, the worst first; empty if there are none.
+        """Classes whose share of wrong labels is far above that of all, the worst first; empty if
+        there are none.
 
-        A class stands out with twice the rate of all labels, and with two wrong rows or more by that estimate.
+        A class stands out with twice the rate of all labels, and with two wrong rows or more by
+        that estimate.
         """
         return self._name_outstanding(
-            np.bincount(data.given[data.row >= 0], minlength=len(data.classes)), [*map(repr, data.classes)],
+            np.bincount(data.given[data.row >= 0], minlength=len(data.classes)),
+            [*map(repr, data.classes)],
             "of the {rows} rows labelled {name}, about {rate:.1%} look wrong",
             "of the rows that should be {name}, about {rate:.1%} have another label",
-        )  # fmt: skip
+        )
 
-    def _name_outstanding(self, given: NDArray[np.int64], names: Sequence[str], wrong: str, lost: str) -> str:
-        """Sentences on classes (K,), ``given`` so often, whose labels are ``wrong`` or ``lost`` far above average."""
+    def _name_outstanding(
+        self, given: NDArray[np.int64], names: Sequence[str], wrong: str, lost: str
+    ) -> str:
+        """Sentences on classes (K,), ``given`` so often, whose labels are ``wrong`` or ``lost`` far
+        above average.
+        """
         labels = self.labels
         if not labels.is_predictable:
             return ""
-        true = given * (1 - labels.class_rates) / np.maximum(1 - labels.lost_rates, 1e-9)  # rows that should have it
+        # rows that should have it
+        true = given * (1 - labels.class_rates) / np.maximum(1 - labels.lost_rates, 1e-9)
         sentences = []
-        for rates, counts, sentence in ((labels.class_rates, given, wrong), (labels.lost_rates, true, lost)):
-            stands_out = (rates >= 2 * labels.noise_rate) & (rates > NEGLIGIBLE) & (rates * counts >= MIN_WRONG)
-            for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][:MAX_CLASSES]:
+        for rates, counts, sentence in (
+            (labels.class_rates, given, wrong),
+            (labels.lost_rates, true, lost),
+        ):
+            stands_out = (
+                (rates >= 2 * labels.noise_rate)
+                & (rates > NEGLIGIBLE)
+                & (rates * counts >= MIN_WRONG)
+            )
+            for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][
+                :MAX_CLASSES
+            ]:
                 sentences.append(sentence.format(rows=given[k], name=names[k], rate=rates[k]))
         text = "; ".join(sentences)
         return f"{text[:1].upper()}{text[1:]}." if text else ""
@@ -329,22 +426,26 @@ class WrongLabels(Issue):
         if self.labels.contradicted is None:
             return []
         return [
-            f"Where neighbours agree most, they contradict {self.labels.contradicted:.1%} of the labels, more than one "
-            "training does: either the model has memorised wrong labels, which --thorough avoids, or the features are "
-            "too weak. Use better ones then."
+            f"Where neighbours agree most, they contradict {self.labels.contradicted:.1%} of the"
+            " labels, more than one training does: either the model has memorised wrong labels,"
+            " which --thorough avoids, or the features are too weak. Use better ones then."
         ]
 
     def _worst_pairs(self, data: AuditData, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
         classes, K = data.classes, len(data.classes)
-        pairs, counts = np.unique(data.given[issues] * K + self.labels.suggested[issues], return_counts=True)
+        pairs, counts = np.unique(
+            data.given[issues] * K + self.labels.suggested[issues], return_counts=True
+        )
         worst = np.lexsort((pairs, -counts))[:MAX_PAIRS]
         return [
             {
-                "given": classes[pair // K], "suggested": classes[pair % K], "issues": count,
+                "given": classes[pair // K],
+                "suggested": classes[pair % K],
+                "issues": count,
                 "probability": round(float(self.labels.transition[pair % K, pair // K]), 6),
             }
             for pair, count in zip(pairs[worst].tolist(), counts[worst].tolist(), strict=True)
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -356,7 +457,11 @@ class WrongLabelSets(WrongLabels):
     def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
         assert data.sets is not None
         joiner = data.sets.joiner
-        add, remove = zip(*(self.labels.changes(row) for row in rows.tolist()), strict=True) if len(rows) else ((), ())
+        add, remove = (
+            zip(*(self.labels.changes(row) for row in rows.tolist()), strict=True)
+            if len(rows)
+            else ((), ())
+        )
         return super().columns(data, rows) | {
             "add_labels": [joiner.join(names) for names in add],
             "remove_labels": [joiner.join(names) for names in remove],
@@ -372,7 +477,9 @@ class WrongLabelSets(WrongLabels):
             shown = [f"{quoted(name)} ({self._percent(row, name)} %)" for name in names[:MAX_NAMED]]
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             if names:
-                parts.append(f"{verb} {', '.join(shown)}{more}{' by mistake' if verb == 'has' else ''}")
+                parts.append(
+                    f"{verb} {', '.join(shown)}{more}{' by mistake' if verb == 'has' else ''}"
+                )
         return f"This probably {' and '.join(parts)}"
 
     def _percent(self, row: int, name: str) -> int:
@@ -384,12 +491,16 @@ class WrongLabelSets(WrongLabels):
         issues = labels.label_is_issue & is_audited[:, None]
         answers = labels.answers & is_audited[:, None]
         return {
-            "issues": int((self.mask & is_audited).sum()), "label_issues": int(issues.sum()),
+            "issues": int((self.mask & is_audited).sum()),
+            "label_issues": int(issues.sum()),
             **self._of_all(data, int(issues.sum()), int(is_audited.sum()) * len(labels.names)),
             "classes": [
                 {
-                    "name": name, "rows": int(answers[:, k].sum()), "issues": int((issues & answers)[:, k].sum()),
-                    "missing": int((issues & ~answers)[:, k].sum()), "cut": float(labels.cut[k, 1]),
+                    "name": name,
+                    "rows": int(answers[:, k].sum()),
+                    "issues": int((issues & answers)[:, k].sum()),
+                    "missing": int((issues & ~answers)[:, k].sum()),
+                    "cut": float(labels.cut[k, 1]),
                     "noise_rate": round(float(labels.class_rates[k]), 6),
                     "missing_rate": round(float(labels.lost_rates[k]), 6),
                 }
@@ -397,14 +508,15 @@ class WrongLabelSets(WrongLabels):
             ],
             "transition": None,
             "worst_pairs": [],
-        }  # fmt: skip
+        }
 
     def class_verdict(self, data: AuditData) -> str:
         return self._name_outstanding(
-            self.labels.answers[data.row >= 0].sum(0), [*map(quoted, self.labels.names)],
+            self.labels.answers[data.row >= 0].sum(0),
+            [*map(quoted, self.labels.names)],
             "of the {rows} rows with {name}, about {rate:.1%} should not have it",
             "of the rows that should have {name}, about {rate:.1%} lack it",
-        )  # fmt: skip
+        )
 
     def notes(self) -> list[str]:
         return []

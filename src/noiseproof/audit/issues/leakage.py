@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
-LEAKING = 0.95  # of the labels beyond the most frequent class; honest columns of real tables: 0.89 at most
+# of the labels beyond the most frequent class; honest columns of real tables: 0.89 at most
+LEAKING = 0.95
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
-ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
+ID = re.compile(
+    r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)"
+)
 CODE = re.compile(r"(?=\S*\d)\S{4,}")  # a word such as A-1093
 
 
@@ -29,13 +32,17 @@ CODE = re.compile(r"(?=\S*\d)\S{4,}")  # a word such as A-1093
 class Leakage(FoundIssue):
     """Columns that predict the label alone, as no feature usually does, and identifiers of rows.
 
-    Each half of the rows is predicted by the other half: the most frequent class among equal values, or in the same of
-    32 parts of numbers. The score is (hits − frequent) / (1 − frequent) with the share of the most frequent class, from
-    0.95 on; that of an identifier is 0.6. Columns that models see come first.
+    Each half of the rows is predicted by the other half: the most frequent class among equal
+    values, or in the same of 32 parts of numbers. The score is (hits − frequent) / (1 − frequent)
+    with the share of the most frequent class, from 0.95 on; that of an identifier is 0.6. Columns
+    that models see come first.
     """
 
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."
-    fixes = "Leaves out columns that predict the label almost perfectly alone, or name or number the rows."
+    fixes = (
+        "Leaves out columns that predict the label almost perfectly alone, or name or number the"
+        " rows."
+    )
 
     @classmethod
     def applies(cls, data: AuditData) -> bool:
@@ -51,26 +58,45 @@ class Leakage(FoundIssue):
         codes = {str(name): encode(cells[name]) for name in cells.columns}
         shares = {name: share_predicted(code, given) for name, code in codes.items()}
         ordered = sorted(shares, key=lambda name: -shares[name])[:10]
-        picture = "labels that each column predicts alone, of those that are not of the most frequent class"
+        picture = (
+            "labels that each column predicts alone, of those that are not of the most frequent"
+            " class"
+        )
         findings = []
         for at, name in enumerate(codes):
             kind = identify(name, cells.iloc[:, at], row)
             if shares[name] >= LEAKING:
                 bars = [(other, round(100 * max(shares[other], 0), 1)) for other in ordered]
                 hits = frequent + shares[name] * (1 - frequent)
-                findings.append(Finding(
-                    f"column {name!r}", shares[name],
-                    f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows right, the most frequent "
-                    f"class {frequent:.1%} ({len(cells)} rows).",
-                    Bars(picture, bars, "%", (ordered.index(name),)) if name in ordered else None, (name,),
-                    details={"is_used": name in used},
-                ))  # fmt: skip
+                findings.append(
+                    Finding(
+                        f"column {name!r}",
+                        shares[name],
+                        f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows"
+                        f" right, the most frequent class {frequent:.1%} ({len(cells)} rows).",
+                        (
+                            Bars(picture, bars, "%", (ordered.index(name),))
+                            if name in ordered
+                            else None
+                        ),
+                        (name,),
+                        details={"is_used": name in used},
+                    )
+                )
             elif kind:
-                findings.append(Finding(
-                    f"column {name!r}", 0.6, f"Column {name!r} {kind}: a model can only memorise it.", None, (name,)
-                ))  # fmt: skip
+                findings.append(
+                    Finding(
+                        f"column {name!r}",
+                        0.6,
+                        f"Column {name!r} {kind}: a model can only memorise it.",
+                        None,
+                        (name,),
+                    )
+                )
         found = cls.of(data, findings)
-        return replace(found, found=tuple(sorted(found.found, key=lambda one: not one.details.get("is_used"))))
+        return replace(
+            found, found=tuple(sorted(found.found, key=lambda one: not one.details.get("is_used")))
+        )
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         found = summary.get(self.name, {}).get("findings", [])
@@ -83,18 +109,30 @@ def used_columns(data: AuditData) -> set[str]:
     if data.table is not None and data.table.frame is None:
         return {*map(str, range(data.table.values.shape[1]))}
     fitted = getattr(data.source, "fitted", None)
-    return set() if fitted is None else {*map(str, (*fitted.numeric, *fitted.categories, *fitted.wide))}
+    return (
+        set()
+        if fitted is None
+        else {*map(str, (*fitted.numeric, *fitted.categories, *fitted.wide))}
+    )
 
 
 def leaking_columns(summary: Mapping[str, Any]) -> list[str]:
-    """The columns that models saw and that predict the label almost perfectly, by the summary of an audit."""
+    """The columns that models saw and that predict the label almost perfectly, by the summary of an
+    audit.
+    """
     found = summary.get(Leakage.name, {}).get("findings", [])
     return [name for one in found if one["details"].get("is_used") for name in one["columns"]]
 
 
 def distrust(verdict: str, names: Sequence[str], data: AuditData, ignored: Sequence[str]) -> str:
-    """The verdict of models that saw the columns ``names``, after why it is not to be trusted, and what to do."""
-    which, it, predicts = ", ".join(f"`{name}`" for name in names), "it", "alone predicts the label almost perfectly"
+    """The verdict of models that saw the columns ``names``, after why it is not to be trusted, and
+    what to do.
+    """
+    which, it, predicts = (
+        ", ".join(f"`{name}`" for name in names),
+        "it",
+        "alone predicts the label almost perfectly",
+    )
     if len(names) > 1:
         it, predicts = "them", "each predict the label almost perfectly"
     option = f"--ignore {shlex.quote(','.join((*ignored, *names)))}"
@@ -111,7 +149,9 @@ def can_ignore(data: AuditData) -> bool:
 
 
 def encode(column: Any) -> NDArray[np.int64]:
-    """A number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a value, too."""
+    """A number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a value,
+    too.
+    """
     import pandas as pd
 
     is_number = column.dtype.kind in "iufb"
@@ -124,14 +164,17 @@ def encode(column: Any) -> NDArray[np.int64]:
 
 
 def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
-    """The share of the labels beyond the most frequent class that ``code`` (n,) predicts in the other half of rows."""
+    """The share of the labels beyond the most frequent class that ``code`` (n,) predicts in the
+    other half of rows.
+    """
     K, C = int(given.max()) + 1, int(code.max()) + 1
     if C * K > 50 * len(code):
         return 0.0  # nearly every value occurs once
     half, hits = np.random.default_rng(0).random(len(code)) < 0.5, 0
     for learned in (half, ~half):
         counts = np.bincount(code[learned] * K + given[learned], minlength=C * K).reshape(C, K)
-        counts = counts + 1e-9 * np.bincount(given[learned], minlength=K)  # unknown values: the most frequent class
+        # unknown values: the most frequent class
+        counts = counts + 1e-9 * np.bincount(given[learned], minlength=K)
         hits += int((counts.argmax(1)[code[~learned]] == given[~learned]).sum())
     frequent = np.bincount(given).max() / len(given)
     return float((hits / len(given) - frequent) / max(1 - frequent, 1 / len(given)))
@@ -146,6 +189,8 @@ def identify(name: str, column: Any, row: NDArray[np.int64]) -> str:
         if np.ptp(values - row) == 0 or np.ptp(values + row) == 0:
             return "numbers the rows"
         is_whole = not (values % 1).any()
-        return "names the rows, with another number for each" if is_whole and ID.search(name) else ""
+        return (
+            "names the rows, with another number for each" if is_whole and ID.search(name) else ""
+        )
     is_code = all(CODE.fullmatch(word) for word in words_of(column))
     return "names the rows, with another word for each" if is_code else ""

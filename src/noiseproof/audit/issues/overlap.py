@@ -8,13 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import (
-    NEEDS_ACTION,
-    Bars,
-    Finding,
-    FoundIssue,
-    register_issue,
-)  # fmt: skip
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -30,8 +24,8 @@ BLOCK = 2**22  # distances at a time
 class TestOverlap(FoundIssue):
     """Rows that are equal, or closer than by chance (`find_duplicates`), to a row of ``--test``.
 
-    Of large sets, a sample of the test rows is compared. The score is 0.5 and half of the share of test rows that are
-    in the data.
+    Of large sets, a sample of the test rows is compared. The score is 0.5 and half of the share of
+    test rows that are in the data.
     """
 
     flag = "is_in_test"
@@ -49,7 +43,8 @@ class TestOverlap(FoundIssue):
         data, test = evidence.data, evidence.data.test
         assert test is not None and data.x is not None
         match, is_equal, first, searched = _matches(evidence)
-        is_in = np.isin(first, first[match[match >= 0]]) & (data.row >= 0)  # with all rows that equal a match
+        # with all rows that equal a match
+        is_in = np.isin(first, first[match[match >= 0]]) & (data.row >= 0)
         compared, count = len(match), int((match >= 0).sum())
         if not count:
             return cls.of(data, [])
@@ -60,18 +55,35 @@ class TestOverlap(FoundIssue):
             other = int((test.answers[at] != data.answers[match[at]]).any(1).sum())
         sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
         exactly, share = int(is_equal.sum()), count / compared
-        return cls.of(data, [Finding(
-            "the test set", NEEDS_ACTION + share / 2,
-            f"{count} of {compared} rows of the test set ({share:.1%}) {'is' if count == 1 else 'are'} in the data, "
-            f"too, {exactly} of them exactly; {other} {'has' if other == 1 else 'have'} another label there.{sampled}",
-            Bars("rows of the test set",
-                 [("not in the data", compared - count), ("exactly", exactly), ("nearly", count - exactly)], "rows",
-                 (1, 2)),
-            rows=tuple(data.row[is_in].tolist()),
-        )], is_in)  # fmt: skip
+        return cls.of(
+            data,
+            [
+                Finding(
+                    "the test set",
+                    NEEDS_ACTION + share / 2,
+                    f"{count} of {compared} rows of the test set ({share:.1%})"
+                    f" {'is' if count == 1 else 'are'} in the data, too, {exactly} of them exactly;"
+                    f" {other} {'has' if other == 1 else 'have'} another label there.{sampled}",
+                    Bars(
+                        "rows of the test set",
+                        [
+                            ("not in the data", compared - count),
+                            ("exactly", exactly),
+                            ("nearly", count - exactly),
+                        ],
+                        "rows",
+                        (1, 2),
+                    ),
+                    rows=tuple(data.row[is_in].tolist()),
+                )
+            ],
+            is_in,
+        )
 
 
-def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], int]:
+def _matches(
+    evidence: AuditEvidence,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], int]:
     """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,).
 
     Also the first row that equals each row of the data, (N,), and how many test rows were compared.
@@ -94,7 +106,11 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     limit[torch.from_numpy(is_common[first[:N]])] = 0
     x = torch.from_numpy(data.x)
     left = np.flatnonzero(~is_equal)
-    left = left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)] if len(left) else left
+    left = (
+        left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)]
+        if len(left)
+        else left
+    )
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
         is_near = (distance < limit[nearest]).numpy()

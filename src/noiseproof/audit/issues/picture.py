@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import (
-    NEEDS_ACTION,
-    Bars,
-    Finding,
-    FoundIssue,
-    register_issue,
-)  # fmt: skip
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -23,7 +17,8 @@ if TYPE_CHECKING:
 SIDE = 256  # pixels to which large pictures are reduced
 BLANK = 3.0  # deviation of brightness, of 255, below which a picture shows nothing
 DARK, BRIGHT = 0.2, 0.85  # of 255: 95 % of a dark picture are below, of a bright one above
-BLURRED, LESS = 0.08, 0.5  # sharpness of blurred pictures, and share of the usual one; sharp ones have 0.1 to 2
+# sharpness of blurred pictures, and share of the usual one; sharp ones have 0.1 to 2
+BLURRED, LESS = 0.08, 0.5
 SIZE, SHAPE = 4.0, 2.5  # factors between the side, or the ratio of both sides, and the usual one
 KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
 
@@ -32,8 +27,8 @@ KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
 class BadPictures(FoundIssue):
     """Pictures that show nothing or little, by their brightness, sharpness or size.
 
-    Sharpness is the ratio of the deviations of the Laplacian and of the brightness. What more than a fifth of the
-    pictures have is usual. The score is 0.5 and the share of the pictures.
+    Sharpness is the ratio of the deviations of the Laplacian and of the brightness. What more than
+    a fifth of the pictures have is usual. The score is 0.5 and the share of the pictures.
     """
 
     flag = "is_picture_issue"
@@ -56,31 +51,43 @@ class BadPictures(FoundIssue):
         is_blank = deviation < BLANK
         sides, ratio = np.log(width * height) / 2, np.log(width / height)
         masks = [
-            is_blank, ~is_blank & (high < 255 * DARK), ~is_blank & (low > 255 * BRIGHT),
+            is_blank,
+            ~is_blank & (high < 255 * DARK),
+            ~is_blank & (low > 255 * BRIGHT),
             ~is_blank & (sharp < min(BLURRED, LESS * usual)),
-            (np.abs(sides - np.median(sides)) > np.log(SIZE)) | (np.abs(ratio - np.median(ratio)) > np.log(SHAPE)),
-        ]  # fmt: skip
+            (np.abs(sides - np.median(sides)) > np.log(SIZE))
+            | (np.abs(ratio - np.median(ratio)) > np.log(SHAPE)),
+        ]
         masks = [mask if mask.mean() <= 0.2 else np.zeros_like(mask) for mask in masks]
         marked = np.zeros(len(data), dtype=bool)
         marked[rows[np.logical_or.reduce(masks)]] = True
         counts = [(kind, int(mask.sum())) for kind, mask in zip(KINDS, masks, strict=True)]
         bars = [("all pictures", len(rows)), *counts]
-        return cls.of(data, [
-            Finding(
-                f"{kind} pictures", min(1.0, NEEDS_ACTION + mask.mean()),
-                f"{mask.sum()} of {len(rows)} pictures {'is' if mask.sum() == 1 else 'are'} {kind}, such as "
-                f"{data.names[rows[mask]][0]}.",
-                Bars("pictures", bars, "pictures", (k + 1,)), rows=tuple(data.row[rows[mask]].tolist()),
-            )
-            for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)) if mask.any()
-        ], marked)  # fmt: skip
+        return cls.of(
+            data,
+            [
+                Finding(
+                    f"{kind} pictures",
+                    min(1.0, NEEDS_ACTION + mask.mean()),
+                    f"{mask.sum()} of {len(rows)} pictures {'is' if mask.sum() == 1 else 'are'}"
+                    f" {kind}, such as {data.names[rows[mask]][0]}.",
+                    Bars("pictures", bars, "pictures", (k + 1,)),
+                    rows=tuple(data.row[rows[mask]].tolist()),
+                )
+                for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True))
+                if mask.any()
+            ],
+            marked,
+        )
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         return ["the picture shows little" if odd else "" for odd in self.mask[rows]]
 
 
 def _measure(path: Any) -> tuple[float, ...]:
-    """Deviation, 5th and 95th percentile of brightness, sharpness, and the sides of a picture file."""
+    """Deviation, 5th and 95th percentile of brightness, sharpness, and the sides of a picture
+    file.
+    """
     from noiseproof.data.images import open_image, to_rgb
 
     with open_image(path) as image:
@@ -91,8 +98,11 @@ def _measure(path: Any) -> tuple[float, ...]:
     pixels = np.asarray(grey, np.float32)
     deviation = float(pixels.std())
     inner = pixels[1:-1, 1:-1]
-    laplacian = 4 * inner - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
-    variance = max(0.0, float(laplacian.var()) - 20 / 12) if laplacian.size else 0.0  # less that of rounded pixels
+    laplacian = (
+        4 * inner - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
+    )
+    # less that of rounded pixels
+    variance = max(0.0, float(laplacian.var()) - 20 / 12) if laplacian.size else 0.0
     sharp = variance**0.5 / max(deviation, 1e-6) if laplacian.size else 1.0
     low, high = np.percentile(pixels, [5, 95])
     return deviation, float(low), float(high), sharp, float(width), float(height)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.audit.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    FoundIssue,
+    register_issue,
+    words_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,20 +27,24 @@ ALARM = 0.01  # how often a slice is found where all rows are alike
 DEPTH = 3  # of the tree: a slice has three conditions at most
 FEW = 200  # rows below which nothing is concluded
 MIN_SLICE = 20  # rows of a slice in each half
-WORSE, MUCH_WORSE = 0.1, 0.2  # by how much the rate of disagreement is higher: to be listed, and to need action
+# by how much the rate of disagreement is higher: to be listed, and to need action
+WORSE, MUCH_WORSE = 0.1, 0.2
 MOST_WORDS = 10  # of a column that become conditions
 
 
 @register_issue("slice")
 class WeakSlices(FoundIssue):
-    """Slices, such as ``age > 60 and sex is 'f'``, where predictions made without the label match it less often.
+    """Slices, such as ``age > 60 and sex is 'f'``, where predictions made without the label match
+    it less often.
 
-    A tree of depth three learns on half of the rows where predictions disagree with the labels; its leaves are tested
-    on the other half against all other rows (Fisher's exact test), at 1 % for all leaves together. The score follows
-    the difference of both rates, from 0.1 on.
+    A tree of depth three learns on half of the rows where predictions disagree with the labels; its
+    leaves are tested on the other half against all other rows (Fisher's exact test), at 1 % for all
+    leaves together. The score follows the difference of both rates, from 0.1 on.
     """
 
-    remedy = "Look at these rows: their labels are worse, or models need more of them or other columns."
+    remedy = (
+        "Look at these rows: their labels are worse, or models need more of them or other columns."
+    )
 
     @classmethod
     def applies(cls, data: AuditData) -> bool:
@@ -62,7 +73,9 @@ def _halves(groups: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
 
 
 def _conditions(cells: pd.DataFrame) -> tuple[NDArray[np.float32], list[tuple[str, str | None]]]:
-    """Columns of numbers as they are, and one for each of the most frequent words; with their columns and words."""
+    """Columns of numbers as they are, and one for each of the most frequent words; with their
+    columns and words.
+    """
     parts: list[NDArray[Any]] = []
     names: list[tuple[str, str | None]] = []
     for name in cells.columns:
@@ -108,27 +121,44 @@ def _slices(
         if p_value * len(candidates) >= ALARM or worse < WORSE:
             continue
         words = _path(tree.tree_, k, names)
-        findings.append(Finding(
-            words, min(1.0, NEEDS_ACTION + worse / 2) if worse >= MUCH_WORSE else 0.9 * NEEDS_ACTION,
-            f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere with {others / m:.0%} "
-            f"(p = {p_value:.1g}, on rows that did not choose the slice).",
-            Bars("labels that predictions disagree with",
-                 [(words, round(100 * wrong / n, 1)), ("all other rows", round(100 * others / m, 1))], "%", (0,)),
-            rows=tuple(row[leaf == k].tolist()),
-        ))  # fmt: skip
+        findings.append(
+            Finding(
+                words,
+                min(1.0, NEEDS_ACTION + worse / 2) if worse >= MUCH_WORSE else 0.9 * NEEDS_ACTION,
+                f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere"
+                f" with {others / m:.0%} (p = {p_value:.1g}, on rows that did not choose the"
+                " slice).",
+                Bars(
+                    "labels that predictions disagree with",
+                    [
+                        (words, round(100 * wrong / n, 1)),
+                        ("all other rows", round(100 * others / m, 1)),
+                    ],
+                    "%",
+                    (0,),
+                ),
+                rows=tuple(row[leaf == k].tolist()),
+            )
+        )
     return findings
 
 
 def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:
     """The conditions that lead to a leaf: of several bounds on one side of a column the closest."""
-    parent = {int(child): node for node in range(tree.node_count)
-              for child in (tree.children_left[node], tree.children_right[node]) if child >= 0}  # fmt: skip
+    parent = {
+        int(child): node
+        for node in range(tree.node_count)
+        for child in (tree.children_left[node], tree.children_right[node])
+        if child >= 0
+    }
     conditions: dict[str, str] = {}
     while leaf in parent:  # upwards: the first bound is the closest
         node = parent[leaf]
         (name, word), is_left = names[tree.feature[node]], tree.children_left[node] == leaf
         if word is None:
-            conditions.setdefault(f"{name} {'≤' if is_left else '>'}", f" {tree.threshold[node]:.4g}")
+            conditions.setdefault(
+                f"{name} {'≤' if is_left else '>'}", f" {tree.threshold[node]:.4g}"
+            )
         else:
             conditions[f"{name} is {'not ' if is_left else ''}{word!r}"] = ""
         leaf = node

@@ -1,19 +1,25 @@
-"""Noise of yes and no: which share of the labels of a question is missing, and which share of the others was added.
+"""Noise of yes and no: which share of the labels of a question is missing, and which share of the
+others was added.
 
-With the predicted probability p of yes, from models that did not see the row's own labels, the given answer is
+With the predicted probability p of yes, from models that did not see the row's own labels, the
+given answer is
 
-    P(given yes | x) = α + (1 − μ − α)·q        q = P(true yes | x) = σ(a·z + b)        z = log (p − α)₊/(1 − μ − p)₊
+    P(given yes | x) = α + (1 − μ − α)·q        q = P(true yes | x) = σ(a·z + b)        z = log (p −
+    α)₊/(1 − μ − p)₊
 
-with the rates μ of missing and α of added labels; z is the log odds of yes before the noise, if p is calibrated, and
-a and b calibrate it. Where q comes close to 0 and 1 the rates are seen directly, as the shares of yes and no that are
-left there. Where it does not, overlap explains as much as noise does. So no single pair of rates is chosen: a and b are
-fitted to each pair of a grid, and P(wrong) is the mean over the grid, weighted by the likelihood of the given answers
-and by a prior that all questions share and that is estimated from them (empirical Bayes, Robbins 1956).
+with the rates μ of missing and α of added labels; z is the log odds of yes before the noise, if p
+is calibrated, and a and b calibrate it. Where q comes close to 0 and 1 the rates are seen directly,
+as the shares of yes and no that are left there. Where it does not, overlap explains as much as
+noise does. So no single pair of rates is chosen: a and b are fitted to each pair of a grid, and
+P(wrong) is the mean over the grid, weighted by the likelihood of the given answers and by a prior
+that all questions share and that is estimated from them (empirical Bayes, Robbins 1956).
 
-The curve is only about right, and more rows do not mend it: with all rows in the likelihood one pair of rates would
-exclude its neighbours. So the range of the share of wrong answers lets them count as 250 at most.
+The curve is only about right, and more rows do not mend it: with all rows in the likelihood one
+pair of rates would exclude its neighbours. So the range of the share of wrong answers lets them
+count as 250 at most.
 
-Constants were chosen on the sets of ``benchmarks/multilabel.py --dev``; without it, the benchmark reports on others.
+Constants were chosen on the sets of ``benchmarks/multilabel.py --dev``; without it, the benchmark
+reports on others.
 """
 
 from __future__ import annotations
@@ -28,12 +34,16 @@ Floats = NDArray[np.float64]
 MISSING = (0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 ADDED = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 RATES = np.array([(missing, added) for missing in MISSING for added in ADDED])  # (C, 2)
-FALL = np.array([6.0, 30.0])  # of the prior density of both rates, exp(−FALL·rate), before any question is seen
+# of the prior density of both rates, exp(−FALL·rate), before any question is seen
+FALL = np.array([6.0, 30.0])
 PSEUDO = 2.0  # questions that this density counts as
 TEMPER = 0.5  # power of the likelihood: rows differ less independently than it assumes
-RANGE_ROWS, QUANTILES = 250, (0.015, 0.985)  # rows that count at most for the range of the share, and its ends
-NO_NOISE = 0.25  # of the log-likelihood, by which labels without noise fit worse where the range excludes them
-SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2  # of a: the most likely value, and the deviations of log a above and below it
+# rows that count at most for the range of the share, and its ends
+RANGE_ROWS, QUANTILES = 250, (0.015, 0.985)
+# of the log-likelihood, by which labels without noise fit worse where the range excludes them
+NO_NOISE = 0.25
+# of a: the most likely value, and the deviations of log a above and below it
+SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2
 OFFSET = 1.0  # standard deviation of b: predictions are rarely far off on average
 BINS = 80  # of rows by p, which the curve is fitted to
 FITS, SHARED = 25, 10  # rounds of the curve, and of the prior
@@ -60,7 +70,9 @@ class AnswerNoise:
         wrong = np.empty(answers.shape)
         for k, (no, yes) in enumerate(self.wrong_at):
             p = probs[:, k]
-            wrong[:, k] = np.where(answers[:, k], np.interp(p, POINTS, yes), np.interp(p, POINTS, no))
+            wrong[:, k] = np.where(
+                answers[:, k], np.interp(p, POINTS, yes), np.interp(p, POINTS, no)
+            )
         return wrong
 
 
@@ -79,8 +91,8 @@ def fit_answer_noise(
 ) -> AnswerNoise:
     """Fit the noise of ``answers`` (N, K) with the predictions ``probs`` (N, K).
 
-    Rates are those of the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so that their answers
-    alone show q.
+    Rates are those of the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so
+    that their answers alone show q.
 
     >>> random = np.random.default_rng(0)
     >>> p = random.uniform(size=(4000, 1)).astype(np.float32)
@@ -93,13 +105,24 @@ def fit_answer_noise(
     curves = []
     for k in range(answers.shape[1]):
         p, yes = probs[:, k].astype(np.float64), answers[:, k]
-        curves.append(_Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted])))
-    likelihood, temper = np.stack([curve.likelihood for curve in curves]), min(TEMPER, RANGE_ROWS / max(1, noisy.sum()))
+        curves.append(
+            _Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted]))
+        )
+    likelihood, temper = (
+        np.stack([curve.likelihood for curve in curves]),
+        min(TEMPER, RANGE_ROWS / max(1, noisy.sum())),
+    )
     weights, wide = _weights(likelihood, temper)
-    wrong_at = np.stack([np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)])
-    ends = np.stack([curve.rate_quantiles(*pair) for curve, *pair in zip(curves, weights, wide, strict=True)])
+    wrong_at = np.stack(
+        [np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)]
+    )
+    ends = np.stack(
+        [curve.rate_quantiles(*pair) for curve, *pair in zip(curves, weights, wide, strict=True)]
+    )
     excludes_none = temper * (likelihood.max(1) - likelihood[:, 0]) > NO_NOISE
-    return AnswerNoise(weights, wrong_at, np.stack([excludes_none * ends[..., 0].min(1), ends[..., 1].max(1)], 1))
+    return AnswerNoise(
+        weights, wrong_at, np.stack([excludes_none * ends[..., 0].min(1), ends[..., 1].max(1)], 1)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +142,9 @@ class _Bins:
 
 @dataclass(frozen=True, eq=False)
 class _Curves:
-    """q = σ(e^slope·z + offset) for each of C pairs of rates, and the log-likelihood of the answers."""
+    """q = σ(e^slope·z + offset) for each of C pairs of rates, and the log-likelihood of the
+    answers.
+    """
 
     slope: Floats
     offset: Floats
@@ -128,7 +153,9 @@ class _Curves:
 
     @classmethod
     def fit(cls, noisy: _Bins, trusted: _Bins) -> _Curves:
-        """Maximise the likelihood and the prior of a and b by Levenberg-Marquardt steps with Fisher's information."""
+        """Maximise the likelihood and the prior of a and b by Levenberg-Marquardt steps with
+        Fisher's information.
+        """
         rows, yes = np.append(noisy.rows, trusted.rows), np.append(noisy.yes, trusted.yes)
         z = _log_odds(np.append(noisy.p, trusted.p))  # (C, B)
         has_noise = np.arange(len(rows)) < len(noisy.p)
@@ -152,7 +179,10 @@ class _Curves:
             dp, variance = span * q * (1 - q), p * (1 - p)
             dz = np.exp(slope)[:, None] * z
             pull, weight = (yes - rows * p) / variance * dp, rows / variance * dp**2
-            g_slope, g_offset = (pull * dz).sum(1) - (slope - start) * firmness(slope), pull.sum(1) - offset / OFFSET**2
+            g_slope, g_offset = (
+                (pull * dz).sum(1) - (slope - start) * firmness(slope),
+                pull.sum(1) - offset / OFFSET**2,
+            )
             h_slope = ((weight * dz**2).sum(1) + firmness(slope)) * (1 + damping)
             h_offset, h_both = (weight.sum(1) + OFFSET**-2) * (1 + damping), (weight * dz).sum(1)
             det = h_slope * h_offset - h_both**2
@@ -168,7 +198,9 @@ class _Curves:
         return cls(slope, offset, best, noisy)
 
     def wrong_at(self, p: Floats) -> Floats:
-        """P(wrong) of the answers no and yes at predictions (n,) for each pair of rates, (C, 2, n)."""
+        """P(wrong) of the answers no and yes at predictions (n,) for each pair of rates, (C, 2,
+        n).
+        """
         z = np.exp(self.slope)[:, None] * _log_odds(p) + self.offset[:, None]
         q = expit(np.clip(z, -30, 30))
         missing, added = RATES[:, :1], RATES[:, 1:]
@@ -178,7 +210,9 @@ class _Curves:
     def rate_quantiles(self, *weights: Floats) -> Floats:
         """Both quantiles of the share of wrong answers by each of W weights (C,), (W, 2)."""
         no, yes = np.moveaxis(self.wrong_at(self.noisy.p), 1, 0)  # (C, B)
-        rate = (yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)) / self.noisy.rows.sum()
+        rate = (
+            yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)
+        ) / self.noisy.rows.sum()
         order = np.argsort(rate)
         at = [np.searchsorted(each[order].cumsum(), QUANTILES) for each in weights]
         return np.asarray(rate[order[np.minimum(at, len(order) - 1)]])

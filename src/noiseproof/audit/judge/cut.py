@@ -22,7 +22,8 @@ class Goal:
         """How many rows to call wrong, from their P(wrong) (N,) in falling order.
 
         The first n have the expected precision Σₙ P(wrong)/n, recall Σₙ P(wrong)/Σ P(wrong) and F1
-        2·Σₙ P(wrong)/(n + Σ P(wrong)). A precision is kept by as many rows as possible, a recall by as few.
+        2·Σₙ P(wrong)/(n + Σ P(wrong)). A precision is kept by as many rows as possible, a recall by
+        as few.
 
         >>> [Goal(*aim).count(np.array([0.9, 0.8, 0.4, 0.1])) for aim in (("f1",), ("precision", 0.8), ("recall", 0.9))]
         [2, 2, 3]
@@ -58,8 +59,8 @@ def parse_goal(text: str) -> Goal:
     except (ValueError, OverflowError):  # not a number, or an infinite one
         pass
     raise ValueError(
-        f"Expected a goal of {', '.join(get_args(Aim))}: f1, precision=0.9, recall=0.9 (in (0, 1]) or budget=300 "
-        f"(rows), got {text!r}."
+        f"Expected a goal of {', '.join(get_args(Aim))}: f1, precision=0.9, recall=0.9 (in (0, 1])"
+        f" or budget=300 (rows), got {text!r}."
     )
 
 
@@ -75,7 +76,8 @@ class Cut:
 def worst_labels(
     wrong: Tensor, candidates: Tensor, num_classes: int, goal: Goal, *, is_predictable: bool = True
 ) -> Cut:
-    """Call as many of the worst ``candidates`` (N,) issues as the ``goal`` needs; for F1, with all that are as bad.
+    """Call as many of the worst ``candidates`` (N,) issues as the ``goal`` needs; for F1, with all
+    that are as bad.
 
     Where labels are not predictable, only a budget is spent.
     """
@@ -87,7 +89,9 @@ def worst_labels(
     worst = order[: goal.count(wrong[order].numpy())]
     is_issue = torch.zeros_like(candidates)
     is_issue[worst] = True
-    threshold = float(np.nextafter(np.float32(quality[worst[-1]]), np.float32(2))) if len(worst) else 0.0
+    threshold = (
+        float(np.nextafter(np.float32(quality[worst[-1]]), np.float32(2))) if len(worst) else 0.0
+    )
     if goal.aim == "f1":
         is_issue = candidates & (quality.double() < threshold)
     return Cut(quality, torch.full((num_classes,), threshold, dtype=torch.float64), is_issue)

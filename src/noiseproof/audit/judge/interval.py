@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from noiseproof.audit.judge.rate import NoiseRate
 
 NEGLIGIBLE = 0.01  # share of wrong labels up to which labels look fine
-SKILL = 0.1  # by which predictions should match more labels than by chance; of many rows 3σ are enough
+# by which predictions should match more labels than by chance; of many rows 3σ are enough
+SKILL = 0.1
 THREE_SIGMA = 0.00135  # probability of as much or more by chance
 
 
 @dataclass(frozen=True)
 class Predictability:
-    """How often predictions match the labels, and how often predictions of the same frequencies do by chance."""
+    """How often predictions match the labels, and how often predictions of the same frequencies do
+    by chance.
+    """
 
     hit_rate: float
     chance_rate: float
@@ -38,18 +41,22 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """Classes predicted for n rows without their labels, or with as little influence of them as possible."""
+    """Classes predicted for n rows without their labels, or with as little influence of them as
+    possible.
+    """
 
     labels: NDArray[np.int64]  # (n,): the given ones
     guess: NDArray[np.int64]  # (n,)
-    confidence: NDArray[np.float32] | None = None  # (n,): of neighbours, where models have seen the labels
+    # (n,): of neighbours, where models have seen the labels
+    confidence: NDArray[np.float32] | None = None
 
     def predictability(self, num_classes: int) -> Predictability:
-        """Whether guesses match more labels than by chance, Σ_k P(given k)·P(guessed k): overall, or those of a class.
+        """Whether guesses match more labels than by chance, Σ_k P(given k)·P(guessed k): overall,
+        or those of a class.
 
-        A rare class that is guessed rightly hardly shows among all rows. Of g guesses of a class, which a share f of
-        the labels has, a share h > f or more is right by chance with probability exp(−g·KL(h‖f)) at most (Chernoff
-        1952).
+        A rare class that is guessed rightly hardly shows among all rows. Of g guesses of a class,
+        which a share f of the labels has, a share h > f or more is right by chance with probability
+        exp(−g·KL(h‖f)) at most (Chernoff 1952).
         """
         n = len(self.guess)
         guesses, labels, hits = (
@@ -59,13 +66,17 @@ class Guesses:
         hit_rate, chance = float(hits.sum() / n), float(guesses @ labels) / n**2
         sigma = math.sqrt(chance * (1 - chance) / n)
         improbable = np.max(guesses * _divergence(hits / np.maximum(guesses, 1), labels / n))
-        is_predictable = hit_rate - chance > min(3 * sigma, SKILL) or improbable > math.log(num_classes / THREE_SIGMA)
+        is_predictable = hit_rate - chance > min(3 * sigma, SKILL) or improbable > math.log(
+            num_classes / THREE_SIGMA
+        )
         return Predictability(hit_rate, chance, bool(is_predictable))
 
     def confident_contradiction(self) -> Share | None:
-        """Share of labels that differ from the guess in the more confident half of each guessed class.
+        """Share of labels that differ from the guess in the more confident half of each guessed
+        class.
 
-        There classes overlap least: of clean labels it contradicts few even where neighbours are weak.
+        There classes overlap least: of clean labels it contradicts few even where neighbours are
+        weak.
         """
         if self.confidence is None:
             return None
@@ -82,11 +93,14 @@ class RateInterval:
 
     low: float
     high: float
-    contradicted: float | None  # share of labels that confident neighbours contradict, if that raised `high`
+    # share of labels that confident neighbours contradict, if that raised `high`
+    contradicted: float | None
 
 
 def rate_interval(rate: NoiseRate, num_rows: int, contradiction: Share | None) -> RateInterval:
-    """The bounds of ``rate`` ± 1.96 standard errors; the ``contradiction`` of neighbours may raise the upper one."""
+    """The bounds of ``rate`` ± 1.96 standard errors; the ``contradiction`` of neighbours may raise
+    the upper one.
+    """
     error = Share.of(rate.estimate, num_rows).error
     high, contradicted = rate.high + error, None
     if contradiction is not None and contradiction.value - contradiction.error > high + NEGLIGIBLE:

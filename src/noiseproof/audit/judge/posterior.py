@@ -1,4 +1,5 @@
-"""The class-noise posterior: the probability that a given label is right, from predictions and class confusions.
+"""The class-noise posterior: the probability that a given label is right, from predictions and
+class confusions.
 
 With q_k(x) the probability that x is of class k and T[k, j] = P(given j | true k),
 
@@ -6,13 +7,15 @@ With q_k(x) the probability that x is of class k and T[k, j] = P(given j | true 
 
 Both are estimated from predictions p of models that did not see the row's label:
 
-* q ∝ (p + ε)^β. β maximises the likelihood of the given labels, P(given y) = Σ_k q_k·T[k, y], which corrects the
-  underconfidence of averaged models; ε keeps a single probability near zero from deciding alone.
-* The joint J[i, j] = P(true i, given j) starts as the confident joint (Northcutt et al. 2021) and is then the mean of
-  the posterior (EM). Overlapping classes fill it, too, but symmetrically: calibrated probabilities have
-  E[p_i·1(y = j)] = E[p_i·p_j]. So only the asymmetric part counts as noise between two classes, by McNemar's
-  (J_ij − J_ji)₊²/(J_ij + J_ji); the rest of the off-diagonal mass is spread over all pairs. Of what is left between
-  two classes, a share ``EVEN`` is spread over all pairs, too: classes that overlap lopsidedly look like noise.
+* q ∝ (p + ε)^β. β maximises the likelihood of the given labels, P(given y) = Σ_k q_k·T[k, y], which
+  corrects the underconfidence of averaged models; ε keeps a single probability near zero from
+  deciding alone.
+* The joint J[i, j] = P(true i, given j) starts as the confident joint (Northcutt et al. 2021) and
+  is then the mean of the posterior (EM). Overlapping classes fill it, too, but symmetrically:
+  calibrated probabilities have E[p_i·1(y = j)] = E[p_i·p_j]. So only the asymmetric part counts as
+  noise between two classes, by McNemar's (J_ij − J_ji)₊²/(J_ij + J_ji); the rest of the
+  off-diagonal mass is spread over all pairs. Of what is left between two classes, a share ``EVEN``
+  is spread over all pairs, too: classes that overlap lopsidedly look like noise.
 
 ``FLOOR`` and ``EVEN`` were chosen on the tables of ``benchmarks/tablesets.py`` called ``DEV``.
 """
@@ -35,12 +38,14 @@ SAMPLE = 10_000  # rows that β and the rates are estimated on
 BLOCK = 2**22  # numbers of an intermediate result
 FLOOR = 0.002  # ε up to ten classes
 EVEN = 0.25  # of the noise that a class receives from each other one
-# Gain in log likelihood per contradicted label for which half of the preferences between classes count.
+# Gain in log likelihood per contradicted label for which half of the preferences between classes
+# count.
 PREFERENCE = 0.03
 LEAST_NOISE = 0.02  # mean rate of a class in T, below which preferences could not be seen
 SMALL = 1e-12
 
-Blocks = Iterator[tuple[slice, Tensor]]  # rows, and the probability of each class being their true one, (n, K) float64
+# rows, and the probability of each class being their true one, (n, K) float64
+Blocks = Iterator[tuple[slice, Tensor]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,11 +56,13 @@ class ClassNoise(Brief):
     transition: Tensor  # (K, K) float64
 
     def for_ranking(self, rows: NoisyRows) -> ClassNoise:
-        """The same mean rate in every class, and preferences between classes as far as ``rows`` show them.
+        """The same mean rate in every class, and preferences between classes as far as ``rows``
+        show them.
 
-        T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By class, rates are
-        mostly overlap and make rankings worse; who is taken for whom is only believed where it makes the given
-        labels more likely, by a gain g per contradicted label: a = g/(g + `PREFERENCE`).
+        T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By
+        class, rates are mostly overlap and make rankings worse; who is taken for whom is only
+        believed where it makes the given labels more likely, by a gain g per contradicted label: a
+        = g/(g + `PREFERENCE`).
         """
         K = len(self.transition)
         rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
@@ -68,7 +75,9 @@ class ClassNoise(Brief):
             return rate * offdiagonal + (1 - rate) * torch.eye(K, dtype=torch.float64)
 
         labels, probs = rows.labels, rows.probs
-        likelihoods = [_log_likelihood(labels, probs, self.beta, with_rate(part)) for part in (preferred, even)]
+        likelihoods = [
+            _log_likelihood(labels, probs, self.beta, with_rate(part)) for part in (preferred, even)
+        ]
         contradicted = int((probs.argmax(1) != labels).sum())
         gain = max(0.0, likelihoods[0] - likelihoods[1]) / max(contradicted, 0.01 * len(labels), 1)
         share = gain / (gain + PREFERENCE)
@@ -82,7 +91,9 @@ class ClassNoise(Brief):
             yield rows, joint.div_(joint.sum(1, keepdim=True).clamp_(min=SMALL))
 
     def adjusted_transition(self, labels: Tensor, wrong: Tensor, probs: Tensor) -> Tensor:
-        """T where P(true ≠ given) is ``wrong`` (N,): the other classes share it in the posterior's proportions."""
+        """T where P(true ≠ given) is ``wrong`` (N,): the other classes share it in the posterior's
+        proportions.
+        """
         K = probs.shape[1]
         by_given = torch.zeros(K, K, dtype=torch.float64)
         for rows, truth in self.posterior(labels, probs):
@@ -92,7 +103,9 @@ class ClassNoise(Brief):
             by_given.index_add_(0, labels[rows], truth)
         joint = by_given.T
         total = joint.sum(1, keepdim=True)
-        T = torch.where(total > SMALL, joint / total.clamp(min=SMALL), torch.eye(K, dtype=torch.float64))
+        T = torch.where(
+            total > SMALL, joint / total.clamp(min=SMALL), torch.eye(K, dtype=torch.float64)
+        )
         return T / T.sum(1, keepdim=True)
 
 
@@ -155,16 +168,20 @@ def blocks(probs: Tensor) -> Iterator[slice]:
 
 
 def sharpen(p: Tensor, beta: float) -> Tensor:
-    """q ∝ (p + ε)^β, (n, K) float64, where ε is ``FLOOR`` up to ten classes and falls as 1/K beyond."""
+    """q ∝ (p + ε)^β, (n, K) float64, where ε is ``FLOOR`` up to ten classes and falls as 1/K
+    beyond.
+    """
     q = (p.double() + FLOOR * min(1, 10 / p.shape[1])).pow_(beta)
     return q.div_(q.sum(1, keepdim=True))
 
 
-def fit_class_noise(rows: NoisyRows, sample: NoisyRows, trusted: tuple[Tensor, Tensor] | None = None) -> ClassNoise:
+def fit_class_noise(
+    rows: NoisyRows, sample: NoisyRows, trusted: tuple[Tensor, Tensor] | None = None
+) -> ClassNoise:
     """Fit T to ``rows``, and β to a ``sample`` of them.
 
-    β is fitted to ``trusted`` labels (m,) and their predictions (m, K) instead, where there are any: these have no
-    noise, and so no influence on T.
+    β is fitted to ``trusted`` labels (m,) and their predictions (m, K) instead, where there are
+    any: these have no noise, and so no influence on T.
     """
     best, beta = -torch.inf, 1.0
     for candidate in BETAS if rows.probs.shape[1] <= 200 else BETAS[1::2]:
@@ -178,10 +195,12 @@ def fit_class_noise(rows: NoisyRows, sample: NoisyRows, trusted: tuple[Tensor, T
 
 
 def confident_joint(labels: Tensor, probs: Tensor, *, confident: bool = True) -> Tensor:
-    """J[i, j]: rows of label j that are confidently of class i, scaled to the labels' frequencies (Northcutt 2021).
+    """J[i, j]: rows of label j that are confidently of class i, scaled to the labels' frequencies
+    (Northcutt 2021).
 
-    Confidently: p_i is at least the mean p_i of the rows with label i; of several such classes, the most likely one.
-    Without ``confident`` every row counts, for the class whose p_i is largest relative to that mean.
+    Confidently: p_i is at least the mean p_i of the rows with label i; of several such classes, the
+    most likely one. Without ``confident`` every row counts, for the class whose p_i is largest
+    relative to that mean.
     """
     threshold = mean_label_probability(labels, probs) - 1e-6
     joint = confident_counts(labels, probs, threshold, relative=not confident)
@@ -196,7 +215,8 @@ def one_way_mass(joint: Tensor) -> Tensor:
 
 
 def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
-    """J with the off-diagonal mass that overlap explains spread over all pairs; the column sums stay.
+    """J with the off-diagonal mass that overlap explains spread over all pairs; the column sums
+    stay.
 
     One row is subtracted from each excess, the amount expected by chance.
     """
@@ -210,7 +230,9 @@ def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
 
 
 def run_em(rows: NoisyRows, beta: float, rounds: int = EM_ROUNDS) -> Tensor:
-    """T after ``rounds`` of EM: posterior from T, joint from the posterior, T from the joint without overlap."""
+    """T after ``rounds`` of EM: posterior from T, joint from the posterior, T from the joint
+    without overlap.
+    """
     labels, probs = rows.labels, rows.probs
     K = probs.shape[1]
     T = _rows_to_one(without_overlap(rows.joint, len(labels)))
@@ -223,7 +245,9 @@ def run_em(rows: NoisyRows, beta: float, rounds: int = EM_ROUNDS) -> Tensor:
 
 
 def _spread(T: Tensor) -> Tensor:
-    """T with a share ``EVEN`` of its off-diagonal mass spread over all pairs; the diagonal stays."""
+    """T with a share ``EVEN`` of its off-diagonal mass spread over all pairs; the diagonal
+    stays.
+    """
     stay = T.diagonal()
     even = ((1 - stay) / max(len(T) - 1, 1))[:, None].expand_as(T).clone().fill_diagonal_(0)
     return (1 - EVEN) * T + EVEN * (even + stay.diag())

@@ -1,22 +1,23 @@
 """The share of wrong labels, learned from sets whose mistakes nobody planted.
 
-Two numbers of a set bound what its predictions can show of the share r of wrong labels. The class-noise
-posterior counts the mistakes that overlap between classes cannot explain, e: right where mistakes are
-spread at random, a fraction of the truth where people, rules or tools made them, since their mistakes look
-like overlap. The other number is the share c of labels that the predictions contradict once every class
-counts alike, p_k/P(given k). On real sets r is about c; on planted ones it is near e.
+Two numbers of a set bound what its predictions can show of the share r of wrong labels. The
+class-noise posterior counts the mistakes that overlap between classes cannot explain, e: right
+where mistakes are spread at random, a fraction of the truth where people, rules or tools made them,
+since their mistakes look like overlap. The other number is the share c of labels that the
+predictions contradict once every class counts alike, p_k/P(given k). On real sets r is about c; on
+planted ones it is near e.
 
 Which of the two it is shows in their ratio, so that
 
     r = c^(1 − w) · e^w        w = 1 − (1 − σ((log e/c − log PLANTED)/SOFT))·(1 − w₀)
 
-with w₀ near one where a set contradicts little and the posterior finds almost none of that wrong: labels
-that are predicted so well are right.
+with w₀ near one where a set contradicts little and the posterior finds almost none of that wrong:
+labels that are predicted so well are right.
 
-The truth is at most c, or `AT_MOST`·r if that is more. It is at least h²/c, with h what overlap leaves
-unexplained after many rounds of EM: h where that is nearly all that is contradicted, far less where overlap
-explains most, since then it may explain the rest. Data, fit and what came out on families of sets left out:
-benchmarks/prior.py, docs/real.md.
+The truth is at most c, or `AT_MOST`·r if that is more. It is at least h²/c, with h what overlap
+leaves unexplained after many rounds of EM: h where that is nearly all that is contradicted, far
+less where overlap explains most, since then it may explain the rest. Data, fit and what came out on
+families of sets left out: benchmarks/prior.py, docs/real.md.
 """
 
 import math
@@ -34,10 +35,11 @@ SMALL = 1e-3
 
 
 def balanced_contradictions(labels: Tensor, probs: Tensor) -> float:
-    """Share of labels (N,) that differ from the class whose p_k/P(given k) is largest in ``probs`` (N, K).
+    """Share of labels (N,) that differ from the class whose p_k/P(given k) is largest in ``probs``
+    (N, K).
 
-    A rare class is hardly ever the most likely one, but it is the one that is likelier than usual. A class
-    that is as likely as the given one contradicts nothing.
+    A rare class is hardly ever the most likely one, but it is the one that is likelier than usual.
+    A class that is as likely as the given one contradicts nothing.
     """
     frequency = torch.bincount(labels, minlength=probs.shape[1]).double() / max(len(labels), 1)
     contradicted = 0
@@ -66,7 +68,9 @@ def likely_rate(
     unexplained = _sigmoid((math.log(few_explained) - ratio) / SOFT)
     weight = 1 - (1 - at_random) * (1 - few * unexplained)
     floor = SMALL / 10
-    return math.exp((1 - weight) * math.log(contradicted + floor) + weight * math.log(explained + floor))
+    return math.exp(
+        (1 - weight) * math.log(contradicted + floor) + weight * math.log(explained + floor)
+    )
 
 
 def bounds(rate: float, unexplained: float, contradicted: float) -> tuple[float, float]:

@@ -23,7 +23,9 @@ class RateEstimates:
 
     def times(self, share: float) -> RateEstimates:
         """The rates among more rows, of which ``share`` may be wrong."""
-        return RateEstimates(share * self.converged, share * self.posterior, share * self.contradicted)
+        return RateEstimates(
+            share * self.converged, share * self.posterior, share * self.contradicted
+        )
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,26 @@ class NoiseRate:
 
 
 def estimate_rates(rows: NoisyRows, sample: NoisyRows, beta: float) -> RateEstimates:
-    """Rates of ``rows``; those of the posterior, which take most of the work, on a ``sample`` of them."""
+    """Rates of ``rows``; those of the posterior, which take most of the work, on a ``sample`` of
+    them.
+    """
     posterior = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, EM_ROUNDS)))
     converged = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, CONVERGED)))
     return RateEstimates(converged, posterior, balanced_contradictions(rows.labels, rows.probs))
 
 
 def _mean_wrong(rows: NoisyRows, noise: ClassNoise) -> float:
-    right = [truth.gather(1, rows.labels[block, None]) for block, truth in noise.posterior(rows.labels, rows.probs)]
+    right = [
+        truth.gather(1, rows.labels[block, None])
+        for block, truth in noise.posterior(rows.labels, rows.probs)
+    ]
     return 1 - float(torch.cat(right).mean())
 
 
 def shift_to_mean(probs: Tensor, mean: float) -> tuple[Tensor, float]:
-    """Probabilities (n,) whose log odds are shifted by one number, so that they have this ``mean``; and that number."""
+    """Probabilities (n,) whose log odds are shifted by one number, so that they have this ``mean``;
+    and that number.
+    """
     log_odds = torch.logit(probs, eps=1e-9)
     low, high = -50.0, 50.0
     for _ in range(60):

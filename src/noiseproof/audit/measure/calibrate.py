@@ -1,10 +1,11 @@
 """P(wrong) of every row, moved to what the measured decisions say.
 
-A logistic regression in the models' log odds and in −log of the rank, held near fixed coefficients by a penalty, gives
-a first curve; isotonic regression along the ranking (Ayer et al. 1955) joins it, worth a hundred decisions, with the
-answers, each weighted by the rows of its stratum that it stands for. So P(wrong) falls along the ranking, few answers
-change the curve as a whole, and many decide it. The constants were chosen on sets with real mistakes and on planted
-ones (``benchmarks/decisions.py`` with ``--real`` and ``--dev``).
+A logistic regression in the models' log odds and in −log of the rank, held near fixed coefficients
+by a penalty, gives a first curve; isotonic regression along the ranking (Ayer et al. 1955) joins
+it, worth a hundred decisions, with the answers, each weighted by the rows of its stratum that it
+stands for. So P(wrong) falls along the ranking, few answers change the curve as a whole, and many
+decide it. The constants were chosen on sets with real mistakes and on planted ones
+(``benchmarks/decisions.py`` with ``--real`` and ``--dev``).
 """
 
 from collections.abc import Sequence
@@ -42,15 +43,21 @@ class Calibrated:
 
 
 def recalibrate(
-    audit: Audit, answers: Sequence[Decision], goal: str = "f1", population: Population | None = None
+    audit: Audit,
+    answers: Sequence[Decision],
+    goal: str = "f1",
+    population: Population | None = None,
 ) -> Calibrated:
-    """The probabilities of an audit's rows after the measured ``answers``; without any, those of the models.
+    """The probabilities of an audit's rows after the measured ``answers``; without any, those of
+    the models.
 
-    Ties are broken by the models' ranking, then by row: the order of the list, which this changes, has no influence.
+    Ties are broken by the models' ranking, then by row: the order of the list, which this changes,
+    has no influence.
     """
     frame = audit.issues
     wrong = 1 - frame["model_quality"].to_numpy(np.float64)
-    right = frame["model_suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # where labels are wrong
+    # where labels are wrong
+    right = frame["model_suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)
     ranking = np.lexsort((frame["row"], -wrong))
     rank = np.argsort(ranking)
     population, sample = measured_sample(audit, answers, population)
@@ -58,7 +65,9 @@ def recalibrate(
         strata = population.strata[sample.at]
         stands_for = np.bincount(population.strata)[strata] / np.bincount(strata)[strata]
         wrong = calibrate_wrong(wrong[ranking], rank[sample.at], sample.wrong, stands_for)[rank]
-        right = calibrate_suggestion(right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0])
+        right = calibrate_suggestion(
+            right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0]
+        )
     worst = np.lexsort((rank, -wrong))
     is_issue = np.zeros(len(frame), dtype=bool)
     is_issue[worst[: parse_goal(goal).count(wrong[worst])]] = True
@@ -68,8 +77,9 @@ def recalibrate(
 def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated) -> set[int]:
     """Rows whose decided change is likelier a mistake of the reviewer than of the label.
 
-    With the error e of one answer, known from rows that were asked twice, the odds that a label is wrong are
-    P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − others). Without such rows there are no slips.
+    With the error e of one answer, known from rows that were asked twice, the odds that a label is
+    wrong are P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − others). Without such rows
+    there are no slips.
     """
     people = agreement(answers, len(audit.classes))
     if people is None or people.error.value == 0:
@@ -85,7 +95,10 @@ def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated
 
 
 def calibrate_wrong(
-    wrong: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64], weight: NDArray[np.float64]
+    wrong: NDArray[np.float64],
+    at: NDArray[np.int64],
+    answers: NDArray[np.float64],
+    weight: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """P(wrong) (N,), in falling order, after ``answers`` (n,), 1 for wrong, on the rows ``at``.
 
@@ -95,7 +108,8 @@ def calibrate_wrong(
 
     rank = np.arange(len(wrong))
     log_odds = np.clip(_logit(wrong), -LARGEST, LARGEST)
-    x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)  # (N, 3)
+    # (N, 3)
+    x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)
     curve = _expit(x @ _fit(x[at], answers, weight / weight.mean()))
     # The answers are further observations at the ranks of their rows.
     place = np.concatenate([rank, at])
@@ -103,18 +117,25 @@ def calibrate_wrong(
     values = np.concatenate([curve, answers])[sequence]
     weights = np.concatenate([np.full(len(rank), CURVE_WEIGHT / len(at)), weight])[sequence]
     calibrated = np.empty(len(rank))
-    calibrated[place[sequence]] = isotonic_regression(values, sample_weight=weights, increasing=False)
+    calibrated[place[sequence]] = isotonic_regression(
+        values, sample_weight=weights, increasing=False
+    )
     return calibrated
 
 
-def _fit(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients (3,) of a logistic regression with a quadratic penalty on their distance from ``COEFFICIENTS``."""
+def _fit(
+    x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Coefficients (3,) of a logistic regression with a quadratic penalty on their distance from
+    ``COEFFICIENTS``.
+    """
     b = COEFFICIENTS.copy()
     for _ in range(50):
         p = _expit(x @ b)
         gradient = x.T @ (weight * (y - p)) - PENALTY * (b - COEFFICIENTS)
         hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + np.diag(PENALTY)
-        step = np.clip(np.linalg.solve(hessian, gradient), -1.5, 1.5)  # damped: Newton may overshoot far from the end
+        # damped: Newton may overshoot far from the end
+        step = np.clip(np.linalg.solve(hessian, gradient), -1.5, 1.5)
         b += step
         if np.abs(step).max() < 1e-8:
             break
@@ -124,14 +145,17 @@ def _fit(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.floa
 def calibrate_suggestion(
     right: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on wrong labels ``at``.
+    """P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on wrong
+    labels ``at``.
 
     The shift maximises the likelihood with a quadratic penalty: few answers move it little.
     """
     log_odds, shift = np.clip(_logit(right), -LARGEST, LARGEST), 0.0
     for _ in range(50):
         p = _expit(log_odds[at] + shift)
-        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift) / ((p * (1 - p)).sum() + SUGGESTION_PENALTY)
+        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift) / (
+            (p * (1 - p)).sum() + SUGGESTION_PENALTY
+        )
         shift += float(np.clip(step, -1.5, 1.5))
     return _expit(log_odds + shift)
 

@@ -1,12 +1,15 @@
-"""The designed sample: which rows a person is asked about, in which order, and with which probability.
+"""The designed sample: which rows a person is asked about, in which order, and with which
+probability.
 
-Strata of similar P(wrong) have the same sum of √(p(1 − p)) (Dalenius and Hodges 1959); inside a stratum rows are asked
-in a random order, so that those answered are a simple random sample of it. A pilot of 30 questions is allocated by the
-models' P(wrong); after it, and whenever the number has doubled, the next ones by the answers so far, in proportion to
-N_h·√(p_h(1 − p_h)) (Neyman 1934; integers as in Wright 2012). The constants were chosen on the ``--dev`` sets of
+Strata of similar P(wrong) have the same sum of √(p(1 − p)) (Dalenius and Hodges 1959); inside a
+stratum rows are asked in a random order, so that those answered are a simple random sample of it. A
+pilot of 30 questions is allocated by the models' P(wrong); after it, and whenever the number has
+doubled, the next ones by the answers so far, in proportion to N_h·√(p_h(1 − p_h)) (Neyman 1934;
+integers as in Wright 2012). The constants were chosen on the ``--dev`` sets of
 ``benchmarks/decisions.py``.
 
-Also what to look at next: what is likely wrong, what the models would learn from, and what measures, in a mixture.
+Also what to look at next: what is likely wrong, what the models would learn from, and what
+measures, in a mixture.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ FIRST_QUESTIONS = 25  # that a review begins with
 STRATA = 6
 FEW_CLASSES = 2
 LEAST = 2  # questions of the pilot in each stratum
-DOUBT = 0.15  # least share of wrong, and of right, labels that the allocation reckons with: models may be mistaken
+# least share of wrong, and of right, labels that the allocation reckons with: models may be
+# mistaken
+DOUBT = 0.15
 PRIOR_WEIGHT = 8.0  # answers that the share by the models counts as
 APART = 10  # questions between two about the same row
 Purpose = Literal["find", "learn", "measure"]
@@ -96,8 +101,8 @@ class Design:
                 raise ValueError("a sample of other rows")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move both files and "
-                "decisions.csv away to measure anew."
+                f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move"
+                " both files and decisions.csv away to measure anew."
             ) from error
         return design
 
@@ -110,13 +115,20 @@ class Design:
     def order(self) -> list[NDArray[np.int64]]:
         """Rows of each stratum in the order in which they are asked."""
         rows = (np.flatnonzero(self.strata == h) for h in range(len(self.prior)))
-        return [np.random.default_rng([self.seed, h]).permutation(of_stratum) for h, of_stratum in enumerate(rows)]
+        return [
+            np.random.default_rng([self.seed, h]).permutation(of_stratum)
+            for h, of_stratum in enumerate(rows)
+        ]
 
-    def questions(self, answers: Sequence[Decision], count: int, *, repeats: float = 0.0) -> list[Question]:
-        """The next questions, in their order, until ``count`` rows were asked in all; empty when all are.
+    def questions(
+        self, answers: Sequence[Decision], count: int, *, repeats: float = 0.0
+    ) -> list[Question]:
+        """The next questions, in their order, until ``count`` rows were asked in all; empty when
+        all are.
 
-        The same answers give the same questions, so that a killed review continues where it stopped. A share
-        ``repeats`` of the rows is asked a second time, of whoever reviews then: ten questions later or at the end.
+        The same answers give the same questions, so that a killed review continues where it
+        stopped. A share ``repeats`` of the rows is asked a second time, of whoever reviews then:
+        ten questions later or at the end.
         """
         check_count("count", count)
         measured = measured_answers(answers)
@@ -135,19 +147,29 @@ class Design:
         while asked.sum() < self.sizes.sum():
             target = allocate(min(size, int(self.sizes.sum())), share, self.sizes, target)
             generator = np.random.default_rng([self.seed, len(self.sizes), number])
-            order = generator.permutation(np.repeat(np.arange(len(target)), target - asked))  # of strata
-            yield [Question(row, float(target[h] / self.sizes[h])) for h, row in self._next_rows(order, asked)]
+            # of strata
+            order = generator.permutation(np.repeat(np.arange(len(target)), target - asked))
+            yield [
+                Question(row, float(target[h] / self.sizes[h]))
+                for h, row in self._next_rows(order, asked)
+            ]
             asked, number, size = target, number + 1, 2 * size
             share = self._share(asked, measured)
 
-    def _next_rows(self, order: NDArray[np.int64], asked: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _next_rows(
+        self, order: NDArray[np.int64], asked: NDArray[np.int64]
+    ) -> Iterator[tuple[int, int]]:
         place = asked.copy()
         for h in order.tolist():
             yield h, int(self.order[h][place[h]])
             place[h] += 1
 
-    def _share(self, asked: NDArray[np.int64], measured: Mapping[int, Decision]) -> NDArray[np.float64]:
-        """Shares of wrong labels by the answers of earlier rounds and, for few, by the models, (H,)."""
+    def _share(
+        self, asked: NDArray[np.int64], measured: Mapping[int, Decision]
+    ) -> NDArray[np.float64]:
+        """Shares of wrong labels by the answers of earlier rounds and, for few, by the models,
+        (H,).
+        """
         prior = np.clip(self.prior, DOUBT, 1 - DOUBT)
         shares = []
         for h, count in enumerate(asked.tolist()):
@@ -157,7 +179,12 @@ class Design:
         return np.array(shares)
 
     def _repeats(
-        self, answers: Sequence[Decision], measured: Mapping[int, Decision], repeats: float, *, at_end: bool
+        self,
+        answers: Sequence[Decision],
+        measured: Mapping[int, Decision],
+        repeats: float,
+        *,
+        at_end: bool,
     ) -> list[Question]:
         repeated = {answer.row for answer in answers if answer.asked == "repeat"}
         rows = [row for row, answer in measured.items() if answer.names_label]
@@ -169,8 +196,12 @@ class Design:
         ]
 
 
-def make_strata(wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int) -> NDArray[np.int16]:
-    """The stratum of each row, (N,), by P(wrong) and for few classes by the given label; worst rows first."""
+def make_strata(
+    wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int
+) -> NDArray[np.int16]:
+    """The stratum of each row, (N,), by P(wrong) and for few classes by the given label; worst rows
+    first.
+    """
     p = np.clip(wrong, 0.004, 0.996)
     spread = np.sqrt(p * (1 - p))
     group = given if num_classes <= FEW_CLASSES else np.zeros_like(given)
@@ -190,9 +221,11 @@ def make_strata(wrong: NDArray[np.float64], given: NDArray[np.int64], num_classe
 def allocate(
     count: int, share: NDArray[np.float64], sizes: NDArray[np.int64], least: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The number of rows to ask in each stratum, (H,), ``count`` in all and at least ``least``: the smallest variance.
+    """The number of rows to ask in each stratum, (H,), ``count`` in all and at least ``least``: the
+    smallest variance.
 
-    One after the other goes to the stratum with the largest N_h·s_h/√(n_h(n_h + 1)), which is optimal (Wright 2012).
+    One after the other goes to the stratum with the largest N_h·s_h/√(n_h(n_h + 1)), which is
+    optimal (Wright 2012).
 
     >>> allocate(10, np.array([0.5, 0.1]), np.array([100, 100]), np.array([1, 1]))
     array([6, 4])
@@ -200,13 +233,17 @@ def allocate(
     asked = least.copy()
     spread = sizes * np.sqrt(share * (1 - share))
     for _ in range(count - int(asked.sum())):
-        worth = np.where(asked < sizes, spread / np.sqrt(np.maximum(asked, 0.5) * (asked + 1)), -1.0)
+        worth = np.where(
+            asked < sizes, spread / np.sqrt(np.maximum(asked, 0.5) * (asked + 1)), -1.0
+        )
         asked[worth.argmax()] += 1
     return asked
 
 
 def measured_answers(answers: Sequence[Decision]) -> dict[int, Decision]:
-    """The last answer to each question of the designed sample, by row, in the order of the first ones."""
+    """The last answer to each question of the designed sample, by row, in the order of the first
+    ones.
+    """
     return {answer.row: answer for answer in answers if answer.asked == "measure"}
 
 
@@ -221,7 +258,8 @@ class Proposal:
 
     row: int  # of the source
     purpose: Purpose
-    probability: float | None = None  # of being asked by the design, where the purpose is to measure
+    # of being asked by the design, where the purpose is to measure
+    probability: float | None = None
 
 
 def parse_mixture(text: str = MIXTURE) -> dict[Purpose, float]:
@@ -248,20 +286,29 @@ def parse_mixture(text: str = MIXTURE) -> dict[Purpose, float]:
 
 
 def propose(
-    audit: Audit, answers: Sequence[Decision], mixture: Mapping[Purpose, float], count: int, *, seed: int = 0
+    audit: Audit,
+    answers: Sequence[Decision],
+    mixture: Mapping[Purpose, float],
+    count: int,
+    *,
+    seed: int = 0,
 ) -> list[Proposal]:
-    """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the same mixture.
+    """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the
+    same mixture.
 
-    ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` those of `most_informative`, ``measure``
-    the next questions of the `Design`, which is drawn where there is none; where its round has fewer, the others take
-    their place. A row has one purpose, to measure before all others: only these rows represent the rest.
+    ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` those of
+    `most_informative`, ``measure`` the next questions of the `Design`, which is drawn where there
+    is none; where its round has fewer, the others take their place. A row has one purpose, to
+    measure before all others: only these rows represent the rest.
     """
     check_count("count", count, 1)
     questions: list[Proposal] = []
     if share := mixture.get("measure"):
         asked = len(measured_answers(answers)) + round(share * count)
         following = Design.open(audit, seed=seed).questions(answers, asked)
-        questions = [Proposal(question.row, "measure", question.probability) for question in following]
+        questions = [
+            Proposal(question.row, "measure", question.probability) for question in following
+        ]
     frame = audit.issues
     closed = {answer.row for answer in answers} | {question.row for question in questions}
     order = np.lexsort((frame["row"], frame["model_quality"], frame["label_quality"]))
@@ -273,7 +320,9 @@ def propose(
     uncertain: list[int] = []
     if learn:
         groups = frame["duplicate_group"].to_numpy(dtype=object)
-        group = np.array([-1 if value in ("", None) or value != value else int(float(value)) for value in groups])
+        group = np.array(
+            [-1 if value in ("", None) or value != value else int(float(value)) for value in groups]
+        )
         at = most_informative(
             1 - frame["label_quality"].to_numpy(np.float64),
             np.unique(frame["given_label"], return_inverse=True)[1],
@@ -299,8 +348,9 @@ def most_informative(
 ) -> NDArray[np.int64]:
     """The positions of ``count`` rows (or fewer) whose labels the models would learn most from.
 
-    One after the other, the row with the largest p(1 − p)/(1 + n), where p is its P(wrong) and n the number of rows of
-    its given class so far: uncertain ones, spread over the classes. Of near-duplicates, which teach the same, one.
+    One after the other, the row with the largest p(1 − p)/(1 + n), where p is its P(wrong) and n
+    the number of rows of its given class so far: uncertain ones, spread over the classes. Of
+    near-duplicates, which teach the same, one.
 
     Args:
         wrong: (N,) P(wrong).
@@ -311,7 +361,10 @@ def most_informative(
     worth = wrong * (1 - wrong)
     taken = set(group[closed & (group >= 0)].tolist())
     order = np.lexsort((np.arange(len(wrong)), -worth))
-    waiting = {k: iter(order[(given[order] == k) & ~closed[order]].tolist()) for k in np.unique(given).tolist()}
+    waiting = {
+        k: iter(order[(given[order] == k) & ~closed[order]].tolist())
+        for k in np.unique(given).tolist()
+    }
     chosen: list[int] = []
     heap: list[tuple[float, int, int, int]] = []  # −worth/(1 + n), row, class, n
 
@@ -334,13 +387,19 @@ def most_informative(
     return np.array(chosen, dtype=np.int64)
 
 
-def interleave(proposals: Mapping[Purpose, Sequence[Proposal]], mixture: Mapping[Purpose, float]) -> list[Proposal]:
-    """The proposals of all purposes, each next one of the purpose that is farthest behind its share."""
+def interleave(
+    proposals: Mapping[Purpose, Sequence[Proposal]], mixture: Mapping[Purpose, float]
+) -> list[Proposal]:
+    """The proposals of all purposes, each next one of the purpose that is farthest behind its
+    share.
+    """
     waiting = {purpose: list(rows) for purpose, rows in proposals.items() if rows}
     mixed: list[Proposal] = []
     done = dict.fromkeys(waiting, 0)
     while waiting:
-        behind = {purpose: mixture[purpose] * (len(mixed) + 1) - done[purpose] for purpose in waiting}
+        behind = {
+            purpose: mixture[purpose] * (len(mixed) + 1) - done[purpose] for purpose in waiting
+        }
         purpose = max(waiting, key=lambda name: (behind[name], -PURPOSES.index(name)))
         mixed.append(waiting[purpose].pop(0))
         done[purpose] += 1

@@ -1,4 +1,6 @@
-"""What the measured decisions say about all labels of an audit, without any assumption about the noise."""
+"""What the measured decisions say about all labels of an audit, without any assumption about the
+noise.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class Measurement:
             "skipped": self.skipped,
             "noise_rate": asdict(self.rate),
             "classes": [{"name": name, **asdict(rate)} for name, rate in self.classes.items()],
-            "pairs": [{"given": given, "true": true, **asdict(rate)} for (given, true), rate in self.pairs.items()],
+            "pairs": [
+                {"given": given, "true": true, **asdict(rate)}
+                for (given, true), rate in self.pairs.items()
+            ],
             "precision": None if self.precision is None else asdict(self.precision),
             "wrong_left": asdict(self.wrong_left),
             "to_halve": self.to_halve,
@@ -51,17 +56,23 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Gain:
-    """What accepting the suggestions for undecided rows does, by the measured rows that the same rule would change."""
+    """What accepting the suggestions for undecided rows does, by the measured rows that the same
+    rule would change.
+    """
 
     mended: Estimate
     spoiled: Estimate
     net: Estimate
     decisions: int  # measured rows that the rule would change
-    needed: int  # further decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if never
+    # further decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if
+    # never
+    needed: int
 
     @property
     def is_clear(self) -> bool:
-        """Whether more labels are mended than spoiled, by enough decisions: the same ones also chose the rule."""
+        """Whether more labels are mended than spoiled, by enough decisions: the same ones also
+        chose the rule.
+        """
         return self.net.low > 0 and self.decisions >= ENOUGH_ACCEPTED
 
 
@@ -94,8 +105,12 @@ class Population:
             audit.issues["is_label_issue"].to_numpy(bool),
         )
 
-    def estimate(self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None) -> Estimate:
-        """The mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those of a ``domain`` (N,)."""
+    def estimate(
+        self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None
+    ) -> Estimate:
+        """The mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those of a
+        ``domain`` (N,).
+        """
         rows = slice(None) if domain is None else domain
         asked = slice(None) if domain is None else domain[sample.at]
         count = int(self.strata.max()) + 1
@@ -134,12 +149,16 @@ class Sample:
 def measured_sample(
     audit: Audit, answers: Sequence[Decision], population: Population | None
 ) -> tuple[Population | None, Sample | None]:
-    """The rows of an audit, which are read unless they are given, and those of them that were measured."""
+    """The rows of an audit, which are read unless they are given, and those of them that were
+    measured.
+    """
     population = population or Population.read(audit)
     return population, None if population is None else Sample.of(population, answers)
 
 
-def measure(audit: Audit, answers: Sequence[Decision], population: Population | None = None) -> Measurement | None:
+def measure(
+    audit: Audit, answers: Sequence[Decision], population: Population | None = None
+) -> Measurement | None:
     """What the measured ``answers`` say about all labels; None without any.
 
     Rows that were answered twice say how often a person errs, and correct the rates for it.
@@ -147,8 +166,11 @@ def measure(audit: Audit, answers: Sequence[Decision], population: Population | 
     population, sample = measured_sample(audit, answers, population)
     if population is None or not sample:
         return None
-    measured = measured_answers(answers)  # second opinions on other rows, chosen from the list, represent no others
-    people = agreement([answer for answer in answers if answer.row in measured], len(population.classes))
+    # second opinions on other rows, chosen from the list, represent no others
+    measured = measured_answers(answers)
+    people = agreement(
+        [answer for answer in answers if answer.row in measured], len(population.classes)
+    )
 
     def right(rate: Estimate) -> Estimate:
         return rate if people is None else corrected(rate, people.error, len(population.classes))
@@ -161,18 +183,26 @@ def measure(audit: Audit, answers: Sequence[Decision], population: Population | 
     total, fixed = rate.times(len(population.given)), len({a.row for a in answers if is_wrong(a)})
     left = Estimate(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
     to_halve = min(3 * len(sample), len(population.given) - len(sample))  # the width falls as 1/√n
-    return Measurement(len(sample), sample.skipped, rate, classes, pairs, precision, left, to_halve, people)
+    return Measurement(
+        len(sample), sample.skipped, rate, classes, pairs, precision, left, to_halve, people
+    )
 
 
 def _by_class(
     population: Population, sample: Sample, right: Callable[[Estimate], Estimate]
 ) -> tuple[dict[str, Estimate], dict[tuple[str, str], Estimate]]:
-    """Rates of the given classes with enough decisions, and of confusions that were seen more than once."""
+    """Rates of the given classes with enough decisions, and of confusions that were seen more than
+    once.
+    """
     classes, pairs, given = {}, {}, population.given[sample.at]
-    for k in np.flatnonzero(np.bincount(given, minlength=len(population.classes)) >= ENOUGH).tolist():
+    for k in np.flatnonzero(
+        np.bincount(given, minlength=len(population.classes)) >= ENOUGH
+    ).tolist():
         name, domain = population.classes[k], population.given == k
         classes[name] = right(population.estimate(sample, sample.wrong, domain))
-        true, counts = np.unique(sample.label[(given == k) & (sample.wrong > 0)], return_counts=True)
+        true, counts = np.unique(
+            sample.label[(given == k) & (sample.wrong > 0)], return_counts=True
+        )
         for t in true[(counts >= SEEN) & (true >= 0)].tolist():
             is_pair = (sample.label == t).astype(np.float64)
             pairs[name, population.classes[t]] = population.estimate(sample, is_pair, domain)
@@ -180,9 +210,13 @@ def _by_class(
 
 
 def gain(
-    audit: Audit, answers: Sequence[Decision], accepted: NDArray[np.bool_], population: Population | None = None
+    audit: Audit,
+    answers: Sequence[Decision],
+    accepted: NDArray[np.bool_],
+    population: Population | None = None,
 ) -> Gain | None:
-    """What suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order of the issues.
+    """What suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order of the
+    issues.
 
     Measured rows that the same rule accepts stand for the undecided ones. None without any.
     """
@@ -193,17 +227,22 @@ def gain(
     undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
     count, spoils = int(undecided.sum()), 1 - sample.wrong
     mended, spoiled = (
-        population.estimate(sample, value, accepted).times(count) for value in (sample.suggested, spoils)
+        population.estimate(sample, value, accepted).times(count)
+        for value in (sample.suggested, spoils)
     )
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
-    net = Estimate(*((2 * share - 1) * count for share in (balance.value, balance.low, balance.high)))
+    net = Estimate(
+        *((2 * share - 1) * count for share in (balance.value, balance.low, balance.high))
+    )
     among = int(accepted[sample.at].sum())
     return Gain(mended, spoiled, net, among, _needed(net, among, len(sample)))
 
 
 def _needed(net: Estimate, accepted: int, decisions: int) -> int:
-    """Further decisions, in tens, until the gain is clear; the width of the interval falls as 1/√n."""
+    """Further decisions, in tens, until the gain is clear; the width of the interval falls as
+    1/√n.
+    """
     if net.value <= 0:
         return -1
     factor = max(((net.value - net.low) / net.value) ** 2, ENOUGH_ACCEPTED / accepted)

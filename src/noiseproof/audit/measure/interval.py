@@ -1,4 +1,5 @@
-"""Shares of a stratified sample, with intervals that assume nothing but the random choice of the rows.
+"""Shares of a stratified sample, with intervals that assume nothing but the random choice of the
+rows.
 
 Also how often reviewers err, from rows that were asked twice, and estimates without their errors.
 """
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 
-ANGLES = 720  # points on the border of a joint region; the range over it is exact to 1e-5 of its width
+# points on the border of a joint region; the range over it is exact to 1e-5 of its width
+ANGLES = 720
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,18 @@ class Estimate:
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
-def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]) -> Estimate:
-    """The share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the ``sizes`` N_h of strata, (H,) each.
+def stratified(
+    hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]
+) -> Estimate:
+    """The share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the ``sizes`` N_h
+    of strata, (H,) each.
 
-    The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and Donner 2008), and
-    the exact interval of the effective number of rows (Korn and Graubard 1998). Either alone was too narrow in some of
-    the simulations of ``benchmarks/decisions.py``. Bounds of a stratum are Jeffreys', drawn in by
-    √((N − n)/(N − 1)) where most of it was asked. A stratum without answers has the bounds 0 and 1. Hits may be
-    fractions: numbers in [0, 1] vary at most as much as yes or no with the same mean.
+    The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and
+    Donner 2008), and the exact interval of the effective number of rows (Korn and Graubard 1998).
+    Either alone was too narrow in some of the simulations of ``benchmarks/decisions.py``. Bounds of
+    a stratum are Jeffreys', drawn in by √((N − n)/(N − 1)) where most of it was asked. A stratum
+    without answers has the bounds 0 and 1. Hits may be fractions: numbers in [0, 1] vary at most as
+    much as yes or no with the same mean.
 
     >>> stratified(np.array([3.0]), np.array([60.0]), np.array([1000.0])).value
     0.05
@@ -55,19 +61,26 @@ def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDA
     weights = sizes / sizes.sum()
     pooled = hits.sum() / max(asked.sum(), 1.0)
     share = np.where(asked > 0, hits / np.maximum(asked, 1), pooled)
-    left = np.sqrt(np.clip((sizes - asked) / np.maximum(sizes - 1, 1), 0, 1))  # finite population correction
+    # finite population correction
+    left = np.sqrt(np.clip((sizes - asked) / np.maximum(sizes - 1, 1), 0, 1))
     lows, highs = jeffreys(hits, asked)
     value = float(weights @ share)
     below = math.sqrt(float(np.sum((weights * left * (share - lows)) ** 2)))
     above = math.sqrt(float(np.sum((weights * left * (highs - share)) ** 2)))
     n = _effective(hits, asked, weights, left)
-    pooled_bounds = Estimate(value, value, value) if math.isinf(n) else exact_share(min(value * n, n), n)
+    pooled_bounds = (
+        Estimate(value, value, value) if math.isinf(n) else exact_share(min(value * n, n), n)
+    )
     low, high = min(value - below, pooled_bounds.low), max(value + above, pooled_bounds.high)
     return Estimate(value, max(0.0, low), min(1.0, high))
 
 
-def jeffreys(hits: NDArray[np.float64], asked: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else (Brown et al. 2001)."""
+def jeffreys(
+    hits: NDArray[np.float64], asked: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else (Brown et
+    al. 2001).
+    """
     from scipy.special import betaincinv
 
     a, b = hits + 0.5, asked - hits + 0.5
@@ -76,24 +89,31 @@ def jeffreys(hits: NDArray[np.float64], asked: NDArray[np.float64]) -> tuple[NDA
 
 
 def _effective(
-    hits: NDArray[np.float64], asked: NDArray[np.float64], weights: NDArray[np.float64], left: NDArray[np.float64]
+    hits: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    left: NDArray[np.float64],
 ) -> float:
     """How many rows of a simple random sample would give the same variance."""
-    share = (hits + 0.5) / (asked + 1)  # never 0 or 1, so that a stratum without hits has a variance
+    # never 0 or 1, so that a stratum without hits has a variance
+    share = (hits + 0.5) / (asked + 1)
     variance = float(np.sum(weights**2 * share * (1 - share) / np.maximum(asked, 1) * left**2))
     mean = float(weights @ share)
     return mean * (1 - mean) / variance if variance > 0 else math.inf
 
 
 def exact_share(count: float, total: float) -> Estimate:
-    """``count`` of ``total`` independent draws as a share, with its exact interval (Clopper & Pearson 1934).
+    """``count`` of ``total`` independent draws as a share, with its exact interval (Clopper &
+    Pearson 1934).
 
     Both may be fractions: effective numbers of weighted draws.
     """
     from scipy.special import betaincinv
 
     if not 0 <= count <= total or total <= 0:
-        raise ValueError(f"Expected `count` in 0 … `total` and `total` > 0, got {count} and {total}.")
+        raise ValueError(
+            f"Expected `count` in 0 … `total` and `total` > 0, got {count} and {total}."
+        )
     low = float(betaincinv(count, total - count + 1, 0.025)) if count > 0 else 0.0
     high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
     return Estimate(count / total, low, high)
@@ -110,15 +130,16 @@ class Agreement:
 
 
 def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None:
-    """Agreement of the first and the second answer on each row asked twice, of one or of two people; None without any.
+    """Agreement of the first and the second answer on each row asked twice, of one or of two
+    people; None without any.
 
-    Cohen's kappa is (same − chance)/(1 − chance) with chance = Σ_k P(first k)·P(second k) (Cohen 1960). The error e of
-    one answer, and its interval, follow from the share that differs,
+    Cohen's kappa is (same − chance)/(1 − chance) with chance = Σ_k P(first k)·P(second k) (Cohen
+    1960). The error e of one answer, and its interval, follow from the share that differs,
 
         P(differ) = 1 − (1 − e)² − e²/(K − 1),
 
-    if both answers err independently, with the same probability, and take each of the K − 1 wrong classes equally
-    often.
+    if both answers err independently, with the same probability, and take each of the K − 1 wrong
+    classes equally often.
     """
     pairs = _pairs(answers)
     if not pairs:
@@ -128,12 +149,16 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
     chance = sum(counts[0][label] * counts[1][label] for label in counts[0]) / rows**2
     kappa = (same / rows - chance) / (1 - chance) if chance < 1 else math.nan
     differ = exact_share(rows - same, rows)
-    error = Estimate(*(_error_of(share, num_classes) for share in (differ.value, differ.low, differ.high)))
+    error = Estimate(
+        *(_error_of(share, num_classes) for share in (differ.value, differ.low, differ.high))
+    )
     return Agreement(rows, same / rows, kappa, error)
 
 
 def _pairs(answers: Sequence[Decision]) -> list[tuple[str, str]]:
-    """The labels of the first and of the second answer on each row with both; a changed answer counts as it is now."""
+    """The labels of the first and of the second answer on each row with both; a changed answer
+    counts as it is now.
+    """
     first: dict[int, str] = {}
     second: dict[int, tuple[str, str]] = {}  # reviewer and label
     for answer in answers:
@@ -141,11 +166,14 @@ def _pairs(answers: Sequence[Decision]) -> list[tuple[str, str]]:
             first[answer.row] = answer.label
         elif second.setdefault(answer.row, (answer.reviewer, answer.label))[0] == answer.reviewer:
             second[answer.row] = answer.reviewer, answer.label
-    return [(first[row], label) for row, (_, label) in second.items() if first.get(row) and label]  # none was skipped
+    # none was skipped
+    return [(first[row], label) for row, (_, label) in second.items() if first.get(row) and label]
 
 
 def _error_of(differ: float, num_classes: int) -> float:
-    """The e at which two answers differ with this probability; at most that of a guess, (K − 1)/K."""
+    """The e at which two answers differ with this probability; at most that of a guess, (K −
+    1)/K.
+    """
     guess = (num_classes - 1) / num_classes
     return guess * (1 - math.sqrt(max(0.0, 1 - differ / guess)))
 
@@ -153,14 +181,14 @@ def _error_of(differ: float, num_classes: int) -> float:
 def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
     """The share of wrong labels, from the share that reviewers with the error e call wrong.
 
-    A right label is called wrong with probability e, and a wrong one right with e/(K − 1), so the measured share is
-    m = r·(1 − e/(K − 1)) + (1 − r)·e, and
+    A right label is called wrong with probability e, and a wrong one right with e/(K − 1), so the
+    measured share is m = r·(1 − e/(K − 1)) + (1 − r)·e, and
 
         r = (m − e)/(1 − e·K/(K − 1))
 
-    (Rogan & Gladen 1978). This assumes what `agreement` does, and that e is the same for right and wrong labels. The
-    interval is the range of r over the ellipse whose half-axes are those of both intervals; as both come partly from
-    the same rows, it is rather too wide.
+    (Rogan & Gladen 1978). This assumes what `agreement` does, and that e is the same for right and
+    wrong labels. The interval is the range of r over the ellipse whose half-axes are those of both
+    intervals; as both come partly from the same rows, it is rather too wide.
 
     >>> found = corrected(Estimate(0.145, 0.10, 0.20), Estimate(0.05, 0.02, 0.10), num_classes=2)
     >>> round(found.value, 4), round(found.low, 4), round(found.high, 4)

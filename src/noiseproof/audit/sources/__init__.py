@@ -1,4 +1,6 @@
-"""Kinds of data that can be audited, one class each; every module here is imported, so a new kind is one file."""
+"""Kinds of data that can be audited, one class each; every module here is imported, so a new kind
+is one file.
+"""
 
 from noiseproof.audit.sources.base import SOURCES, Request, Source, open_rows
 from noiseproof.core.lazy import import_modules

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
     from noiseproof.audit.sources.base import AuditData, Request
 
-ROWS, ANNOTATORS, LABELS = ("row", "task", "item"), ("annotator", "worker"), ("label", "response")  # first: as written
+# first: as written
+ROWS, ANNOTATORS, LABELS = ("row", "task", "item"), ("annotator", "worker"), ("label", "response")
 
 
 def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFrame:
-    """Return the columns row, annotator and label of votes in a file or in a table; votes without a label are left out.
+    """Return the columns row, annotator and label of votes in a file or in a table; votes without a
+    label are left out.
 
-    The first may also be called as the column ``id`` of the data, or id as in our votes.csv, the last as its column
-    ``label``.
+    The first may also be called as the column ``id`` of the data, or id as in our votes.csv, the
+    last as its column ``label``.
     """
     columns: dict[str, list[str | None]] = {
         "row": [*([] if id is None else [id, "id"]), *ROWS],
@@ -39,7 +41,9 @@ def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFra
     verbatim = [name for names in columns.values() for name in names]
     frame = read_file(Path(annotations), verbatim) if is_file else as_frame(annotations)
     where = str(annotations) if is_file else "`annotations`"
-    named = [next((name for name in names if name in frame.columns), None) for names in columns.values()]
+    named = [
+        next((name for name in names if name in frame.columns), None) for names in columns.values()
+    ]
     if None in named:
         raise ValueError(
             f"Expected the columns {', '.join(columns)} in {where}, a line for each label, got "
@@ -48,8 +52,8 @@ def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFra
     frame = frame[named].set_axis([*columns], axis=1)
     if (nameless := is_missing(frame["annotator"])).any():
         raise ValueError(
-            f"Expected an annotator in every line of {where}, got none in {int(nameless.sum())}, the first of them "
-            f"{int(nameless.argmax())}. Drop these lines."
+            f"Expected an annotator in every line of {where}, got none in {int(nameless.sum())},"
+            f" the first of them {int(nameless.argmax())}. Drop these lines."
         )
     frame = frame[~is_missing(frame["label"])].reset_index(drop=True)
     if frame.empty:
@@ -66,13 +70,19 @@ def place_votes(
     labels: Any = None,
     known: Sequence[str] | None = None,
 ) -> tuple[Votes, tuple[str, ...]]:
-    """Return the votes on rows that are called by their ``ids``, else by their numbers; and the names of the classes.
+    """Return the votes on rows that are called by their ``ids``, else by their numbers; and the
+    names of the classes.
 
-    These are ``known``, else ``classes``, which the user named, else all in the votes and in the given ``labels``.
+    These are ``known``, else ``classes``, which the user named, else all in the votes and in the
+    given ``labels``.
     """
     import pandas as pd
 
-    row = _row_numbers(frame["row"], num_rows) if ids is None else _find_ids(frame["row"].astype(str), ids)
+    row = (
+        _row_numbers(frame["row"], num_rows)
+        if ids is None
+        else _find_ids(frame["row"].astype(str), ids)
+    )
     annotator, names = pd.factorize(frame["annotator"].astype(str), sort=True)
     order = np.lexsort((annotator, row))
     row = row[order]
@@ -80,13 +90,16 @@ def place_votes(
     if len(again := np.flatnonzero((np.diff(row) == 0) & (np.diff(annotator) == 0))):
         first = frame.iloc[order[again[0]]]
         raise ValueError(
-            f"Expected one label of each annotator for a row in `annotations`, got more in "
-            f"{counted(len(again), 'case')}, the first of them by {first['annotator']!s} for the row "
-            f"{first['row']!s}. Drop all but one."
+            "Expected one label of each annotator for a row in `annotations`, got more in"
+            f" {counted(len(again), 'case')}, the first of them by {first['annotator']!s} for the"
+            f" row {first['row']!s}. Drop all but one."
         )
     cells = frame["label"] if labels is None else pd.concat([frame["label"], labels])
     codes, found = encode_given(cells, classes, "annotations", known=known)
-    return Votes(row, annotator, codes[: len(frame)][order], num_rows, tuple(map(str, names))), found
+    return (
+        Votes(row, annotator, codes[: len(frame)][order], num_rows, tuple(map(str, names))),
+        found,
+    )
 
 
 def _row_numbers(column: pd.Series[Any], num_rows: int) -> NDArray[np.int64]:
@@ -96,8 +109,8 @@ def _row_numbers(column: pd.Series[Any], num_rows: int) -> NDArray[np.int64]:
     is_known = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < num_rows)
     if unknown := _unknown(column, is_known):
         raise ValueError(
-            f"Expected row numbers from 0 to {num_rows - 1} in `annotations`, got {preview(unknown)}. If these are "
-            "ids, name their column in the data with `id`."
+            f"Expected row numbers from 0 to {num_rows - 1} in `annotations`, got"
+            f" {preview(unknown)}. If these are ids, name their column in the data with `id`."
         )
     return numbers.astype(np.int64)
 
@@ -109,13 +122,15 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
     if not index.is_unique:
         twice = list(index[index.duplicated()].unique())
         raise ValueError(
-            f"Expected each id once in the data, as `annotations` refer to them, got {preview(twice)} twice."
+            "Expected each id once in the data, as `annotations` refer to them, got"
+            f" {preview(twice)} twice."
         )
     row = index.get_indexer(pd.Index(column))
     if (row < 0).any():
         raise ValueError(
-            f"Expected the ids of the data in `annotations`, got {preview(_unknown(column, row >= 0))}, which the data "
-            "does not have. Correct these ids, or drop their lines."
+            "Expected the ids of the data in `annotations`, got"
+            f" {preview(_unknown(column, row >= 0))}, which the data does not have. Correct these"
+            " ids, or drop their lines."
         )
     return row.astype(np.int64)
 
@@ -124,8 +139,12 @@ def _unknown(column: pd.Series[Any], is_known: NDArray[np.bool_]) -> list[Any]:
     return list(dict.fromkeys(column[~is_known].tolist()))
 
 
-def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None) -> NDArray[np.int64]:
-    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without votes."""
+def first_labels(
+    votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None
+) -> NDArray[np.int64]:
+    """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without
+    votes.
+    """
     from noiseproof.audit.crowd.consensus import consensus
 
     label = consensus(votes, num_classes, method=method, pred_probs=probs, seed=seed).label  # type: ignore[arg-type]
@@ -133,7 +152,9 @@ def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: 
 
 
 def voted_labels(request: Request, num_rows: int, method: str) -> NDArray[Any]:
-    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" without votes."""
+    """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" without
+    votes.
+    """
     votes, names = place_votes(request.annotations, None, num_rows, request.classes)
     label = first_labels(votes, len(names), method, request.seed)
     if request.classes is None and all(name.isdecimal() for name in names):

@@ -1,4 +1,6 @@
-"""Arrays: inputs and labels in .npy or .npz files, or in memory; and features from arrays for every source."""
+"""Arrays: inputs and labels in .npy or .npz files, or in memory; and features from arrays for every
+source.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,13 @@ class LabelSource(Source):
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         self.words = as_words(labels)
-        if self.multi_label and labels.ndim == 1:  # an empty word is no label, and what is absent is not labelled
+        # an empty word is no label, and what is absent is not labelled
+        if self.multi_label and labels.ndim == 1:
             gaps = import_module("pandas").isna(labels)
-            words = [None if gap else word or NO_LABEL for word, gap in zip(self.words, gaps, strict=True)]
+            words = [
+                None if gap else word or NO_LABEL
+                for word, gap in zip(self.words, gaps, strict=True)
+            ]
             labels = np.array(words, dtype=object)
         given, names = encode_given(labels, classes, "labels")
         self.config["labels_sha256"] = labels_digest(self.words)
@@ -67,7 +73,9 @@ class LabelSource(Source):
         return data.without([("no label", given < 0)])
 
     def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:
-        """Return a matrix or lists inside a file, a dict or a data set as words, the request without their names."""
+        """Return a matrix or lists inside a file, a dict or a data set as words, the request
+        without their names.
+        """
         if self.multi_label or (not is_matrix(labels) and not are_lists(labels)):
             return labels, request
         labels, multi = sets_as_words(labels, request.classes)
@@ -76,13 +84,19 @@ class LabelSource(Source):
 
     @property
     def labels_entry(self) -> str:
-        in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
+        in_data = self.is_voted or (
+            not self.config.get("labels") and self.config.get("labels_key", "") is not None
+        )
         return "data" if in_data else "labels"
 
     def open_labels(self, path: Path) -> NDArray[Any]:
-        """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled objects."""
+        """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled
+        objects.
+        """
         arrays = open_arrays(path, "labels")
-        return arrays[self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)]
+        return arrays[
+            self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)
+        ]
 
     @cached_property
     def labels(self) -> list[str] | None:
@@ -108,8 +122,14 @@ class LabelSource(Source):
         return False
 
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
-        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows' numbers with it."""
-        wanted, what = (".csv", "consensus on rows of arrays") if self.is_voted else (".npy", "corrected labels")
+        """Write the labels alone, of the same type and shape; of a consensus, a table of the rows'
+        numbers with it.
+        """
+        wanted, what = (
+            (".csv", "consensus on rows of arrays")
+            if self.is_voted
+            else (".npy", "corrected labels")
+        )
         if out.suffix != wanted:
             raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
         with replacing(out, overwrite=False) as part:
@@ -136,7 +156,9 @@ class ArraySource(LabelSource):
     def accepts(self, request: Request) -> bool:
         if request.path is not None:
             return request.path.suffix.lower() in (".npy", ".npz")
-        return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(request.data)
+        return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(
+            request.data
+        )
 
     def read(self, request: Request) -> AuditData:
         path = request.path
@@ -144,8 +166,13 @@ class ArraySource(LabelSource):
         arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
         key = next((name for name in ("", *INPUTS) if name in arrays), None)
         if key is None:
-            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
-        labels_key = next((name for name in LABELS if name in arrays), None) if labels is None else None
+            raise ValueError(
+                f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got"
+                f" {preview(list(arrays))}."
+            )
+        labels_key = (
+            next((name for name in LABELS if name in arrays), None) if labels is None else None
+        )
         if labels is None and labels_key is None and request.annotations is not None:
             labels = voted_labels(request, len(arrays[key]), self.config["consensus"])
             self.config["voted"] = True
@@ -154,8 +181,8 @@ class ArraySource(LabelSource):
                 raise ValueError("Expected `labels` beside the array of inputs, got none.")
             if labels_key is None:
                 raise ValueError(
-                    f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "
-                    f"save them in the .npz file as {LABELS[0]}."
+                    f"Expected labels with the inputs of {path}, got none. Name their .npy file"
+                    f" with `labels`, or save them in the .npz file as {LABELS[0]}."
                 )
             self.config["labels_key"] = labels_key
             labels = arrays[labels_key]
@@ -163,7 +190,11 @@ class ArraySource(LabelSource):
         data = self._with_labels(labels, request.classes)
         if path is None:
             self.inputs = arrays[key]  # to show them
-        return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
+        return (
+            data
+            if request.embeddings is not None
+            else with_features(data, arrays[key], "inputs", request)
+        )
 
     @cached_property
     def inputs(self) -> NDArray[Any]:
@@ -177,13 +208,17 @@ class ArraySource(LabelSource):
 
     @cached_property
     def row_digests(self) -> Digests:
-        has_inputs = self.config.get("data") or "inputs" in self.__dict__  # which is set where they are in memory
+        # which is set where they are in memory
+        has_inputs = self.config.get("data") or "inputs" in self.__dict__
         words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.words
         return self._digest(self.inputs, words) if has_inputs else digest_words(words)
 
     def _digest(self, inputs: Any, words: Sequence[str]) -> Digests:
         if inputs.shape[0] != len(words):
-            raise ValueError(f"Expected a label for each row of the inputs, got {len(words)} for {inputs.shape[0]}.")
+            raise ValueError(
+                f"Expected a label for each row of the inputs, got {len(words)} for"
+                f" {inputs.shape[0]}."
+            )
         return digest_array(inputs) + digest_words(words)
 
     def __len__(self) -> int:
@@ -224,27 +259,41 @@ class ArraySource(LabelSource):
 
         if not self.has_pictures:
             return None
-        pixels = as_pixels(self._row(row)) if self.layout is None else self.layout.pixels(self._row(row))
+        pixels = (
+            as_pixels(self._row(row)) if self.layout is None else self.layout.pixels(self._row(row))
+        )
         return None if pixels is None else encode_picture(Image.fromarray(pixels), side)
 
     def columns(self, given: NDArray[np.int64]) -> Columns:
-        is_table = self.inputs.ndim == 2 and not is_sparse(self.inputs) and self.inputs.dtype.kind in "biuf"
+        is_table = (
+            self.inputs.ndim == 2
+            and not is_sparse(self.inputs)
+            and self.inputs.dtype.kind in "biuf"
+        )
         if not is_table or self.has_pictures or self.inputs.shape[1] > WIDEST:
             return {}
         values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
-        """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the rows' numbers."""
+        """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the
+        rows' numbers.
+        """
         if correction.consensus is not None:
             inputs = load_array(data, "inputs")
             _, found = correction.found_in(audit, self._digest(inputs, [""] * len(inputs)), None)
             return cell_table(found.consensus or {})
-        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
+        key = (
+            next((name for name in INPUTS if name in data), None)
+            if isinstance(data, dict)
+            else None
+        )
         if key is None:
             return super().corrected(audit, data, correction)
         inputs = load_array(data[key], "inputs")
-        return corrected_labels(audit, data[self.config["labels_key"]], correction, partial(self._digest, inputs))
+        return corrected_labels(
+            audit, data[self.config["labels_key"]], correction, partial(self._digest, inputs)
+        )
 
 
 class Members(Mapping[str, NDArray[Any]]):
@@ -271,11 +320,16 @@ class Members(Mapping[str, NDArray[Any]]):
 
 
 def open_arrays(path: Path, name: str) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as ""; no pickles."""
+    """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as "";
+    no pickles.
+    """
     if not path.exists():
         raise FileNotFoundError(missing_file(name, path))
     if table_kind(path) is not None:
-        raise ValueError(f"Expected a .npy file of {name}, got {path}. Audit the table, with the name of its `label`.")
+        raise ValueError(
+            f"Expected a .npy file of {name}, got {path}. Audit the table, with the name of its"
+            " `label`."
+        )
     with _readable(path):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -285,7 +339,8 @@ def open_arrays(path: Path, name: str) -> Mapping[str, NDArray[Any]]:
         check_members(loaded.zip, path)
         matrix = import_module("scipy.sparse").load_npz(path)
         if hasattr(matrix, "check_format"):
-            matrix.check_format(full_check=True)  # indices outside of the matrix would read other memory
+            # indices outside of the matrix would read other memory
+            matrix.check_format(full_check=True)
         return {"": matrix}
 
 
@@ -312,67 +367,94 @@ def load_array(value: Any, name: str) -> NDArray[Any]:
     arrays = open_arrays(Path(value), name)
     if len(arrays) > 1:
         raise ValueError(
-            f"Expected one array of {name} in {value}, got {preview(list(arrays))}. Save it with numpy.save."
+            f"Expected one array of {name} in {value}, got {preview(list(arrays))}. Save it with"
+            " numpy.save."
         )
     return next(iter(arrays.values()))
 
 
 def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the rows of ``array``, which has one for each row of the source, that belong to ``data``."""
+    """Return the rows of ``array``, which has one for each row of the source, that belong to
+    ``data``.
+    """
     if (data.row < 0).any():
         raise ValueError(
-            f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or a .npy file."
+            f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or"
+            " a .npy file."
         )
     if array.ndim < 2 or len(array) != data.source_rows:
         remedy = ""
         if array.ndim == 1 and name == "pred_probs":
-            remedy = " For two classes, make columns 1 − p and p, the second one's: stack([1 - p, p], axis=1)."
+            remedy = (
+                " For two classes, make columns 1 − p and p, the second one's: stack([1 - p, p],"
+                " axis=1)."
+            )
         elif array.ndim == 1:
             remedy = " For one number a row, make a column of them: array[:, None]."
         raise ValueError(
-            f"Expected `{name}` with {data.source_rows} rows, as the data has, got shape {array.shape}.{remedy}"
+            f"Expected `{name}` with {data.source_rows} rows, as the data has, got shape"
+            f" {array.shape}.{remedy}"
         )
     return array[data.row]
 
 
-def with_features(data: AuditData, array: NDArray[Any], name: str, request: Request | None = None) -> AuditData:
+def with_features(
+    data: AuditData, array: NDArray[Any], name: str, request: Request | None = None
+) -> AuditData:
     """Return ``data`` with features from ``array``; rows that are not finite are left out.
 
-    With a ``request``, they are the inputs that it asks for, which are scaled; else features made elsewhere.
+    With a ``request``, they are the inputs that it asks for, which are scaled; else features made
+    elsewhere.
     """
     array, notes_on_axes = _dense(array, name, 0 if request is None else request.seed)
     array = align(data, array, name)
     if array.dtype.kind not in "biufO":
         raise TypeError(
-            f"Expected numbers in `{name}`, got dtype {array.dtype}. Audit words as a column of a table: texts with "
-            "`text`, categories as they are."
+            f"Expected numbers in `{name}`, got dtype {array.dtype}. Audit words as a column of a"
+            " table: texts with `text`, categories as they are."
         )
     finite = _finite_rows(array)
     if not finite.any():
         raise ValueError(f"Expected finite numbers in `{name}`, got none in any row.")
     if array.dtype == np.float64 and array.ndim == 2:
-        array = array - shift_of(*moments(array[finite]))  # before float32 rounds the differences away
-    inputs, notes = check_features(np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name)
+        # before float32 rounds the differences away
+        array = array - shift_of(*moments(array[finite]))
+    inputs, notes = check_features(
+        np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name
+    )
     is_array = request is not None and inputs.dtype is not torch.uint8 and inputs.dim() > 2
     if is_array and min(inputs.shape[-2:]) >= SMALLEST:
         if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
             inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
         else:
-            note = f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as (N, C, H, W)."
+            note = (
+                f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as"
+                " (N, C, H, W)."
+            )
         notes = [*notes, note]
     if inputs.dtype is torch.uint8:
         pictures = inputs if finite.all() else inputs[torch.from_numpy(finite)]
         x, description = picture_features(data.source, pictures, finite, request or Request())
-        notes = [*notes, note_features(data.source, description)] if description["weights"] is not None else notes
+        notes = (
+            [*notes, note_features(data.source, description)]
+            if description["weights"] is not None
+            else notes
+        )
     else:
         if data.source.config["features"] is not None:
-            raise ValueError(f"Expected pictures (N, C, H, W) for `features`, got `{name}` of shape {array.shape}.")
+            raise ValueError(
+                f"Expected pictures (N, C, H, W) for `features`, got `{name}` of shape"
+                f" {array.shape}."
+            )
         x = inputs.flatten(1).numpy()
         x = _standardised(x, finite) if request is not None else x
-        if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
+        # the squares would leave float32
+        if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:
             x = x / np.float32(largest)
     # Decision trees split one column at a time: not of pixels, embeddings or axes.
-    is_table = array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
+    is_table = (
+        array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
+    )
     table = FeatureTable.of_numbers(x) if is_table else None
     data = replace(data, x=x, table=table, notes=(*data.notes, *notes_on_axes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
@@ -386,7 +468,10 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     width = array.shape[1]
     if dense.shape[1] == width:
         return dense, []
-    return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
+    return dense, [
+        f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]}"
+        " main axes."
+    ]
 
 
 def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -397,15 +482,24 @@ def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
-    """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that range."""
+    """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that
+    range.
+    """
     low = min(0.0, pictures[finite].min().item())
     high = pictures[finite].max().item()
-    note = f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong, save them as uint8."
-    return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(torch.uint8), note
+    note = (
+        f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong,"
+        " save them as uint8."
+    )
+    return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(
+        torch.uint8
+    ), note
 
 
 def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold, else all together."""
+    """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold,
+    else all together.
+    """
     mean = x[finite].mean(0, dtype=np.float64)
     std = x[finite].std(0, dtype=np.float64)
     varying = std[std > 0]

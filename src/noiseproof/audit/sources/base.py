@@ -1,4 +1,6 @@
-"""What an audit source is: one kind of data that is read, shown row by row and written back with corrected labels."""
+"""What an audit source is: one kind of data that is read, shown row by row and written back with
+corrected labels.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,12 @@ from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 from noiseproof.data.votes import Votes
 
-Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
+# fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
+Content = dict[str, Any]
 Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
-ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
+ANOTHER_ROW = (
+    "The data has changed since the audit: another row is in this place now. Audit the data again."
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,13 +53,16 @@ class OtherRows(Brief):
     x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
     given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
     frame: Any = None  # their columns as in the source, where it is a table
-    answers: NDArray[np.bool_] | None = None  # (T, K) of rows with several labels, in place of ``given``
+    # (T, K) of rows with several labels, in place of ``given``
+    answers: NDArray[np.bool_] | None = None
     unlike: NDArray[np.int64] | None = None  # (T,) as that of the audit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AuditData:
-    """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from another file."""
+    """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from
+    another file.
+    """
 
     source: Source
     classes: tuple[str, ...]
@@ -71,7 +79,8 @@ class AuditData:
     decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
     annotators: Votes | None = None
     test: OtherRows | None = None
-    sets: LabelSets | None = None  # of rows with several labels: ``classes`` are words that spell sets of them
+    # of rows with several labels: ``classes`` are words that spell sets of them
+    sets: LabelSets | None = None
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # spent on reading
@@ -83,14 +92,32 @@ class AuditData:
         features = "" if self.x is None else f", {counted(self.x.shape[1], 'feature')}"
         skipped = sum(len(one.rows) for one in self.skipped)
         left_out = f", {counted(skipped, 'row')} left out" if skipped else ""
-        return f"AuditData({self.source.name}, {len(self)} rows, {len(self.classes)} classes{features}{left_out})"
+        return (
+            f"AuditData({self.source.name}, {len(self)} rows, {len(self.classes)}"
+            f" classes{features}{left_out})"
+        )
 
     def subset(self, keep: NDArray[Any], reason: str | None = None) -> AuditData:
-        """Return the rows where ``keep`` is true; the others are listed as skipped for ``reason``."""
+        """Return the rows where ``keep`` is true; the others are listed as skipped for
+        ``reason``.
+        """
         if keep.all():
             return self
-        columns = ("given", "row", "x", "pred_probs", "ids", "groups", "time", "trusted", "decided", "annotators")
-        arrays = {name: value[keep] for name in columns if (value := getattr(self, name)) is not None}
+        columns = (
+            "given",
+            "row",
+            "x",
+            "pred_probs",
+            "ids",
+            "groups",
+            "time",
+            "trusted",
+            "decided",
+            "annotators",
+        )
+        arrays = {
+            name: value[keep] for name in columns if (value := getattr(self, name)) is not None
+        }
         if self.table is not None:
             arrays["table"] = self.table.subset(keep)
         dropped = self.row[~keep]
@@ -98,7 +125,9 @@ class AuditData:
         return replace(self, **arrays, skipped=(*self.skipped, *skipped))
 
     def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> AuditData:
-        """Return the rows outside all masks; the others are listed as skipped for the first reason that holds."""
+        """Return the rows outside all masks; the others are listed as skipped for the first reason
+        that holds.
+        """
         skipped = []
         drop = np.zeros(len(self), dtype=bool)
         for reason, mask in unusable:
@@ -119,7 +148,9 @@ class AuditData:
         return self.given if self.sets is None else self.sets.codes()[self.given]
 
     def unlike(self) -> NDArray[np.int64] | None:
-        """Numbers (N,) that differ between rows that are not duplicates, whatever their features; None for none."""
+        """Numbers (N,) that differ between rows that are not duplicates, whatever their features;
+        None for none.
+        """
         return self.source.unlike(self.table)
 
     @property
@@ -130,7 +161,9 @@ class AuditData:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The arguments of ``read_rows`` that config.json can't hold: data in memory, and how to read it."""
+    """The arguments of ``read_rows`` that config.json can't hold: data in memory, and how to read
+    it.
+    """
 
     data: Any = None  # an absolute Path, or a table or an array in memory
     labels: Any = None
@@ -160,7 +193,9 @@ class ShownRows(ABC):
         """Return what the review page shows of a row."""
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
-        """Return a picture of at most ``side`` pixels and its media type, None if the row has none."""
+        """Return a picture of at most ``side`` pixels and its media type, None if the row has
+        none.
+        """
         return None
 
     @property
@@ -169,7 +204,9 @@ class ShownRows(ABC):
         return False
 
     def columns(self, given: NDArray[np.int64]) -> Columns:
-        """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels, −1 for none."""
+        """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels,
+        −1 for none.
+        """
         return {}
 
     def texts(self) -> list[str] | None:
@@ -199,15 +236,17 @@ class NoRows(ShownRows):
 class Source(ShownRows):
     """One kind of data to audit, registered under the name that config.json has as ``kind``.
 
-    ``config`` holds the entries of config.json about the data: paths, columns, and after ``read`` the digest of the
-    labels. A source made from a saved config shows rows and writes corrected copies.
+    ``config`` holds the entries of config.json about the data: paths, columns, and after ``read``
+    the digest of the labels. A source made from a saved config shows rows and writes corrected
+    copies.
     """
 
     name: ClassVar[str]
     files: ClassVar[str] = ""  # the files or folders it reads, as messages call them
     has_columns: ClassVar[bool] = False  # whether it takes names of columns
     is_pictures: ClassVar[bool] = False  # whether every row is a picture file
-    feature_kind: ClassVar[Kind | None] = None  # what its rows are, where named features are computed from them
+    # what its rows are, where named features are computed from them
+    feature_kind: ClassVar[Kind | None] = None
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
@@ -222,10 +261,14 @@ class Source(ShownRows):
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         """Read a test set like the ``data`` that was just read, and encode it in the same way."""
-        raise ValueError(f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}.")
+        raise ValueError(
+            f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}."
+        )
 
     def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        """Return numbers that differ between rows of ``table`` that are not duplicates, whatever their features."""
+        """Return numbers that differ between rows of ``table`` that are not duplicates, whatever
+        their features.
+        """
         return None
 
     @property
@@ -240,7 +283,9 @@ class Source(ShownRows):
 
     @cached_property
     def row_digests(self) -> Digests:
-        """The digest of each row's content with its label, (N, 2); by default of its label alone."""
+        """The digest of each row's content with its label, (N, 2); by default of its label
+        alone.
+        """
         return digest_words(self.labels or [])
 
     @property
@@ -249,14 +294,17 @@ class Source(ShownRows):
         return "data"
 
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
-        """Return where the audited rows are in the source now, (source_rows,); refuse what cannot be told.
+        """Return where the audited rows are in the source now, (source_rows,); refuse what cannot
+        be told.
 
         ``outcomes`` is what becomes of rows: copies of one that have the same may change places.
         """
         self.locate(audit.folder, self.labels_entry)
         place = find_rows(audit, self.row_digests, outcomes)
         labels = None if self.is_voted else self.labels or []
-        check_issues(audit.moved(place), labels, self.ids if self.config["id"] is not None else None)
+        check_issues(
+            audit.moved(place), labels, self.ids if self.config["id"] is not None else None
+        )
         return place
 
     @abstractmethod
@@ -265,7 +313,9 @@ class Source(ShownRows):
 
     @abstractmethod
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
-        """Write a corrected copy to the new path ``out``; the rows are where ``find_rows`` found them."""
+        """Write a corrected copy to the new path ``out``; the rows are where ``find_rows`` found
+        them.
+        """
 
     @property
     def can_leave_out(self) -> bool:
@@ -274,7 +324,9 @@ class Source(ShownRows):
 
     @abstractmethod
     def default_out(self) -> Path:
-        """Return where a corrected copy goes by default, in the current folder: the original may be read-only."""
+        """Return where a corrected copy goes by default, in the current folder: the original may be
+        read-only.
+        """
 
     def file(self, id: str) -> Path | None:
         """Return the file of a row, if each has its own."""
@@ -302,8 +354,12 @@ class Source(ShownRows):
             data = read_pairs(data, None, "crop", lazy=True)[1]
         elif isinstance(data, dict) and key in data:
             data = data[key]
-        elif is_table(data) and self.multi_label.get("kind") != "matrix":  # which may be a DataFrame
-            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
+        elif (
+            is_table(data) and self.multi_label.get("kind") != "matrix"
+        ):  # which may be a DataFrame
+            raise ValueError(
+                f"Expected the labels that were audited, an array, got a table for the {self.name}."
+            )
         return corrected_labels(audit, data, correction)
 
     @property
@@ -317,7 +373,9 @@ class Source(ShownRows):
         return self.config.get("multi_label") or {}
 
     def without_names(self, request: Request) -> Request:
-        """The request where ``classes`` of rows with several labels are kept as those: a word spells a set of them."""
+        """The request where ``classes`` of rows with several labels are kept as those: a word
+        spells a set of them.
+        """
         if not self.multi_label or request.classes is None:
             return request
         self.config["multi_label"] = {**self.multi_label, "labels": list(map(str, request.classes))}
@@ -329,10 +387,14 @@ class Source(ShownRows):
         path = self.config.get(key)
         if path is None or not Path(path).exists():
             raise FileNotFoundError(
-                f"Expected the audited data at {path}, found none." if path else
-                "Expected an audit of files, got one of a DataFrame or of arrays in memory. In Python, "
-                f"`noiseproof.audit.corrected({str(folder)!r}, data)` returns them corrected."
-            )  # fmt: skip
+                f"Expected the audited data at {path}, found none."
+                if path
+                else (
+                    "Expected an audit of files, got one of a DataFrame or of arrays in memory. In"
+                    f" Python, `noiseproof.audit.corrected({str(folder)!r}, data)` returns them"
+                    " corrected."
+                )
+            )
         return Path(path)
 
     def check_inputs(self, folder: Path) -> None:
@@ -343,19 +405,21 @@ class Source(ShownRows):
         """Return why no row can be shown, None if all is well."""
         if self.config.get("data") is None:
             return (
-                "The data was in memory when it was audited: only the results of the audit can be shown. "
-                "noiseproof.audit.corrected applies the decisions to it."
+                "The data was in memory when it was audited: only the results of the audit can be"
+                " shown. noiseproof.audit.corrected applies the decisions to it."
             )
         path = Path(self.config["data"])
         if not path.exists():
             return f"{path} no longer exists: only the results of the audit can be shown."
         has_labels = self.labels is None or same_labels(self.config, self.labels)
-        digest = None if self.has_ids else self.config.get("rows_sha256")  # ids are compared row by row
+        # ids are compared row by row
+        digest = None if self.has_ids else self.config.get("rows_sha256")
         has_rows = digest is None or digest_all(self.row_digests) == digest
         if len(self) != self.config["source_rows"] or not has_labels or not has_rows:
             return (
-                f"The data has changed since the audit: the rows of {path} are not those that were audited, or in "
-                "another order. Only the results of the audit are shown. Audit the data again."
+                f"The data has changed since the audit: the rows of {path} are not those that were"
+                " audited, or in another order. Only the results of the audit are shown. Audit the"
+                " data again."
             )
         return None
 
@@ -363,11 +427,16 @@ class Source(ShownRows):
 def picture_features(
     source: Source, pictures: Any, usable: NDArray[np.bool_], request: Request
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return features (N, F) of pictures, zeros where they are not ``usable``, and their description."""
+    """Return features (N, F) of pictures, zeros where they are not ``usable``, and their
+    description.
+    """
     features, description = encode_pictures(
-        pictures, source.config["features"] or "auto", seed=request.seed, progress=request.progress,
+        pictures,
+        source.config["features"] or "auto",
+        seed=request.seed,
+        progress=request.progress,
         cache=request.cache,
-    )  # fmt: skip
+    )
     x = np.zeros((len(usable), features.shape[1]), np.float32)
     x[usable] = features
     return x, description
@@ -380,8 +449,8 @@ def note_features(source: Source, description: Mapping[str, Any]) -> str:
     sentence = f"The {source.feature_kind} were audited by the features {description['name']}"
     if weights is not None:
         return (
-            f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
-            f"SHA-256 {weights['sha256'][:16]}…)."
+            f"{sentence} (weights of {weights['package']} {weights['version']}, licence:"
+            f" {weights['licence']}, SHA-256 {weights['sha256'][:16]}…)."
         )
     extra = {"texts": "text", "pictures": "vision"}[source.feature_kind or "texts"]
     more = f"`{install_command(extra)}`, or other `features` or `embeddings`"
@@ -392,6 +461,8 @@ SOURCES: Registry[Source] = Registry("audit source", returns=Source)
 
 
 def open_rows(config: Mapping[str, Any]) -> Source | NoRows:
-    """Return the rows of the data that config.json names; none where it is gone or its labels have changed."""
+    """Return the rows of the data that config.json names; none where it is gone or its labels have
+    changed.
+    """
     source = SOURCES[config["kind"]](config)
     return source if (note := source.problem()) is None else NoRows(note)

@@ -23,7 +23,8 @@ def is_missing(values: Any) -> NDArray[np.bool_]:
 def encode_given(
     values: Any, classes: Sequence[str] | None, name: str, known: Sequence[str] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return class numbers (N,), −1 where there is no label, and class names: ``known``, else ``classes``, else sorted.
+    """Return class numbers (N,), −1 where there is no label, and class names: ``known``, else
+    ``classes``, else sorted.
 
     Numbers are positions in ``classes`` where the user named them.
     """
@@ -38,26 +39,35 @@ def encode_given(
     place: Any = slice(None)
     if isinstance(present.dtype, pd.StringDtype):  # each word once: less time and memory
         place, present = pd.factorize(present)
-    codes, names = encode_labels(present, known or classes, positions=classes is not None, name=name)
+    codes, names = encode_labels(
+        present, known or classes, positions=classes is not None, name=name
+    )
     given = np.full(len(absent), -1)
     given[~absent] = codes.numpy()[place]
     return given, names
 
 
 def _check_positions(values: Any, classes: Sequence[str], name: str) -> None:
-    """Refuse whole numbers that are the names of classes at other positions; words are looked up by name."""
+    """Refuse whole numbers that are the names of classes at other positions; words are looked up by
+    name.
+    """
     if isinstance(next(iter(values), None), (str, bytes)):
         return
     numbers = {str(value) for value in read_labels(values, name).tolist()}
     class_at = {str(k): str(c) for k, c in enumerate(classes)}
-    if numbers <= {*class_at.values()} and (odd := [number for number in numbers if class_at.get(number) != number]):
+    if numbers <= {*class_at.values()} and (
+        odd := [number for number in numbers if class_at.get(number) != number]
+    ):
         raise ValueError(
-            f"Expected whole numbers in `{name}` to be names or positions in `classes`, got {min(odd)}, which is the "
-            "name of one class and the position of another. Save the labels as words, which are looked up by name."
+            f"Expected whole numbers in `{name}` to be names or positions in `classes`, got"
+            f" {min(odd)}, which is the name of one class and the position of another. Save the"
+            " labels as words, which are looked up by name."
         )
 
 
 def column_names(table: Any) -> list[Any] | None:
-    """Return the names of the columns of a DataFrame, None if it has only 0, 1, … as pandas names them, or is none."""
+    """Return the names of the columns of a DataFrame, None if it has only 0, 1, … as pandas names
+    them, or is none.
+    """
     names = list(getattr(table, "columns", ()))
     return None if list(map(str, names)) == list(map(str, range(len(names)))) else names

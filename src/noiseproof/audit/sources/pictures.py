@@ -45,7 +45,9 @@ class PictureSource(Source):
     feature_kind = "pictures"
 
     def accepts(self, request: Request) -> bool:
-        return request.path is not None and request.path.is_dir() and find_tool(request.path) is None
+        return (
+            request.path is not None and request.path.is_dir() and find_tool(request.path) is None
+        )
 
     # Reading
 
@@ -54,15 +56,19 @@ class PictureSource(Source):
         assert path is not None
         if request.labels is not None:
             raise ValueError(
-                "Expected no `labels` beside a folder of pictures: the names of its folders are the labels."
+                "Expected no `labels` beside a folder of pictures: the names of its folders are the"
+                " labels."
             )
         dataset = from_image_folder(path, size=THUMBNAIL, fit="squash")
         files = dataset.train.x
         assert isinstance(files, ImageFiles)
         classes = _check_classes(dataset.classes, request.classes, files.root)
-        notes = [note for note in dataset.notes if "training example" not in note]  # repeated for the readable rows
+        # repeated for the readable rows
+        notes = [note for note in dataset.notes if "training example" not in note]
         if files.root != path:
-            notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
+            notes.append(
+                f"Only {files.root.name}/ was audited. Name another folder to audit that one."
+            )
         labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
         self.config["data"] = str(files.root)
         return self._read_pictures(request, files, _relative_names(files), labels, classes, notes)
@@ -76,12 +82,16 @@ class PictureSource(Source):
         classes: tuple[str, ...],
         notes: list[str],
     ) -> AuditData:
-        """Return the rows of picture files; one without a label, "", or that can't be read, is skipped."""
+        """Return the rows of picture files; one without a label, "", or that can't be read, is
+        skipped.
+        """
         ids = np.array([*names], dtype=object)
         unreadable = _unreadable(files, ids, request)
         readable = ~np.logical_or.reduce([np.zeros(len(files), dtype=bool), *unreadable.values()])
         if not readable.any():
-            raise ValueError(f"Expected readable pictures in {request.path}, got none among {len(files)}.")
+            raise ValueError(
+                f"Expected readable pictures in {request.path}, got none among {len(files)}."
+            )
         x = None
         if request.needs_features:
             pictures = files.subset(torch.from_numpy(np.flatnonzero(readable)))
@@ -90,16 +100,22 @@ class PictureSource(Source):
         self.config["labels_sha256"] = labels_digest(labels)
         number = {name: k for k, name in enumerate(classes)}
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
-        data = AuditData(self, classes, given, np.arange(len(files)), len(files), x, ids=ids, notes=tuple(notes))
+        data = AuditData(
+            self, classes, given, np.arange(len(files)), len(files), x, ids=ids, notes=tuple(notes)
+        )
         return data.without([("no label", given < 0), *unreadable.items()])
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         if data.x is None or self.config["features"] is None:
-            raise ValueError("Expected features of the pictures beside `test`, got embeddings or predictions.")
+            raise ValueError(
+                "Expected features of the pictures beside `test`, got embeddings or predictions."
+            )
         known = Pictures(self.image_files.subset(torch.from_numpy(data.row)))
         other = from_image_folder(test, size=THUMBNAIL, fit="squash")
         number = {name: k for k, name in enumerate(data.classes)}
-        given = np.array([number.get(other.classes[k], -1) for k in other.train.y.tolist()], dtype=np.int64)
+        given = np.array(
+            [number.get(other.classes[k], -1) for k in other.train.y.tolist()], dtype=np.int64
+        )
         extractor = picture_extractor(self.config["features"], known).fit(known, seed=request.seed)
         assert isinstance(other.train.x, ImageFiles)
         return OtherRows(extractor.encode(Pictures(other.train.x)), given)
@@ -130,7 +146,9 @@ class PictureSource(Source):
 
     @cached_property
     def row_digests(self) -> Digests:
-        """The digest of each file's bytes with its class: a file that gets another name is found again."""
+        """The digest of each file's bytes with its class: a file that gets another name is found
+        again.
+        """
         contents = digest_rows(map(_file_digest, map(self.image_files.path, range(len(self)))))
         return contents + digest_words(self.labels)
 
@@ -142,8 +160,11 @@ class PictureSource(Source):
             return {"note": ANOTHER_ROW}
         if self._real_path(row) is None:
             return {
-                "note": "This picture is not in the folder of the dataset: it was moved, or is a link to elsewhere. "
-                "Audit a copy of the folder with files in place of links (cp -rL) to see it."
+                "note": (
+                    "This picture is not in the folder of the dataset: it was moved, or is a link"
+                    " to elsewhere. Audit a copy of the folder with files in place of links (cp"
+                    " -rL) to see it."
+                )
             }
         return {"has_image": True}
 
@@ -176,7 +197,8 @@ class PictureSource(Source):
         return Path(self.config["data"], id)
 
     def row_names(self, rows: Sequence[int]) -> list[str]:
-        return [self.ids[row].encode(errors="backslashreplace").decode() for row in rows]  # names may not be UTF-8
+        # names may not be UTF-8
+        return [self.ids[row].encode(errors="backslashreplace").decode() for row in rows]
 
     # Correcting
 
@@ -184,12 +206,19 @@ class PictureSource(Source):
         return Path("corrected")
 
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
-        """Copy, or link, all files, each picture into the folder of its class; links out of the folder stay links."""
+        """Copy, or link, all files, each picture into the folder of its class; links out of the
+        folder stay links.
+        """
         changes = correction.labels
         root = self.locate(audit.folder)
-        if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
+        if odd := [
+            name
+            for name in changes.values()
+            if name in (".", "..") or "/" in name or os.sep in name
+        ]:
             raise ValueError(
-                f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
+                f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions"
+                " for it."
             )
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
         for row in correction.left_out:
@@ -218,22 +247,29 @@ def _relative_names(files: ImageFiles) -> list[str]:
     return [files.path(i).relative_to(files.root).as_posix() for i in range(len(files))]
 
 
-def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root: Path) -> tuple[str, ...]:
+def _check_classes(
+    folders: tuple[str, ...], classes: Sequence[str] | None, root: Path
+) -> tuple[str, ...]:
     """Return the classes in the order that the user named, by default that of the folders."""
     names = folders if classes is None else tuple(classes)
     if sorted(names) != sorted(folders):
         odd = sorted({*names} - {*folders})
         absent = sorted({*folders} - {*names})
         raise ValueError(
-            f"Expected each of the {len(folders)} folders of {root} once in `classes`, got {len(names)} names. "
-            f"No folders: {preview(odd) or 'none'}; not named: {preview(absent) or 'none'}."
+            f"Expected each of the {len(folders)} folders of {root} once in `classes`, got"
+            f" {len(names)} names. No folders: {preview(odd) or 'none'}; not named:"
+            f" {preview(absent) or 'none'}."
         )
     if odd := [name for name in names if not is_utf8(name)]:
-        raise ValueError(f"Expected names of folders in UTF-8 in {root}, got {preview(odd)}. Rename them.")
+        raise ValueError(
+            f"Expected names of folders in UTF-8 in {root}, got {preview(odd)}. Rename them."
+        )
     return names
 
 
-def _unreadable(files: ImageFiles, ids: NDArray[Any], request: Request) -> dict[str, NDArray[np.bool_]]:
+def _unreadable(
+    files: ImageFiles, ids: NDArray[Any], request: Request
+) -> dict[str, NDArray[np.bool_]]:
     """Return masks (N,) of files that can't be read, by reason."""
     unreadable: dict[str, NDArray[np.bool_]] = {}
     for i in range(len(files)):
@@ -241,9 +277,14 @@ def _unreadable(files: ImageFiles, ids: NDArray[Any], request: Request) -> dict[
         try:
             decode(files.path(i), THUMBNAIL, "squash")
         except ValueError as error:
-            reason = f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
+            reason = (
+                f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
+            )
             if isinstance(error, LimitExceeded):
-                reason = f"a picture of more than {limit('pixels')} pixels ({variable_of('pixels')} raises that)"
+                reason = (
+                    f"a picture of more than {limit('pixels')} pixels ({variable_of('pixels')}"
+                    " raises that)"
+                )
         if reason:
             unreadable.setdefault(reason, np.zeros(len(files), dtype=bool))[i] = True
         if request.progress is not None and (i % 100 == 99 or i + 1 == len(files)):
@@ -252,7 +293,9 @@ def _unreadable(files: ImageFiles, ids: NDArray[Any], request: Request) -> dict[
 
 
 def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
-    """Return where each file below ``root`` goes: to the folder of its class, under a name that is free there."""
+    """Return where each file below ``root`` goes: to the folder of its class, under a name that is
+    free there.
+    """
     # A class may be a link to a folder elsewhere, which the audit has followed.
     linked = [folder for folder in root.iterdir() if folder.is_symlink() and folder.is_dir()]
     files = sorted(
@@ -267,7 +310,13 @@ def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
     for old, to in moves.items():
         origin, _, rest = old.partition("/")
         stem, ending = os.path.splitext(f"{to}/{rest}")
-        suffixes = ("", f"-from-{origin}", *(f"-from-{origin}-{n}" for n in range(2, len(files) + 2)))
-        places[old] = next(name for suffix in suffixes if (name := f"{stem}{suffix}{ending}") not in taken)
+        suffixes = (
+            "",
+            f"-from-{origin}",
+            *(f"-from-{origin}-{n}" for n in range(2, len(files) + 2)),
+        )
+        places[old] = next(
+            name for suffix in suffixes if (name := f"{stem}{suffix}{ending}") not in taken
+        )
         taken.add(places[old])
     return places

@@ -31,7 +31,11 @@ class PredictionSource(LabelSource):
         return request.data is None
 
     def read(self, request: Request) -> AuditData:
-        parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
+        parts = {
+            "labels": request.labels,
+            "pred_probs": request.pred_probs,
+            "embeddings": request.embeddings,
+        }
         check_parts(parts, request.annotations)
         labels = request.labels
         predicted = request.pred_probs
@@ -42,15 +46,23 @@ class PredictionSource(LabelSource):
             self.config["voted"] = True
         labels, request = self._as_words(load_array(labels, "labels"), request)
         classes = request.classes
-        if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
+        if (
+            classes is None
+            and predicted is not None
+            and column_names(predicted) is None
+            and labels.dtype.kind in "iuf"
+        ):
             probabilities = load_array(predicted, "pred_probs")
             if probabilities.ndim == 2:
-                classes = [str(k) for k in range(probabilities.shape[1])]  # a label is the number of its column
+                # a label is the number of its column
+                classes = [str(k) for k in range(probabilities.shape[1])]
         return self._with_labels(labels, classes)
 
     @cached_property
     def predictions(self) -> NDArray[Any] | None:
-        """The audited probabilities (N, K), None where they are in no .npy file, or the labels have changed."""
+        """The audited probabilities (N, K), None where they are in no .npy file, or the labels have
+        changed.
+        """
         path = Path(self.config.get("pred_probs") or "")
         classes = self.config.get("classes") or ()
         if (
@@ -61,7 +73,11 @@ class PredictionSource(LabelSource):
         ):
             return None
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return array if array.shape == (len(self.labels), len(classes)) and not self.multi_label else None
+        return (
+            array
+            if array.shape == (len(self.labels), len(classes)) and not self.multi_label
+            else None
+        )
 
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
         if self.is_voted:  # nothing but the predictions has rows
@@ -74,7 +90,8 @@ class PredictionSource(LabelSource):
     def check_inputs(self, folder: Path) -> None:
         if not self.config.get("embeddings"):
             raise ValueError(
-                "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."
+                "Expected inputs to train on, the audit had labels and predictions only. Leave out"
+                " --retrain."
             )
 
     def __len__(self) -> int:
@@ -87,4 +104,7 @@ class PredictionSource(LabelSource):
         probs = np.asarray(self.predictions[row], np.float64)
         classes = self.config["classes"]
         likely = np.argsort(-probs, kind="stable")[:MOST_CLASSES].tolist()
-        return {"predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely], "note": NO_ROW}
+        return {
+            "predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely],
+            "note": NO_ROW,
+        }

@@ -1,4 +1,6 @@
-"""Tables, in memory or in a file, audited by their columns: shown, and written with corrected labels."""
+"""Tables, in memory or in a file, audited by their columns: shown, and written with corrected
+labels.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class TableSource(TableReader):
         if self.config.get("data") is None:
             return FrameRecords(self.as_given if self.multi_label else self._whole_frame())
         columns = [*given_columns(self.config), self.config["text"], self.config["id"]]
-        return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
+        return open_records(
+            Path(self.config["data"]), columns, header=self.config.get("header", True)
+        )
 
     def __len__(self) -> int:
         return len(self.records)
@@ -87,7 +91,9 @@ class TableSource(TableReader):
         if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
             return {"note": ANOTHER_ROW}
         record = self.records[row]
-        cells = {self.records.header[k]: _shortened(record[k]) for k in self._shown if k < len(record)}
+        cells = {
+            self.records.header[k]: _shortened(record[k]) for k in self._shown if k < len(record)
+        }
         text = cells.pop(self.config["text"], None)
         shown: Content = {} if text is None else {"text": text}
         if self.has_pictures:
@@ -99,14 +105,22 @@ class TableSource(TableReader):
         """The columns that are a picture, which is shown instead; None if there are none."""
         roles = {self.config[role] for role in ("text", "id", "group", "time")}
         roles |= {*self.config["annotators"], *given_columns(self.config)}
-        return find_pixels(["" if name in roles else str(name) for name in self.records.header], self.records)
+        return find_pixels(
+            ["" if name in roles else str(name) for name in self.records.header], self.records
+        )
 
     @cached_property
     def _shown(self) -> list[int]:
-        """Positions of the columns whose cells are shown, and searched: neither labels nor pixels."""
+        """Positions of the columns whose cells are shown, and searched: neither labels nor
+        pixels.
+        """
         pixels = () if self.pixels is None else self.pixels.positions
         header = self.records.header
-        return [k for k, name in enumerate(header) if k not in pixels and name not in given_columns(self.config)]
+        return [
+            k
+            for k, name in enumerate(header)
+            if k not in pixels and name not in given_columns(self.config)
+        ]
 
     @property
     def has_cells(self) -> bool:
@@ -130,14 +144,21 @@ class TableSource(TableReader):
             self.frame = self._with_label(self._read_table(Path(self.config["data"])))
         try:
             fitted = fit_columns(
-                self.frame, self._feature_columns(), "impute", requested=False, labels=given, wide=True
+                self.frame,
+                self._feature_columns(),
+                "impute",
+                requested=False,
+                labels=given,
+                wide=True,
             )[0]
         except ValueError:  # no column is of use
             return {}
         values = fitted.table(self.frame).values.astype(np.float64)
         words = fitted.categories | fitted.wide
         shift = fitted.shift.tolist()
-        columns: Columns = {str(name): values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)}
+        columns: Columns = {
+            str(name): values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)
+        }
         for codes, (name, known) in zip(values.T[len(columns) :], words.items(), strict=True):
             spelled = np.array([*known, ""], dtype=object)  # the last one: gaps
             columns[str(name)] = spelled[np.nan_to_num(codes, nan=len(known)).astype(int)]
@@ -145,9 +166,12 @@ class TableSource(TableReader):
 
     def describe(self, row: int, id: str) -> str:
         self.frame = frame = self._whole_frame()
-        # Cell by cell: a row as a whole has one type, which rounds large whole numbers next to real ones.
+        # Cell by cell: a row as a whole has one type, which rounds large whole numbers next to real
+        # ones.
         cells: list[tuple[str, Any]] = [
-            (name, frame.iloc[row, j]) for j, name in enumerate(self.frame.columns) if name != self.config["label"]
+            (name, frame.iloc[row, j])
+            for j, name in enumerate(self.frame.columns)
+            if name != self.config["label"]
         ]
         return "\n".join(f"{name}: {value}" for name, value in cells)
 
@@ -160,7 +184,9 @@ class TableSource(TableReader):
 
     def default_out(self) -> Path:
         name = Path(self.config["data"] or "").name.lower()
-        return Path(f"corrected{Path(name.removesuffix('.gz')).suffix}{'.gz' * name.endswith('.gz')}")
+        return Path(
+            f"corrected{Path(name.removesuffix('.gz')).suffix}{'.gz' * name.endswith('.gz')}"
+        )
 
     @property
     def can_leave_out(self) -> bool:
@@ -184,4 +210,8 @@ class TableSource(TableReader):
 
 
 def _shortened(cell: str) -> str:
-    return cell if len(cell) <= LONGEST else f"{cell[:LONGEST]} … and {len(cell) - LONGEST} characters more"
+    return (
+        cell
+        if len(cell) <= LONGEST
+        else f"{cell[:LONGEST]} … and {len(cell) - LONGEST} characters more"
+    )

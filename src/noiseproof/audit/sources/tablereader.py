@@ -14,7 +14,14 @@ from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import as_ids, as_words, labels_digest
 from noiseproof.audit.labelcells import given_columns, set_words
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import empty_cells, has_lists, labels_in, lists_as_sets, spelled_lists, yes_no
+from noiseproof.audit.sets import (
+    empty_cells,
+    has_lists,
+    labels_in,
+    lists_as_sets,
+    spelled_lists,
+    yes_no,
+)
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import AuditData, OtherRows, Request, Source
 from noiseproof.audit.sources.labels import encode_given, is_missing
@@ -35,11 +42,14 @@ Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, row
 
 
 class TableReader(Source):
-    """Reads a table by the columns that its ``config`` names; ``TableSource`` shows and corrects it."""
+    """Reads a table by the columns that its ``config`` names; ``TableSource`` shows and corrects
+    it.
+    """
 
     has_columns = True
     frame: Frame
-    as_given: pd.DataFrame  # with the labels as they are in the table: in several columns, or in lists
+    # with the labels as they are in the table: in several columns, or in lists
+    as_given: pd.DataFrame
     fitted: EncodedColumns | None = None  # the encoder of the columns that were read
     feature_table: FeatureTable | None = None  # of the rows that were read, by their columns
 
@@ -53,7 +63,11 @@ class TableReader(Source):
         if isinstance(request.trusted, str) and request.trusted in self.frame.columns:
             trusted_column = config["trusted"] = request.trusted
         features = self._feature_columns()
-        table, row = (self.frame, np.arange(len(self.frame))) if trusted_column else self._with_trusted(request.trusted)
+        table, row = (
+            (self.frame, np.arange(len(self.frame)))
+            if trusted_column
+            else self._with_trusted(request.trusted)
+        )
         votes, classes = self._votes(table, request)
         if label is not None:
             column = self._as_words_of_sets(table[label]) if self.multi_label else table[label]
@@ -82,7 +96,9 @@ class TableReader(Source):
             columns["trusted"] = row < 0
         if (group := config["group"]) is not None:
             columns["groups"] = _codes(table[group])
-        config["labels_sha256"] = labels_digest(as_words(self.frame[label])) if label is not None else None
+        config["labels_sha256"] = (
+            labels_digest(as_words(self.frame[label])) if label is not None else None
+        )
         data = AuditData(self, classes, given, row, len(self.frame), notes=tuple(notes), **columns)
         return data.without(unusable)
 
@@ -101,11 +117,20 @@ class TableReader(Source):
             return place_votes(long, ids, len(table), request.classes, labels=labels)
         columns = [*(table[c] for c in annotators), *([] if labels is None else [labels])]
         codes, names = encode_given(pd.concat(columns), request.classes, ", ".join(annotators))
-        return Votes.of_table(codes.reshape(-1, len(table)).T[:, : len(annotators)], annotators), names
+        return (
+            Votes.of_table(codes.reshape(-1, len(table)).T[:, : len(annotators)], annotators),
+            names,
+        )
 
     def _open_table(self, request: Request) -> Frame:
-        """The table as a whole, or a Parquet file for its columns, each of which is read when it is needed."""
-        if request.path is not None and table_kind(request.path) == ".parquet" and not self.label_columns:
+        """The table as a whole, or a Parquet file for its columns, each of which is read when it is
+        needed.
+        """
+        if (
+            request.path is not None
+            and table_kind(request.path) == ".parquet"
+            and not self.label_columns
+        ):
             with readable(request.path):
                 columns = ParquetColumns.open(request.path)
             if columns is not None:
@@ -117,17 +142,31 @@ class TableReader(Source):
         return self._with_label(self.as_given)
 
     def _note_lists(self, frame: pd.DataFrame, request: Request) -> None:
-        """Keep in ``config`` how the lists of a label column are spelled as words, where its cells are lists."""
+        """Keep in ``config`` how the lists of a label column are spelled as words, where its cells
+        are lists.
+        """
         label = self.config["label"]
-        if label is None or self.label_columns or not has_lists(cells := frame[label].tolist(), label):
+        if (
+            label is None
+            or self.label_columns
+            or not has_lists(cells := frame[label].tolist(), label)
+        ):
             return
         if self.config["annotators"] or request.annotations is not None:
-            raise ValueError("Expected one label a row beside `annotators`, got lists. Leave one of the options out.")
+            raise ValueError(
+                "Expected one label a row beside `annotators`, got lists. Leave one of the options"
+                " out."
+            )
         names = {name for each in lists_as_sets(cells) for name in each or ()}
-        self.config["multi_label"] = {**spelled_lists(names, self.config["multi_label"], repr(label)), "kind": "cells"}
+        self.config["multi_label"] = {
+            **spelled_lists(names, self.config["multi_label"], repr(label)),
+            "kind": "cells",
+        }
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
-        frame = read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
+        frame = read_table(
+            table, *self._verbatim, categories=categories, header=self.config.get("header", True)
+        )
         return frame.reset_index(drop=True)
 
     @property
@@ -136,18 +175,25 @@ class TableReader(Source):
         return list(self.multi_label.get("columns") or ())
 
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table with one column of words in place of lists, or of several columns that say yes or no."""
+        """The table with one column of words in place of lists, or of several columns that say yes
+        or no.
+        """
         if absent := [name for name in self.label_columns if name not in frame.columns]:
             raise ValueError(
-                f"Expected the label columns {preview(absent)}, there are {preview(list(frame.columns), 20)}."
+                f"Expected the label columns {preview(absent)}, there are"
+                f" {preview(list(frame.columns), 20)}."
             )
         words = set_words(self.config, lambda name: frame[name].tolist())
         if words is None:
             return frame
-        return frame.drop(columns=self.label_columns).assign(**{self.config["label"]: np.array(words, dtype=object)})
+        return frame.drop(columns=self.label_columns).assign(
+            **{self.config["label"]: np.array(words, dtype=object)}
+        )
 
     def _as_words_of_sets(self, column: Any) -> Any:
-        """A column of several labels: an empty word is no label, and what is absent is not labelled."""
+        """A column of several labels: an empty word is no label, and what is absent is not
+        labelled.
+        """
         is_excel = self.config["data"] is not None and table_kind(self.config["data"]) == ".xlsx"
         column = column.fillna("") if is_excel else column  # it has only blank cells
         return column.astype(object).where(~is_missing(column) | column.isna(), NO_LABEL)
@@ -159,7 +205,10 @@ class TableReader(Source):
         label = self.config["label"]
         notes = empty_cells({name: self.as_given[name].tolist() for name in self.label_columns})
         if count := int(self._as_words_of_sets(self.frame[label]).isna().sum()):
-            rows = f"{counted(count, 'row was', 'rows were')} left out as not labelled, without a value in {label!r}"
+            rows = (
+                f"{counted(count, 'row was', 'rows were')} left out as not labelled, without a"
+                f" value in {label!r}"
+            )
             notes.append(f"{rows}. Where rows have no labels, write an empty word or list.")
         return notes
 
@@ -168,19 +217,32 @@ class TableReader(Source):
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
         first, *others = given_columns(self.config) or [next(iter(config["annotators"]), None)]
-        return [first, config["text"], config["id"], config["group"], *config["annotators"], *others]
+        return [
+            first,
+            config["text"],
+            config["id"],
+            config["group"],
+            *config["annotators"],
+            *others,
+        ]
 
     def _feature_columns(self) -> list[str]:
-        """Return the columns without a role; refuse roles that the table does not have, or has twice."""
+        """Return the columns without a role; refuse roles that the table does not have, or has
+        twice.
+        """
         columns = list(self.frame.columns)
         trusted = self.config["trusted"]
         roles = check_roles(columns, self.config, trusted if trusted in columns else None)
         return [c for c in columns if c not in roles]
 
     def _with_trusted(self, trusted: Any) -> tuple[Frame, NDArray[np.int64]]:
-        """Return the table with the rows of the table ``trusted``, if it is one, and row numbers, −1 for those."""
+        """Return the table with the rows of the table ``trusted``, if it is one, and row numbers,
+        −1 for those.
+        """
         row = np.arange(len(self.frame))
-        is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(".npy")
+        is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(
+            ".npy"
+        )
         if not is_path and not hasattr(trusted, "columns"):
             return self.frame, row
         import pandas as pd
@@ -193,12 +255,17 @@ class TableReader(Source):
                 f"The columns are {preview(columns, 20)}."
             )
         if (label := self._verbatim[0]) is None:
-            raise ValueError("Expected `label`, a column of the trusted table, too, got only `annotations`.")
+            raise ValueError(
+                "Expected `label`, a column of the trusted table, too, got only `annotations`."
+            )
         more = self._read_other(trusted)
         where = trusted if is_path else "`trusted`"
         optional = (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
-            raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
+            raise ValueError(
+                f"Expected the columns of the audited table in {where}, {preview(absent)} are not"
+                " there."
+            )
         label = self.config["label"] or label
         known, found = (
             {name for word in {*as_words(table[label])} for name in labels_in(word, self.config)}
@@ -206,13 +273,17 @@ class TableReader(Source):
         )
         if unknown := sorted(found - known):
             raise ValueError(
-                f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it never has. "
-                "Correct these labels, or drop their rows."
+                f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it"
+                " never has. Correct these labels, or drop their rows."
             )
-        return pd.concat([self.frame, more], ignore_index=True), np.concatenate([row, np.full(len(more), -1)])
+        return pd.concat([self.frame, more], ignore_index=True), np.concatenate(
+            [row, np.full(len(more), -1)]
+        )
 
     def _read_other(self, table: Any) -> pd.DataFrame:
-        """Return another table with the same columns: words here are words there, even if they are numerals."""
+        """Return another table with the same columns: words here are words there, even if they are
+        numerals.
+        """
         words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
         return self._with_label(self._read_table(table, words))
 
@@ -231,18 +302,27 @@ class TableReader(Source):
         usable: NDArray[np.bool_],
         request: Request,
     ) -> Features:
-        """Return standardised numbers and one-hot words, gaps filled; keep the columns for decision trees."""
+        """Return standardised numbers and one-hot words, gaps filled; keep the columns for decision
+        trees.
+        """
         if not columns:
             raise ValueError(
-                "Expected columns besides the label to audit by, got none. Name a `text`, or pass `embeddings`."
+                "Expected columns besides the label to audit by, got none. Name a `text`, or pass"
+                " `embeddings`."
             )
-        fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given, wide=True)
+        fitted, notes = fit_columns(
+            table, columns, "impute", requested=False, labels=given, wide=True
+        )
         self.fitted = fitted
         self.feature_table = replace(fitted.table(table), frame=table[columns])
         return fitted.standardise_(fitted.encode(table)).numpy(), notes, []
 
     def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        return None if self.fitted is None or table is None or table.frame is None else self.fitted.unlike(table.frame)
+        return (
+            None
+            if self.fitted is None or table is None or table.frame is None
+            else self.fitted.unlike(table.frame)
+        )
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         frame = self._read_other(test)
@@ -250,20 +330,32 @@ class TableReader(Source):
         text = self.config["text"]
         needed = [label, *(self._feature_columns() if text is None else [text])]
         if absent := [c for c in needed if c not in frame.columns]:
-            raise ValueError(f"Expected the columns of the audited table in `test`, {preview(absent)} are not there.")
+            raise ValueError(
+                f"Expected the columns of the audited table in `test`, {preview(absent)} are not"
+                " there."
+            )
         labels = as_words(frame[label])
         x, compared, unlike = self._test_features(frame, data, request)
         if data.sets is not None:
-            return OtherRows(x, np.full(len(labels), -1), compared, data.sets.answers(labels), unlike)
-        number = {word: -1 if k is None else k for word, k in find_words({*labels}, data.classes).items()}
-        return OtherRows(x, np.array([number[word] for word in labels], dtype=np.int64), compared, unlike=unlike)
+            return OtherRows(
+                x, np.full(len(labels), -1), compared, data.sets.answers(labels), unlike
+            )
+        number = {
+            word: -1 if k is None else k for word, k in find_words({*labels}, data.classes).items()
+        }
+        return OtherRows(
+            x, np.array([number[word] for word in labels], dtype=np.int64), compared, unlike=unlike
+        )
 
     def _test_features(
         self, frame: pd.DataFrame, data: AuditData, request: Request
     ) -> tuple[NDArray[np.float32], Any, NDArray[np.int64] | None]:
         """Return features of a test set, what is compared column by column, and ``unlike``."""
         if self.fitted is None:
-            raise ValueError("Expected columns of the table as features beside `test`, got embeddings or predictions.")
+            raise ValueError(
+                "Expected columns of the table as features beside `test`, got embeddings or"
+                " predictions."
+            )
         x = np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
         return x, frame, self.fitted.unlike(frame)
 
@@ -273,31 +365,42 @@ def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
     import pandas as pd
 
     absent = is_missing(column)
-    numbers = pd.to_numeric(column, errors="coerce").where(~absent)  # pandas makes a number of a missing date
+    # pandas makes a number of a missing date
+    numbers = pd.to_numeric(column, errors="coerce").where(~absent)
     if (numbers.isna() & ~absent).any():
         cells = column.where(~absent)
-        dates = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed")  # month first where possible
+        # month first where possible
+        dates = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed")
         if column.dtype.kind == "O":
             numerals = cells.astype(str).str.extract(DAY_AND_MONTH).astype(float)
             if _day_first(numerals, column):
-                swapped = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed", dayfirst=True)
+                swapped = pd.to_datetime(
+                    cells, errors="coerce", utc=True, format="mixed", dayfirst=True
+                )
                 dates = dates.where(numerals[0].isna(), swapped)
         if invalid := column[dates.isna() & ~absent].tolist():
-            raise ValueError(f"Expected numbers or dates in column {column.name!r}, got {preview(invalid)}.")
+            raise ValueError(
+                f"Expected numbers or dates in column {column.name!r}, got {preview(invalid)}."
+            )
         return np.where(absent, np.nan, dates.astype("int64").to_numpy(dtype=np.float64))
     return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _day_first(numerals: pd.DataFrame, column: pd.Series[Any]) -> bool:
-    """Return whether dates such as 31/12/2020 begin with the day, by their first two ``numerals``; refuse a mixture."""
+    """Return whether dates such as 31/12/2020 begin with the day, by their first two ``numerals``;
+    refuse a mixture.
+    """
     is_day = numerals > 12
     first, second = (bool(is_day[k].any()) for k in (0, 1))
     differ = (numerals[0] - numerals[1]).abs() > 0
     if first == second and bool(differ.any()):
-        examples = column[is_day[0]].tolist()[:1] + column[is_day[1]].tolist()[:1] or column[differ].tolist()
+        examples = (
+            column[is_day[0]].tolist()[:1] + column[is_day[1]].tolist()[:1]
+            or column[differ].tolist()
+        )
         raise ValueError(
-            f"Expected dates in column {column.name!r} that all begin with the day, or all with the month, and show "
-            f"which, got {preview(examples)}. Write them as 2020-12-31."
+            f"Expected dates in column {column.name!r} that all begin with the day, or all with the"
+            f" month, and show which, got {preview(examples)}. Write them as 2020-12-31."
         )
     return first
 

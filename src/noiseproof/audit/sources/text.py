@@ -42,7 +42,9 @@ class TextSource(TableSource):
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> Any:
         text = self.config["text"]
         if data.x is None or self.config["features"] is None:
-            raise ValueError("Expected features of the texts beside `test`, got embeddings or predictions.")
+            raise ValueError(
+                "Expected features of the texts beside `test`, got embeddings or predictions."
+            )
         extractor = text_extractor(self.config["features"])
         known = self.frame[text].iloc[data.row[data.row >= 0]].astype(str).tolist()
         fitted = extractor.fit(known, seed=request.seed)
@@ -62,10 +64,15 @@ class TextSource(TableSource):
         if not any(texts):
             raise ValueError(f"Expected texts in column {text!r}, got none.")
         x, description = encode_texts(
-            texts, self.config["features"] or "auto", seed=request.seed, progress=request.progress, cache=request.cache
+            texts,
+            self.config["features"] or "auto",
+            seed=request.seed,
+            progress=request.progress,
+            cache=request.cache,
         )
         notes = [note_features(self, description)]
         if columns:
             both = "To use both, join features of your own into `--embeddings`"
             notes.append(f"Only the text was used, not the columns {preview(columns, 12)}. {both}.")
-        return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]  # they would all be the same to neighbours
+        # they would all be the same to neighbours
+        return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]

@@ -33,7 +33,9 @@ SLIPS = 0.05  # share of entries with several labels up to which one is meant, a
 
 
 class Annotated(Source):
-    """Rows in the order of a tool's file, with the last label of each; corrected copies are in the same format."""
+    """Rows in the order of a tool's file, with the last label of each; corrected copies are in the
+    same format.
+    """
 
     @cached_property
     def parsed(self) -> tuple[Tool, Any]:
@@ -58,11 +60,15 @@ class Annotated(Source):
         are_lists = tool.has_lists(content) or several > SLIPS * len(counts)
         if not are_lists and not self.multi_label:
             return [item.alone() for item in items]
-        self._note_sets({label for item in items for label in item.labels or ()}, are_lists or several > 0)
+        self._note_sets(
+            {label for item in items for label in item.labels or ()}, are_lists or several > 0
+        )
         return items
 
     def _note_sets(self, labels: set[str], are_lists: bool) -> None:
-        """Keep in ``config`` how words spell the labels of an entry: by the separator of the user, or any that does."""
+        """Keep in ``config`` how words spell the labels of an entry: by the separator of the user,
+        or any that does.
+        """
         multi = self.config["multi_label"]
         if are_lists or multi is None:
             multi = spelled_lists(labels, multi, str(self.path))
@@ -80,7 +86,9 @@ class Annotated(Source):
         return ids if len({*ids}) == len(ids) else [str(i) for i in range(len(ids))]
 
     def is_of(self, request: Request, kind: str) -> bool:
-        """Whether the request is a tool's file whose items have a ``kind`` of input, text or file."""
+        """Whether the request is a tool's file whose items have a ``kind`` of input, text or
+        file.
+        """
         path = request.path
         if path is None or not (path.is_dir() or path.suffix.lower() in (".json", ".xml")):
             return False
@@ -90,8 +98,8 @@ class Annotated(Source):
         if 2 * len(readable) < len(self.items):
             problem = next(item.problem for item in self.items if item.problem)
             raise ValueError(
-                f"Expected entries with labels in {path}, got others for {len(self.items) - len(readable)} of "
-                f"{len(self.items)}, such as {problem}."
+                f"Expected entries with labels in {path}, got others for"
+                f" {len(self.items) - len(readable)} of {len(self.items)}, such as {problem}."
             )
         return all(getattr(item, kind) is not None for item in readable)
 
@@ -108,11 +116,15 @@ class Annotated(Source):
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
         root = self.locate(audit.folder)
-        (tool, content) = self.parsed
+        tool, content = self.parsed
         are_lists = self.multi_label.get("kind") == "lists"
         separator = self.multi_label.get("separator", "")
         labels = {
-            row: split_set(word, separator) if are_lists else [word if word != NO_LABEL or not separator else ""]
+            row: (
+                split_set(word, separator)
+                if are_lists
+                else [word if word != NO_LABEL or not separator else ""]
+            )
             for row, word in correction.labels.items()
         }
         written = tool.relabelled(content, labels, correction.left_out)
@@ -122,7 +134,9 @@ class Annotated(Source):
             return
         with writing_folder(out, beside=root) as part:
             copy = _link if correction.link else shutil.copy2
-            shutil.copytree(root, part, symlinks=not correction.link, copy_function=copy, dirs_exist_ok=True)
+            shutil.copytree(
+                root, part, symlinks=not correction.link, copy_function=copy, dirs_exist_ok=True
+            )
             listing = tool.file(part)
             listing.unlink()
             listing.write_bytes(written)
@@ -175,16 +189,21 @@ class AnnotatedPictures(Annotated, PictureSource):
     def read(self, request: Request) -> AuditData:
         if request.labels is not None:
             raise ValueError(f"Expected no `labels` beside {self.path}, which has them.")
-        if self.items and not any(item.file is not None and item.file.is_file() for item in self.items):
+        if self.items and not any(
+            item.file is not None and item.file.is_file() for item in self.items
+        ):
             raise FileNotFoundError(
-                f"Expected the pictures that {self.path} names, such as {self.items[0].id!r}, beside it, or in a "
-                "folder data or images beside it, found none. Move the file to where its paths lead to them."
+                f"Expected the pictures that {self.path} names, such as {self.items[0].id!r},"
+                " beside it, or in a folder data or images beside it, found none. Move the file to"
+                " where its paths lead to them."
             )
         self._check_places()
         request = self.without_names(request)
         names = request.classes or sorted({word for word in self.labels if word})
         notes = [*self.skip_notes, *self._unlisted()]
-        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), notes)
+        return self._read_pictures(
+            request, self.image_files, self.ids, self.labels, tuple(names), notes
+        )
 
     def _unlisted(self) -> list[str]:
         """What is said about pictures in a folder that its file of labels does not have."""
@@ -192,16 +211,22 @@ class AnnotatedPictures(Annotated, PictureSource):
             return []
         listed = {item.file.resolve() for item in self.items if item.file is not None}
         files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES)
-        absent = [file.relative_to(self.path).as_posix() for file in files if file.resolve() not in listed]
+        absent = [
+            file.relative_to(self.path).as_posix() for file in files if file.resolve() not in listed
+        ]
         listing = self.parsed[0].file(self.path).name
         count = counted(len(absent), "picture was", "pictures were")
         return (
-            [f"{count} left out as not labelled, without an entry in {listing}: {preview(absent)}."] if absent else []
+            [f"{count} left out as not labelled, without an entry in {listing}: {preview(absent)}."]
+            if absent
+            else []
         )
 
     @cached_property
     def image_files(self) -> ImageFiles:
-        return ImageFiles(self.path.parent, [str(item.file) for item in self.items], size=THUMBNAIL, fit="squash")
+        return ImageFiles(
+            self.path.parent, [str(item.file) for item in self.items], size=THUMBNAIL, fit="squash"
+        )
 
     @cached_property
     def ids(self) -> list[str]:
@@ -212,14 +237,16 @@ class AnnotatedPictures(Annotated, PictureSource):
         return [self.word(item.labels) for item in self.items]
 
     def _check_places(self) -> None:
-        """Refuse files outside the folder; links in it are read, as in a folder of pictures, and never shown."""
+        """Refuse files outside the folder; links in it are read, as in a folder of pictures, and
+        never shown.
+        """
         for item in self.items:
             if item.file is not None and item.file.is_file():
                 place = item.file.parent.resolve() / item.file.name
                 if not place.is_relative_to(self.root):
                     raise ValueError(
-                        f"Expected pictures below {self.root}, the folder of {self.path.name}, got {place}. Move it "
-                        "below that folder."
+                        f"Expected pictures below {self.root}, the folder of {self.path.name}, got"
+                        f" {place}. Move it below that folder."
                     )
 
     @property
