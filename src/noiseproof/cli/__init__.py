@@ -5,7 +5,7 @@ Modules that need torch are imported where they are used: help and completion mu
 """
 
 # isort: skip  # in the order of the help
-from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor
+from noiseproof.cli import analyze, apply, audit, bench, catalog, data, doctor, review, train
 from noiseproof.cli.main import app
 
 __all__ = [
