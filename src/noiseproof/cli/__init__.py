@@ -4,8 +4,10 @@ that prints.
 Modules that need torch are imported where they are used: help and completion must not wait for it.
 """
 
-# isort: skip  # in the order of the help
-from noiseproof.cli import analyze, apply, audit, bench, catalog, data, doctor, review, train
+# isort: off  # in the order of the help
+from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor
+
+# isort: on
 from noiseproof.cli.main import app
 
 __all__ = [
