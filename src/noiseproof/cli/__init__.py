@@ -4,7 +4,8 @@ that prints.
 Modules that need torch are imported where they are used: help and completion must not wait for it.
 """
 
-# isort: off  # in the order of the help
+# In the order of the help.
+# isort: off
 from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor
 
 # isort: on
