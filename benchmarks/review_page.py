@@ -46,7 +46,8 @@ WATCH = """() => {
     if (now === row || now === undefined) return;
     row = now;
     const from = pressed;
-    requestAnimationFrame(() => requestAnimationFrame(() => window.times.push(performance.now() - from)));
+    const measure = () => window.times.push(performance.now() - from);
+    requestAnimationFrame(() => requestAnimationFrame(measure));
   }).observe(document.getElementById("card"), { childList: true, subtree: true });
 }"""
 

@@ -321,9 +321,8 @@ def grid(rows: Sequence[Row], kind: str) -> list[str]:
     lines = []
     for number, name in enumerate(dict.fromkeys(row for row, _ in signs), 1):
         title = f"{number:>2} {name}" if kind == "strategies" else f"   {name}"
-        lines.append(
-            f"{title:<24}{' '.join(signs.get((name, column), ' ') for column in STRATEGIES)}".rstrip()
-        )
+        row = " ".join(signs.get((name, column), " ") for column in STRATEGIES)
+        lines.append(f"{title:<24}{row}".rstrip())
     return first + lines
 
 

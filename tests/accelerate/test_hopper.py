@@ -29,7 +29,9 @@ constexpr bool A = false, B = BACK;
 #else
 constexpr bool A = true, B = true;
 #endif
-template <int COLUMNS> void wgmma(float (&acc)[COLUMNS / 2], u64 a, u64 b) { multiply(COLUMNS, A, B, acc, a, b); }
+template <int COLUMNS> void wgmma(float (&acc)[COLUMNS / 2], u64 a, u64 b) {
+  multiply(COLUMNS, A, B, acc, a, b);
+}
 """
 
 

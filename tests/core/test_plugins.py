@@ -119,7 +119,8 @@ def raises():
     return float("no number")
 
 def strategy(name, **hooks):
-    register(name)(type("Wrong", (Strategy,), {key: lambda *_, it=it: it for key, it in hooks.items()}))
+    methods = {key: lambda *_, it=it: it for key, it in hooks.items()}
+    register(name)(type("Wrong", (Strategy,), methods))
 
 strategy("rows0", rows=torch.zeros(0, dtype=torch.int64))
 strategy("mask", rows=torch.ones(100, dtype=torch.bool))

@@ -34,4 +34,4 @@ def test_measures_of_a_small_package(tmp_path: Path) -> None:
         "    return 0\n"
     )
     # if, and, for, if of the comprehension
-    assert house.functions(tmp_path) == [("data/rows.py: count", 4, 5)]
+    assert house.functions(tmp_path) == [("data/rows.py: count", 3, 5)]

@@ -33,7 +33,8 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 from noiseproof.cli import app
-app("train --epochs 2 --model mlp:hidden=[8] --method sln-mo-lc --noise symmetric:rate=0.4 --out none --json".split())
+options = "--epochs 2 --model mlp:hidden=[8] --method sln-mo-lc --noise symmetric:rate=0.4"
+app(["train", *options.split(), "--out", "none", "--json"])
 """
 
 

@@ -66,9 +66,18 @@ def test_lightning() -> None:
         + """
 module = Robust(make(), alpha=0.9)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, given), 40, shuffle=True)
-L.Trainer(max_epochs=20, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu").fit(
-    module, loader, loader)
-print(json.dumps([float((net(x).argmax(1) == y).float().mean()) for net in (module.network, module.average)]))
+L.Trainer(
+    max_epochs=20,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    accelerator="cpu",
+).fit(module, loader, loader)
+print(
+    json.dumps(
+        [float((net(x).argmax(1) == y).float().mean()) for net in (module.network, module.average)]
+    )
+)
 """,
         0,
     )
@@ -88,9 +97,19 @@ class Model(torch.nn.Module):
         return {"logits": self.net(x)}
 rows = [{"x": a, "labels": b} for a, b in zip(x, given)]
 model = Model()
-arguments = TrainingArguments("out", num_train_epochs=20, per_device_train_batch_size=20, gradient_accumulation_steps=2,
-                              learning_rate=0.01, report_to=[], use_cpu=True, save_strategy="no",
-                              label_names=["labels"], disable_tqdm=True, remove_unused_columns=False)
+arguments = TrainingArguments(
+    "out",
+    num_train_epochs=20,
+    per_device_train_batch_size=20,
+    gradient_accumulation_steps=2,
+    learning_rate=0.01,
+    report_to=[],
+    use_cpu=True,
+    save_strategy="no",
+    label_names=["labels"],
+    disable_tqdm=True,
+    remove_unused_columns=False,
+)
 trainer = make_trainer(model, arguments, rows)
 import copy
 average = copy.deepcopy(model).requires_grad_(False)
@@ -110,10 +129,21 @@ def test_skorch() -> None:
         + """
 from sklearn.model_selection import cross_val_predict
 options = dict(max_epochs=20, lr=0.1, verbose=0, batch_size=40)
-p = cross_val_predict(make_classifier(make(), **options), x.numpy(), given.numpy(), method="predict_proba", cv=3)
-wrong = NeuralNetClassifier(make(), criterion=partial(get_loss, "gce:q=0.7"), **options).fit(x.numpy(), given.numpy())
-print(json.dumps([float((p.argmax(1) == y.numpy()).mean()), [float(p.sum(1).min()), float(p.sum(1).max())],
-                  float(wrong.predict_proba(x.numpy()).min())]))
+p = cross_val_predict(
+    make_classifier(make(), **options), x.numpy(), given.numpy(), method="predict_proba", cv=3
+)
+wrong = NeuralNetClassifier(make(), criterion=partial(get_loss, "gce:q=0.7"), **options).fit(
+    x.numpy(), given.numpy()
+)
+print(
+    json.dumps(
+        [
+            float((p.argmax(1) == y.numpy()).mean()),
+            [float(p.sum(1).min()), float(p.sum(1).max())],
+            float(wrong.predict_proba(x.numpy()).min()),
+        ]
+    )
+)
 """,
         3,
     )
@@ -132,9 +162,23 @@ with mlflow.start_run() as parent:
     two_trainings("mlflow")
     mlflow.log_metric("own", 1.0)
 found = mlflow.MlflowClient().search_runs(["0"])
-print(json.dumps([[r.data.params.get("seed"), r.info.status, "mlflow.parentRunId" in r.data.tags,
-                   [m.step for m in mlflow.MlflowClient().get_metric_history(r.info.run_id, "train_loss")]]
-                  for r in found if "seed" in r.data.params]))
+print(
+    json.dumps(
+        [
+            [
+                r.data.params.get("seed"),
+                r.info.status,
+                "mlflow.parentRunId" in r.data.tags,
+                [
+                    m.step
+                    for m in mlflow.MlflowClient().get_metric_history(r.info.run_id, "train_loss")
+                ],
+            ]
+            for r in found
+            if "seed" in r.data.params
+        ]
+    )
+)
 """
     )
     expected = [
@@ -184,7 +228,8 @@ def test_what_cannot_be_reached_is_said_in_one_line(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     code, error = run(f"""
 import json, subprocess, sys
-command = [sys.executable, "-m", "noiseproof", "train", "--dataset", "digits", "--epochs", "1", "--log", {name!r}]
+options = ["--dataset", "digits", "--epochs", "1", "--log", {name!r}]
+command = [sys.executable, "-m", "noiseproof", "train", *options]
 done = subprocess.run(command, capture_output=True, text=True)
 print(json.dumps([done.returncode, done.stderr]))
 """)
@@ -207,8 +252,8 @@ frame = pd.DataFrame({{"x": x, "city": [f"city {{i}}" for i in city], "y": y.ast
 report = audit(frame, label="y", model={model!r})
 is_issue = np.zeros(600, bool)
 is_issue[report.data.row] = report.label_issues.is_issue
-print(json.dumps([[m["name"] for m in report.summary()["models"]], int((is_issue & wrong).sum()), int(is_issue.sum()),
-                  int(wrong.sum())]))
+names = [m["name"] for m in report.summary()["models"]]
+print(json.dumps([names, int((is_issue & wrong).sum()), int(is_issue.sum()), int(wrong.sum())]))
 """)
     names, right, called, wrong = found
     assert sorted(names) == sorted([model, "neighbours"])
@@ -223,14 +268,25 @@ from pathlib import Path
 import sentence_transformers, transformers
 from sentence_transformers.models import Pooling, Transformer
 from noiseproof.data.text import encode_texts
-Path("vocab.txt").write_text("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat"]))
+Path("vocab.txt").write_text(
+    "\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat"])
+)
 transformers.BertTokenizerFast("vocab.txt").save_pretrained("bert")
-size = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+size = {
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 transformers.BertModel(transformers.BertConfig(vocab_size=9, **size)).save_pretrained("bert")
 model = sentence_transformers.SentenceTransformer(modules=[Transformer("bert"), Pooling(12)])
 model.save("sentences")
 texts = ["the cat sat", "dog", "the the dog sat"]
 x, about = encode_texts(texts, "sentence-transformers:sentences")
-print(json.dumps([float(abs(x - model.encode(texts)).max()), list(x.shape), about["weights"]["version"]]))
+print(
+    json.dumps(
+        [float(abs(x - model.encode(texts)).max()), list(x.shape), about["weights"]["version"]]
+    )
+)
 """)
     assert difference < 1e-6 and shape == [3, 12] and version

@@ -132,7 +132,9 @@ import fiftyone as fo
 import fiftyone.utils.data as foud
 seen = []
 with foud.FiftyOneImageClassificationDatasetImporter(dataset_dir="audit/fiftyone") as importer:
-    exporter = foud.FiftyOneImageClassificationDatasetExporter(export_dir="back", export_media=False)
+    exporter = foud.FiftyOneImageClassificationDatasetExporter(
+        export_dir="back", export_media=False
+    )
     with exporter:
         for path, _, label in importer:
             seen.append([path, label.label, label.source_id, label.is_label_issue])
@@ -157,7 +159,9 @@ import fiftyone as fo
 import fiftyone.utils.data as foud
 seen = {}
 with foud.FiftyOneImageClassificationDatasetImporter(dataset_dir="audit/fiftyone") as importer:
-    with foud.FiftyOneImageClassificationDatasetExporter(export_dir="back", export_media=False) as exporter:
+    with foud.FiftyOneImageClassificationDatasetExporter(
+        export_dir="back", export_media=False
+    ) as exporter:
         for path, _, label in importer:
             names = [one.label for one in label.classifications]
             seen[path.split("row-")[1][:-4]] = names
@@ -191,8 +195,12 @@ for record in records:
     person = "12345678-1234-5678-1234-567812345678"
     record.responses.add(rg.Response("label", "dög & co", user_id=person, status="submitted"))
 JsonIO.to_json(records, "back.json")
-seen = [[r.metadata["source_id"], r.suggestions["label"].value, r.fields["image"][:22]] for r in records]
-print(json.dumps([settings.questions.label.labels, [field.name for field in settings.fields], seen]))
+seen = [
+    [r.metadata["source_id"], r.suggestions["label"].value, r.fields["image"][:22]] for r in records
+]
+print(
+    json.dumps([settings.questions.label.labels, [field.name for field in settings.fields], seen])
+)
 """,
     )
     labels, fields, records = seen
@@ -222,7 +230,10 @@ for record in records:
     person = "12345678-1234-5678-1234-567812345678"
     record.responses.add(rg.Response("label", value, user_id=person, status="submitted"))
 JsonIO.to_json(records, "back.json")
-seen = {r.metadata["source_id"]: [r.suggestions["label"].value, len(r.suggestions["label"].score)] for r in records}
+seen = {
+    r.metadata["source_id"]: [r.suggestions["label"].value, len(r.suggestions["label"].score)]
+    for r in records
+}
 print(json.dumps([settings.questions.label.labels, seen]))
 """,
     )
@@ -247,7 +258,11 @@ by_file = {i["file_name"]: [names[one["category_id"]] for one in coco.imgToAnns[
            for i in coco.loadImgs(coco.getImgIds())}
 tags = dm.Dataset.import_from("cvat", "cvat")
 names = tags.categories()[dm.AnnotationType.label]
-print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]))
+print(
+    json.dumps(
+        [by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]
+    )
+)
 """,
     )
     assert by_file == sets and tags == {
@@ -268,10 +283,17 @@ from pycocotools.coco import COCO
 import datumaro as dm
 coco = COCO("audit/coco.json")
 names = {c["id"]: c["name"] for c in coco.loadCats(coco.getCatIds())}
-by_file = {i["file_name"]: names[coco.imgToAnns[i["id"]][0]["category_id"]] for i in coco.loadImgs(coco.getImgIds())}
+by_file = {
+    i["file_name"]: names[coco.imgToAnns[i["id"]][0]["category_id"]]
+    for i in coco.loadImgs(coco.getImgIds())
+}
 tags = dm.Dataset.import_from("cvat", "cvat")
 names = tags.categories()[dm.AnnotationType.label]
-print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]))
+print(
+    json.dumps(
+        [by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]
+    )
+)
 """,
     )
     by_file, tags = seen

@@ -488,7 +488,8 @@ def test_a_key_that_comes_before_a_closed_dialog_is_gone_counts(
         page.keyboard.press("o")
         page.evaluate("""() => {
               const field = document.getElementById("chooser-word");
-              const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+              const press = (key) =>
+                field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
               field.value = "owl";
               field.dispatchEvent(new Event("input", { bubbles: true }));
               press("Enter");

@@ -75,8 +75,10 @@ def fit_many(
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare
-    >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=1, model="mlp:hidden=[8]")
-    >>> [outcome.last["epoch"] for outcome in fit_many([Job(task, method, short) for method in ("ce", "gce")])]
+    >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    >>> short = Settings(epochs=1, model="mlp:hidden=[8]")
+    >>> jobs = [Job(task, method, short) for method in ("ce", "gce")]
+    >>> [outcome.last["epoch"] for outcome in fit_many(jobs)]
     [1, 1]
     """
     if at_once is not None:

@@ -374,11 +374,13 @@ def open_run(
     >>> import tempfile
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
-    >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=2, model="mlp:hidden=[8]")
+    >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    >>> short = Settings(epochs=2, model="mlp:hidden=[8]")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     result = train(task, "gce", short, out=folder, samples=True)
     ...     run = open_run(folder)
-    ...     print(run.name, run.noise, run.num_classes, run.sample_epochs, run.samples(2)["margin"].shape)
+    ...     print(run.name, run.noise, run.num_classes, run.sample_epochs)
+    ...     print(run.samples(2)["margin"].shape)
     gce symmetric:rate=0.4 10 (1, 2) (1437,)
     """
     path = Path(folder)

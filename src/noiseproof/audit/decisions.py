@@ -239,7 +239,9 @@ def resolve_merges(merges: Mapping[str, Decision]) -> dict[str, str]:
     leads back to stay.
 
     >>> one = Decision(NO_ROW, "", "gentoo", "merge", "Gentoo ")
-    >>> resolve_merges({"gentoo": one, "Gentoo ": one._replace(given_label="Gentoo ", label="Gentoo")})
+    >>> resolve_merges(
+    ...     {"gentoo": one, "Gentoo ": one._replace(given_label="Gentoo ", label="Gentoo")}
+    ... )
     {'gentoo': 'Gentoo', 'Gentoo ': 'Gentoo'}
     """
     becomes = {}
@@ -264,7 +266,10 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-    ...     _ = file.write(",".join(COLUMNS) + "\\n7,b,cat,accept,dog,,,,,\\n7,b,cat,keep,cat,,,,,\\n8,c,cat,acc")
+    ...     _ = file.write(
+    ...         ",".join(COLUMNS)
+    ...         + "\\n7,b,cat,accept,dog,,,,,\\n7,b,cat,keep,cat,,,,,\\n8,c,cat,acc"
+    ...     )
     ...     file.flush()
     ...     {row: decision.label for row, decision in read_decisions(file.name).items()}
     {7: 'cat'}

@@ -199,7 +199,9 @@ def find_label_issues(
             P(wrong)), or ``budget=300`` rows; class limits apply to ``f1`` alone.
         neighbours: how many vote.
 
-    >>> issues = find_label_issues([0, 0, 1, 1, 0], [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.05, 0.95]])
+    >>> issues = find_label_issues(
+    ...     [0, 0, 1, 1, 0], [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]
+    ... )
     >>> int(issues.quality.argmin()), int(issues.suggested[4])
     (4, 1)
     """

@@ -338,10 +338,9 @@ def _checked(pred_probs: Any, answers: NDArray[np.int64]) -> NDArray[np.float32]
     probs = np.asarray(pred_probs, dtype=np.float32)
     is_valid = probs.shape == answers.shape and bool(np.isfinite(probs).all())
     if not is_valid or (probs < 0).any() or (probs > 1).any():
+        values = f" from {probs.min():.4g} to {probs.max():.4g}" if probs.size else ""
         raise ValueError(
             f"Expected `pred_probs` of shape {answers.shape} from 0 to 1, the probability of each"
-            " label of each row, "
-            "got shape"
-            f" {probs.shape}{f' from {probs.min():.4g} to {probs.max():.4g}' if probs.size else ''}."
+            f" label of each row, got shape {probs.shape}{values}."
         )
     return probs

@@ -31,7 +31,10 @@ def expected_seconds(
     steps, announced to ``progress`` with the number of its kind and of all kinds.
 
     >>> from noiseproof.train import Settings
-    >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
+    >>> runs = [
+    ...     Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]"))
+    ...     for seed in (0, 1)
+    ... ]
     >>> first, second = expected_seconds(runs, {}).values()
     >>> 0 < first == second
     True

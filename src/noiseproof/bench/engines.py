@@ -136,7 +136,9 @@ def run_all(
     >>> import tempfile
     >>> from noiseproof.train import Settings
     >>> short = Settings(epochs=1, model="mlp:hidden=[8]")
-    >>> grid = [Experiment("digits", "symmetric:rate=0.4", method, 0, short) for method in ("ce", "gce")]
+    >>> grid = [
+    ...     Experiment("digits", "symmetric:rate=0.4", method, 0, short) for method in ("ce", "gce")
+    ... ]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     results = run_all(grid, folder)
     >>> [results[experiment.key]["status"] for experiment in grid]

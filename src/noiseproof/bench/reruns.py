@@ -89,7 +89,8 @@ def runs_left(
 ) -> list[Experiment]:
     """The runs of ``table`` that a cell lacks a rerun of, in ``precision`` or in any.
 
-    >>> [run.seed for run in runs_left(load_table("ln-table1").only("mnist", "LN", "symmetric 40 %"), seeds=range(7))]
+    >>> cell = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
+    >>> [run.seed for run in runs_left(cell, seeds=range(7))]
     [5, 6]
     """
     reruns = load_reruns(table.paper)
@@ -214,8 +215,9 @@ class Counts:
 def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = None) -> Counts:
     """Counts of the cells of ``table``, from ``reruns`` where they are known already.
 
-    >>> count_cells(load_table("ln-table1").only("mnist"))
-    Counts(published=63, runnable=63, rerun=61, with_all_seeds=61, judged=61, within=56, diagnosed=5)
+    >>> counts = count_cells(load_table("ln-table1").only("mnist"))
+    >>> counts.published, counts.runnable, counts.rerun, counts.within
+    (63, 63, 61, 56)
     """
     reruns = rerun_cells(table) if reruns is None else reruns
     done = [one for one in reruns if one.mean is not None]

@@ -125,7 +125,8 @@ def table_grids(table: PaperTable) -> list[Experiment]:
     noise and protocol.
 
     >>> from noiseproof.bench.tables import load_table
-    >>> [grid.method for grid in table_grids(load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS"))]
+    >>> cells = load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS")
+    >>> [grid.method for grid in table_grids(cells)]
     ['gce:q=[0.1,0.3,0.5,0.7,0.9]', 'ls:alpha=[0.1,0.3,0.5,0.7,0.9]']
     """
     grids = [(run, get_paper(table.paper).grids(run.dataset)) for run in table.experiments([0])]

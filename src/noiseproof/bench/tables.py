@@ -468,7 +468,8 @@ def z_score(
     no s: the paper's s_p stands for it. Where both spreads are 0, the error is that of rounding to
     a unit u of the last published digit, u/√12.
 
-    >>> round(z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4), 4)  # 1/√(2/2 + 4/4)
+    >>> # 1/√(2/2 + 4/4)
+    >>> round(z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4), 4)
     0.7071
     >>> round(z_score([92.0], Published.parse("90.0±2.0"), "std", runs=4), 4)  # 2/√(4/1 + 4/4)
     0.8944

@@ -20,7 +20,8 @@ YOUR_DATA, TRAINING, LISTS, INSTALLATION = (
     "Lists",
     "This installation",
 )
-WELCOME = """noiseproof finds the wrong labels of a dataset, and trains classifiers in spite of them.
+WELCOME = """\
+noiseproof finds the wrong labels of a dataset, and trains classifiers in spite of them.
 
   noiseproof audit data.csv --label y   find them: in a table, texts or a folder of pictures
   noiseproof review audit/              decide on them in the browser, with the keyboard

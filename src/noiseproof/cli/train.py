@@ -491,10 +491,12 @@ def demo(
             }
         )
         return
+    command = f"noiseproof review {steps['Audited'][0].folder}"
     echo(
-        f"""next
-  {f"noiseproof review {steps['Audited'][0].folder}":<40}     decide on these labels in the browser
-  noiseproof audit YOUR.csv --label COLUMN     the same with your data; noiseproof audit -h: texts, pictures, arrays"""
+        "next\n"
+        f"  {command:<40}     decide on these labels in the browser\n"
+        "  noiseproof audit YOUR.csv --label COLUMN     the same with your data;"
+        " noiseproof audit -h: texts, pictures, arrays"
     )
     has_screen = sys.platform in ("win32", "darwin") or bool(
         {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()

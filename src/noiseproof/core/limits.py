@@ -45,8 +45,7 @@ def check_limit(name: str, value: int, what: str, source: object) -> None:
 
     >>> check_limit("pixels", 10**9, "pixels", "a.png")
     Traceback (most recent call last):
-    noiseproof.core.limits.LimitExceeded: Expected at most 67108864 pixels in a.png, got 1000000000. If you trust it, \
-set NOISEPROOF_MAX_PIXELS=1000000000.
+    noiseproof.core.limits.LimitExceeded: Expected at most 67108864 pixels in a.png, got 1000000...
     """
     if value > (most := limit(name)):
         remedy = f"If you trust it, set {variable_of(name)}={value}."

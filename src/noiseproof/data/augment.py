@@ -561,13 +561,15 @@ _PER_LEVEL = {
 }
 # Cubuk et al. 2019, Table 7: pairs of operations, their probabilities in tenths, and levels.
 _CIFAR10_POLICY = """
-invert 1 7, contrast 2 6; rotate 7 2, translate-x 3 9; sharpness 8 1, sharpness 9 3; shear-y 5 8, translate-y 7 9;
-autocontrast 5 8, equalize 9 2; shear-y 2 7, posterize 3 7; color 4 3, brightness 6 7; sharpness 3 9, brightness 7 9;
-equalize 6 5, equalize 5 1; contrast 6 7, sharpness 6 5; color 7 7, translate-x 5 8; equalize 3 7, autocontrast 4 8;
-translate-y 4 3, sharpness 2 6; brightness 9 6, color 2 8; solarize 5 2, invert 0 3; equalize 2 0, autocontrast 6 0;
-equalize 2 8, equalize 6 4; color 9 9, equalize 6 6; autocontrast 8 4, solarize 2 8; brightness 1 3, color 7 0;
-solarize 4 5, autocontrast 9 3; translate-y 9 9, translate-y 7 9; autocontrast 9 2, solarize 8 3;
-equalize 8 8, invert 1 3; translate-y 7 9, autocontrast 9 1
+invert 1 7, contrast 2 6; rotate 7 2, translate-x 3 9; sharpness 8 1, sharpness 9 3;
+shear-y 5 8, translate-y 7 9; autocontrast 5 8, equalize 9 2; shear-y 2 7, posterize 3 7;
+color 4 3, brightness 6 7; sharpness 3 9, brightness 7 9; equalize 6 5, equalize 5 1;
+contrast 6 7, sharpness 6 5; color 7 7, translate-x 5 8; equalize 3 7, autocontrast 4 8;
+translate-y 4 3, sharpness 2 6; brightness 9 6, color 2 8; solarize 5 2, invert 0 3;
+equalize 2 0, autocontrast 6 0; equalize 2 8, equalize 6 4; color 9 9, equalize 6 6;
+autocontrast 8 4, solarize 2 8; brightness 1 3, color 7 0; solarize 4 5, autocontrast 9 3;
+translate-y 9 9, translate-y 7 9; autocontrast 9 2, solarize 8 3; equalize 8 8, invert 1 3;
+translate-y 7 9, autocontrast 9 1
 """
 
 

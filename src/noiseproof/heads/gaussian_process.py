@@ -44,7 +44,8 @@ class GaussianProcessClassifier:
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> process = GaussianProcessClassifier().fit(x, torch.tensor([0, 0, 1, 1]))
-    >>> process.predict_proba(torch.tensor([[-1.5], [100.0]])).round(decimals=2)  # far away: no information
+    >>> # far away: no information
+    >>> process.predict_proba(torch.tensor([[-1.5], [100.0]])).round(decimals=2)
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """

@@ -40,7 +40,8 @@ class NoiseAttention(Loss):
             learned then.
 
     >>> loss = NoiseAttention(lam=0.5)
-    >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))  # τ = 0.88
+    >>> # τ = 0.88
+    >>> loss(Output(torch.tensor([[0.0, 3.0]]), attention=torch.tensor([2.0])), torch.tensor([0]))
     tensor(1.8900)
     """
 
@@ -173,7 +174,10 @@ class OverParameterised(Loss):
 
     >>> logits, label = torch.tensor([[0.0, 3.0]]), torch.tensor([0])
     >>> noise = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # all of this label is noise
-    >>> [round(OverParameterised()(Output(logits, noise=c * noise), label).item(), 3) for c in (0, 1)]
+    >>> [
+    ...     round(OverParameterised()(Output(logits, noise=c * noise), label).item(), 3)
+    ...     for c in (0, 1)
+    ... ]
     [5.049, 0.0]
     """
 

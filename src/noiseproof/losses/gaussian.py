@@ -113,9 +113,11 @@ class LN(Loss):
             every label as noise at first.
 
     >>> loss, mean = LN(lam=0.5, tau=1.0, reduction="none"), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
-    >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))  # the second label is wrong
+    >>> # the second label is wrong
+    >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))
     tensor([ 4.3740, 95.5275])
-    >>> loss(Output(mean, root=torch.tensor([[1.5, -2.0]] * 2)), torch.tensor([0, 1]))  # ... and forgiven
+    >>> # ... and forgiven
+    >>> loss(Output(mean, root=torch.tensor([[1.5, -2.0]] * 2)), torch.tensor([0, 1]))
     tensor([4.9143, 1.8429])
     """
 

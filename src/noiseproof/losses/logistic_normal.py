@@ -70,7 +70,9 @@ class LogisticNormal(Distribution):
         scale: σ ≥ 0, (…, D) or (…, 1), of Σ^½ = diag(σ) + λI. With neither, Σ^½ = λI.
         tau: the temperature τ.
 
-    >>> distribution = LogisticNormal(torch.tensor([1.0, 0.0]), root=torch.tensor([0.5, -0.5]), lam=0.5)
+    >>> distribution = LogisticNormal(
+    ...     torch.tensor([1.0, 0.0]), root=torch.tensor([0.5, -0.5]), lam=0.5
+    ... )
     >>> distribution.log_prob(torch.tensor([0.6, 0.2, 0.2]))
     tensor(2.5728)
     """

@@ -67,7 +67,8 @@ class Remargin(Loss):
     the cycle repeats (the bias paper's ``**``: ``BIAS_CYCLE``, every=11).
 
     >>> loss = Remargin("mae", shift=3.0)
-    >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
+    >>> logits = torch.zeros(1, 2)
+    >>> loss(logits, torch.tensor([0])), loss.eval()(logits, torch.tensor([0]))
     (tensor(0.0474), tensor(0.5000))
     """
 

@@ -50,8 +50,9 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
 
     >>> get_noise("symmetric:rate=0.4") == get_noise("symmetric", rate=0.4)
     True
-    >>> print(get_noise('asymmetric:rate=0.4,map={"5": 6, "6": 5}').corrupt([5, 6, 5, 7], generator=2))
-    asymmetric:rate=0.4,map={"5": 6, "6": 5}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
+    >>> noise = get_noise('asymmetric:rate=0.4,map={"5": 6}')
+    >>> print(noise.corrupt([5, 6, 5, 7], generator=2))
+    asymmetric:rate=0.4,map={"5": 6}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
     """
     if re.fullmatch(NUMBER, str(spec).strip()):
         rate = float(spec) / 100 if 1 < float(spec) <= 100 else float(spec)

@@ -31,8 +31,9 @@ class LabelFlips(NoiseModel):
     Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k,
     1 − missing_k]].
 
-    >>> print(LabelFlips(missing=1, added=[0, 1]).corrupt([[1, 0], [0, 0]], generator=0))
-    label-flips:missing=1,added=[0, 1]: 3 of 4 labels flipped, realised rate 75.00 % (no nominal rate)
+    >>> noisy = LabelFlips(missing=1, added=[0, 1]).corrupt([[1, 0], [0, 0]], generator=0)
+    >>> noisy.given.tolist()
+    [[0, 1], [0, 1]]
     """
 
     missing: Rates = 0.0

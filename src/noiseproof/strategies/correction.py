@@ -114,7 +114,8 @@ def corrected_targets(
         invert: 1 − ω in place of ω.
 
     >>> log_probs = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
-    >>> corrected_targets(log_probs, torch.tensor([0, 1, 1]))  # the second row has the largest loss: ω = 1
+    >>> # the second row has the largest loss: ω = 1
+    >>> corrected_targets(log_probs, torch.tensor([0, 1, 1]))
     tensor([[1.0000, 0.0000],
             [0.0000, 1.0000],
             [0.6309, 0.3691]])

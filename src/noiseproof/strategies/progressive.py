@@ -334,7 +334,9 @@ def last_block(backbone: nn.Module) -> list[nn.Module]:
 
     Empty where no layer comes before.
 
-    >>> network = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.BatchNorm1d(4))
+    >>> network = nn.Sequential(
+    ...     nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.BatchNorm1d(4)
+    ... )
     >>> [type(part).__name__ for part in last_block(nn.Sequential(network))]
     ['Sequential', 'BatchNorm1d']
     """

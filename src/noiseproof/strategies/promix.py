@@ -36,9 +36,11 @@ def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
     all by the same part of what they lack.
 
     >>> given, wanted = torch.tensor([0] * 6 + [1] * 4), torch.tensor([3, 2])
-    >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)  # all are predicted as 0
+    >>> # all are predicted as 0
+    >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)
     tensor([6, 0])
-    >>> agreed_counts(torch.tensor([[0.3, 0.7]]).expand(10, 2), given, wanted)  # all are predicted as 1
+    >>> # all are predicted as 1
+    >>> agreed_counts(torch.tensor([[0.3, 0.7]]).expand(10, 2), given, wanted)
     tensor([3, 2])
     """
     sizes = torch.bincount(given, minlength=len(wanted))

@@ -26,7 +26,10 @@ def sweep_rows(rows: int, numbers: int, memory: int) -> int:
     The passes are equal and few: a small network waits for the host, which starts every kernel of
     every pass.
 
-    >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
+    >>> [
+    ...     sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9)
+    ...     for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]
+    ... ]
     [2500, 5000, 5556]
     """
     # By memory, so that a wide network's activations fit next to a fleet that fills its share

@@ -24,8 +24,8 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
 
     | where | method | because |
     | --- | --- | --- |
-    | the noise is unknown, or below 3 % | ``ce`` | there is nothing to gain, and robustness costs a little |
-    | else, up to 2·10⁸ rows × classes | ``elr`` | the most consistent under symmetric and asymmetric noise |
+    | the noise is unknown, or below 3 % | ``ce`` | robustness costs a little and gains nothing |
+    | else, up to 2·10⁸ rows × classes | ``elr`` | the most consistent under both kinds of noise |
     | more | ``gce`` or, beyond 100 classes, ``gce+`` | they keep no table of rows |
 
     >>> choose_method(10, 5000, 0.01), choose_method(10, 5000, 0.2), choose_method(1000, 10**6, 0.2)

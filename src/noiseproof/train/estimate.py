@@ -112,7 +112,9 @@ def estimate(
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
-    >>> expected = estimate(prepare(get_dataset("digits")), "ce", Settings(epochs=5, model="mlp:hidden=[16]"))
+    >>> expected = estimate(
+    ...     prepare(get_dataset("digits")), "ce", Settings(epochs=5, model="mlp:hidden=[16]")
+    ... )
     >>> expected.weights, expected.steps
     (1210, 60)
     """

@@ -40,7 +40,9 @@ class Predictor(nn.Module):
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
     >>> data = get_dataset("digits")
-    >>> predictor = Predictor.of(train(prepare(data), "ln", Settings(epochs=1, model="mlp:hidden=[16]")))
+    >>> predictor = Predictor.of(
+    ...     train(prepare(data), "ln", Settings(epochs=1, model="mlp:hidden=[16]"))
+    ... )
     >>> predictor(data.test.x[:3]).shape
     torch.Size([3, 10])
     """

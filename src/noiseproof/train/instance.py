@@ -70,7 +70,9 @@ def averaged_predictions(
     training resumes.
 
     >>> from noiseproof.data import get_dataset
-    >>> averaged_predictions(get_dataset("digits"), Settings(epochs=2, model="mlp:hidden=[8]")).shape
+    >>> averaged_predictions(
+    ...     get_dataset("digits"), Settings(epochs=2, model="mlp:hidden=[8]")
+    ... ).shape
     torch.Size([1437, 10])
     """
     method = Method(get_loss("ce"), strategies=(_Average(),))

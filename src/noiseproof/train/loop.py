@@ -133,8 +133,11 @@ def train(
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
-    >>> result = train(task, "gce:q=0.7 & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"))
-    >>> [row["epoch"] for row in result.metrics], result.best  # no rows were held out to choose an epoch by
+    >>> result = train(
+    ...     task, "gce:q=0.7 & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]")
+    ... )
+    >>> # no rows were held out to choose an epoch by
+    >>> [row["epoch"] for row in result.metrics], result.best
     ([1, 2], None)
     """
     if max_steps is not None:

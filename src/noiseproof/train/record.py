@@ -313,7 +313,10 @@ def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
     Equals w(Δ) if L is a function of Δ (curriculum paper, §4).
 
     >>> from noiseproof.losses import get_loss
-    >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)
+    >>> # p(1 − p)
+    >>> pull(
+    ...     get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0])
+    ... )
     tensor([0.1966])
     """
     with torch.enable_grad():

@@ -44,7 +44,10 @@ class Settings:
         checkpoint_seconds: save at the end of an epoch if the last checkpoint is older.
 
     >>> settings = Settings(epochs=100, batch_size=64, schedule="step:at=[0.5],factor=0.1")
-    >>> [settings.make_schedule()(epoch, settings.epochs) for epoch in (49, 50)], settings.batch_rows(40)
+    >>> (
+    ...     [settings.make_schedule()(epoch, settings.epochs) for epoch in (49, 50)],
+    ...     settings.batch_rows(40),
+    ... )
     ([1.0, 0.1], 40)
     """
 

@@ -19,7 +19,8 @@ def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     ``low`` and ``high`` are the smallest and the largest accuracy.
 
     >>> import pandas as pd
-    >>> costs({"ce": [pd.DataFrame({"seconds": [3.0, 2.0], "test_accuracy": [0.5, 0.7]})]}).values.tolist()
+    >>> epochs = pd.DataFrame({"seconds": [3.0, 2.0], "test_accuracy": [0.5, 0.7]})
+    >>> costs({"ce": [epochs]}).values.tolist()
     [['ce', 2, 5.0, 0.7, 0.7, 0.7, 1]]
     """
     rows = []

@@ -271,7 +271,9 @@ def dissection(
     ``rank`` is the number of samples before the middle of an interval. There are 50 intervals by
     default.
 
-    >>> dissection([0, 1, 1, 0], [0, 1, 0, 1], losses=[0.1, 0.2, 3, 4], clean=[0, 1, 0, 0], size=2)["samples"].tolist()
+    >>> losses = [0.1, 0.2, 3, 4]
+    >>> table = dissection([0, 1, 1, 0], [0, 1, 0, 1], losses=losses, clean=[0, 1, 0, 0], size=2)
+    >>> table["samples"].tolist()
     [2, 0, 0, 0, 0, 1, 1, 0]
     """
     y, prediction, loss, truth = _same_rows(

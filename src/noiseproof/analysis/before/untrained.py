@@ -151,7 +151,9 @@ def probe(
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
-    >>> short = probe(prepare(get_dataset("digits")), "mae", Settings(model="mlp:hidden=[16]"), steps=20)
+    >>> short = probe(
+    ...     prepare(get_dataset("digits")), "mae", Settings(model="mlp:hidden=[16]"), steps=20
+    ... )
     >>> short.steps, short.pace < 1
     (20, True)
     """

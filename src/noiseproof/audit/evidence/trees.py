@@ -50,7 +50,8 @@ def cross_fit(
         fitted: (N,) bool: the rows to fit to; the others are only predicted. By default all.
 
     >>> from sklearn.neighbors import KNeighborsClassifier
-    >>> cross_fit(KNeighborsClassifier(1), [[0.0], [0.1], [5.0], [5.1]], [0, 0, 1, 1], 3, [0, 1, 0, 1]).tolist()
+    >>> x = [[0.0], [0.1], [5.0], [5.1]]
+    >>> cross_fit(KNeighborsClassifier(1), x, [0, 0, 1, 1], 3, [0, 1, 0, 1]).tolist()
     [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
     """
     check_classifier(estimator)

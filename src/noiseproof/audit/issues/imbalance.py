@@ -39,9 +39,9 @@ class RareClasses(FoundIssue):
         limit = max(RARE * even, FEW)
         shown = present[np.argsort(counts[present], kind="stable")][:MOST_BARS]
         rare = shown[counts[shown] < limit]
+        is_complete = len(shown) == len(present)
         bars = Bars(
-            "rows of"
-            f" {'each class' if len(shown) == len(present) else f'the {MOST_BARS} smallest classes'}",
+            "rows of each class" if is_complete else f"rows of the {MOST_BARS} smallest classes",
             [(data.classes[k], int(counts[k])) for k in shown.tolist()],
             "rows",
             range(len(rare)),

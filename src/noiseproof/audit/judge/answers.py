@@ -97,7 +97,8 @@ def fit_answer_noise(
     >>> random = np.random.default_rng(0)
     >>> p = random.uniform(size=(4000, 1)).astype(np.float32)
     >>> true = random.uniform(size=p.shape) < 1 / (1 + (1 / p - 1) ** 4)  # sharper than p
-    >>> fit_answer_noise(true & (random.uniform(size=p.shape) > 0.3), p).transition.round(1).tolist()
+    >>> answers = true & (random.uniform(size=p.shape) > 0.3)
+    >>> fit_answer_noise(answers, p).transition.round(1).tolist()
     [[[1.0, 0.0], [0.3, 0.7]]]
     """
     noisy = np.ones(len(answers), dtype=bool) if noisy is None else noisy

@@ -25,7 +25,8 @@ class Goal:
         2·Σₙ P(wrong)/(n + Σ P(wrong)). A precision is kept by as many rows as possible, a recall by
         as few.
 
-        >>> [Goal(*aim).count(np.array([0.9, 0.8, 0.4, 0.1])) for aim in (("f1",), ("precision", 0.8), ("recall", 0.9))]
+        >>> p = np.array([0.9, 0.8, 0.4, 0.1])
+        >>> [goal.count(p) for goal in (Goal("f1"), Goal("precision", 0.8), Goal("recall", 0.9))]
         [2, 2, 3]
         """
         hits, n, total = wrong.cumsum(), np.arange(1, len(wrong) + 1), wrong.sum()

@@ -59,7 +59,8 @@ def likely_rate(
 ) -> float:
     """The share of wrong labels, from the posterior's rate e and the contradicted share c.
 
-    >>> [round(likely_rate(e, 0.3), 3) for e in (0.03, 0.11, 0.2)]  # people's mistakes; in between; at random
+    >>> # people's mistakes; in between; at random
+    >>> [round(likely_rate(e, 0.3), 3) for e in (0.03, 0.11, 0.2)]
     [0.297, 0.193, 0.202]
     """
     ratio = math.log((explained + SMALL / 2) / (contradicted + SMALL))
