@@ -365,7 +365,7 @@ def test_what_is_no_data_is_refused() -> None:
         read_rows(pd.DataFrame({"x": SIZES}), labels=GIVEN[1:])
     with pytest.raises(ValueError, match="got 'y' in both. Use `label`"):
         read_rows(pd.DataFrame(COLUMNS), labels=pd.Series(GIVEN, name="y"))
-    with pytest.raises(TypeError, match="Expected no 'label' beside data that `read_rows` read"):
+    with pytest.raises(TypeError, match="Expected no 'label' with data that `read_rows` read"):
         audit(read_rows(pd.DataFrame(COLUMNS), label="y"), label="y")
     with pytest.raises(TypeError, match="audit\\(\\) has no option 'lable'. Did you mean 'label'"):
         audit(pd.DataFrame(COLUMNS), lable="y")

@@ -607,7 +607,7 @@ def test_a_last_row_by_itself_joins_the_first_batch_where_batches_are_normalised
     assert sizes(toy(14), "test-norm", 4) == [4, 4, 4, 2]
     assert sizes(toy(13), "mlp:hidden=[8]", 4) == [4, 4, 4, 1]
     for task, rows in ((toy(13), 1), (toy(1), 4)):
-        with pytest.raises(ValueError, match="at least 2 rows a step, .*Raise the batch size"):
+        with pytest.raises(ValueError, match="at least 2 rows per step, .*Raise the batch size"):
             train(
                 task, "ce", Settings(model="test-norm", epochs=1, batch_size=rows), fabric=double()
             )

@@ -411,13 +411,13 @@ def _read_records(
                 number_of_row,
                 id,
                 given,
-                choice,
+                choice,  # type: ignore[arg-type]
                 label,
                 reviewer,
-                asked,
+                asked,  # type: ignore[arg-type]
                 probability,
                 batch_number,
-                note,  # type: ignore[arg-type]
+                note,
             )
             if not is_valid(decision):
                 raise ValueError

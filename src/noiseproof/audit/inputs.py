@@ -132,21 +132,15 @@ def read_rows(
     label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
     if isinstance(data, (str, os.PathLike)):
         data = Path(os.path.abspath(data))
-        label, text, id, group, time = (
-            _column_name(name) for name in (label, text, id, group, time)
-        )
+        label, text, id, group, time = map(_column_name, (label, text, id, group, time))
     elif data is not None:
-        given = adapt(
-            InMemory(data, labels, label, text, classes, features=features),
-            has_annotators=has_annotators,
-        )
-        data, labels, label, text, classes = (
-            given.data,
-            given.labels,
-            given.label,
-            given.text,
-            given.classes,
-        )
+        memory = InMemory(data, labels, label, text, classes, features=features)
+        given = adapt(memory, has_annotators=has_annotators)
+        data = given.data
+        labels = given.labels
+        label = given.label
+        text = given.text
+        classes = given.classes
         labels_key = given.labels_key
     pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
     votes = None if annotations is None else read_annotations(annotations, id, label)
@@ -183,15 +177,21 @@ def read_rows(
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
-    rows = _with_test(_with_sets(source.read(request)), test, request)
-    rows = _with_other_files(rows, request, paths)
-    if trusted is not None and rows.trusted is None:
-        rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
+    rows = _read_source(source, request, paths, test, trusted)
     return replace(_comparable(rows), seconds=perf_counter() - began)
 
 
-def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
-    return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
+def _read_source(
+    source: Source, request: Request, paths: Mapping[str, str | None], test: Any, trusted: Any
+) -> AuditData:
+    """Return the rows of ``source`` with what other arguments know of them."""
+    rows = _with_sets(source.read(request))
+    if test is not None:
+        rows = replace(rows, test=rows.source.read_test(test, rows, request))
+    rows = _with_other_files(rows, request, paths)
+    if trusted is not None and rows.trusted is None:
+        rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
+    return rows
 
 
 def _with_other_files(

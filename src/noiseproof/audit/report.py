@@ -103,19 +103,13 @@ def audit(
     check_device(device)
     parse_goal(goal)  # before an hour of work
     chosen_types(issues)
-    if not isinstance(data, AuditData):
-        data = read_rows(data, seed=seed, progress=progress, **reading)
-    elif reading:
-        raise TypeError(
-            f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it"
-            " there."
-        )
+    data = _rows_of(data, reading, seed, progress)
     asked = {"method": method, "epochs": epochs}
-    method, model = (
-        method or (METHOD if data.sets is None else METHOD_OF_SETS),
-        "auto" if model is None else model,
-    )
-    training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
+    training: dict[str, Any] = {
+        "method": method or (METHOD if data.sets is None else METHOD_OF_SETS),
+        "model": "auto" if model is None else model,
+        "epochs": epochs,
+    }
     clock = StageClock(progress, data.seconds)
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
     work = NUMBER_WORK * (0 if data.x is None else data.x.size)
@@ -161,6 +155,18 @@ def audit(
     with threads_for(work), clock("other issues"):
         found = find_issues(evidence, labels, issues)
     return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
+
+
+def _rows_of(
+    data: AuditData | Any, reading: Mapping[str, Any], seed: int, progress: Progress | None
+) -> AuditData:
+    if not isinstance(data, AuditData):
+        return read_rows(data, seed=seed, progress=progress, **reading)
+    if reading:
+        raise TypeError(
+            f"Expected no {preview(list(reading))} with data that `read_rows` read. Pass it there."
+        )
+    return data
 
 
 def _check_options(reading: Mapping[str, Any]) -> None:

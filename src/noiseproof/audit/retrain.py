@@ -243,12 +243,9 @@ def plan_retraining(
     held = held[keep]
     excluded = excluded[keep]
     assert data.x is not None
+    method = method or audit.config["method"] or "ce"
     planned = Retraining(
-        method=(
-            type(estimator).__name__
-            if estimator is not None
-            else method or audit.config["method"] or "ce"
-        ),
+        method=type(estimator).__name__ if estimator is not None else method,
         settings=Settings(
             backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS
         ),

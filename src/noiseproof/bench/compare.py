@@ -65,17 +65,8 @@ def compare_methods(
     if not methods:
         raise ValueError("Expected methods to compare, got none.")
     data = get_dataset(dataset, data_dir)
-    if data.test is None:
-        raise ValueError(
-            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with"
-            " `split_table`."
-        )
-    copies, beyond_chance = find_copies(data)
-    if beyond_chance:
-        raise ValueError(
-            f"Expected `test` rows that no method is trained on: {copies}. Remove them from one of"
-            " the two, or leave `test` out, and a fifth of the rows is held out."
-        )
+    copies = _check_test(data, dataset)
+    assert data.test is not None
     first = Experiment(dataset, noise, settings=settings or Settings(), validation=validation)
     runs: dict[str, list[Experiment]] = {}
     for method in methods:  # each once, however it is spelled
@@ -112,6 +103,22 @@ def compare_methods(
     if copies:
         notes.insert(0, f"{copies}.")
     return Ranking(places, notes, recommend(places))
+
+
+def _check_test(data: Dataset, name: str) -> str:
+    """Return a sentence about the few copies of test rows in the training part; refuse many."""
+    if data.test is None:
+        raise ValueError(
+            f"Expected a dataset with a test part, got {name!r}. Add one, or split a table with"
+            " `split_table`."
+        )
+    copies, beyond_chance = find_copies(data)
+    if beyond_chance:
+        raise ValueError(
+            f"Expected `test` rows that no method is trained on: {copies}. Remove them from one of"
+            " the two, or leave `test` out, and a fifth of the rows is held out."
+        )
+    return copies
 
 
 def _mean_seconds(results: Sequence[Json]) -> float | None:

@@ -422,35 +422,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
 
     @lru_cache(maxsize=1)
     def make(experiment: Experiment) -> Task:
-        """The task of an experiment without method and settings."""
-        with _blame(experiment, "dataset"):
-            data = load(experiment.dataset)
-        with _blame(experiment, "noise"):
-            if get_noise(experiment.noise, data_root(data_dir)).needs == "predictions":
-                raise ValueError(
-                    f"Expected noise that needs no model, got {experiment.noise!r}, which needs the"
-                    " predictions of one trained on clean labels. Make its labels once"
-                    " (noiseproof.train.instance.averaged_predictions), save them with numpy.save,"
-                    " and take the noise file:path=FILE.npy."
-                )
-        with _blame(experiment, "foreign"):
-            foreign_images(experiment.foreign, data_dir)
-        with _blame(experiment, "paper"):
-            if experiment.paper is not None and experiment.paper not in (
-                known := sorted({p for p, _ in protocols()})
-            ):
-                raise ValueError(
-                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it"
-                    " out for the usual preparation of inputs."
-                )
-        with _blame(experiment, "rows"):
-            _first(data.train, experiment.rows or 1)
-        try:
-            return experiment.make_task(data_dir, data=data)
-        except (ValueError, TypeError, OSError, ImportError) as error:
-            raise BadExperiment(
-                str(error), experiment, _culprit(experiment, data, data_dir)
-            ) from error
+        return _checked_task(experiment, load, data_dir)
 
     @lru_cache(maxsize=1024)
     def build(model: str, head: str, shape: tuple[int, ...], outputs: int) -> None:
@@ -497,6 +469,37 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             with _blame(experiment, "method"):
                 _try(task, method, settings)
             tried.add(trial)
+
+
+def _checked_task(
+    experiment: Experiment, load: Callable[[str], Dataset], data_dir: PathLike | None
+) -> Task:
+    """Return the task of an experiment without method and settings."""
+    with _blame(experiment, "dataset"):
+        data = load(experiment.dataset)
+    with _blame(experiment, "noise"):
+        if get_noise(experiment.noise, data_root(data_dir)).needs == "predictions":
+            raise ValueError(
+                f"Expected noise that needs no model, got {experiment.noise!r}, which needs the"
+                " predictions of one trained on clean labels. Make its labels once"
+                " (noiseproof.train.instance.averaged_predictions), save them with numpy.save,"
+                " and take the noise file:path=FILE.npy."
+            )
+    with _blame(experiment, "foreign"):
+        foreign_images(experiment.foreign, data_dir)
+    with _blame(experiment, "paper"):
+        known = sorted({paper for paper, _ in protocols()})
+        if experiment.paper is not None and experiment.paper not in known:
+            raise ValueError(
+                f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it"
+                " out for the usual preparation of inputs."
+            )
+    with _blame(experiment, "rows"):
+        _first(data.train, experiment.rows or 1)
+    try:
+        return experiment.make_task(data_dir, data=data)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise BadExperiment(str(error), experiment, _culprit(experiment, data, data_dir)) from error
 
 
 def _also_missing(

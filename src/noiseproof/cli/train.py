@@ -507,7 +507,7 @@ def demo(
 
 def _demo_lines(step: Step) -> tuple[str, ...]:
     """Return a title for steps of this kind, and the lines that describe this one."""
-    from noiseproof.demo import Audited, Corrected, Doubted, Measured, Trained, Written
+    from noiseproof.demo import Audited, Measured, Trained, Written
 
     if isinstance(step, Trained):
         return (
@@ -552,6 +552,12 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
             f"  {step.analysis}: what the methods did",
             f"  {step.review}: the issues, to decide on with the keyboard ({step.seconds:.1f} s)",
         )
+    return _correction_lines(step)
+
+
+def _correction_lines(step: Step) -> tuple[str, ...]:
+    from noiseproof.demo import Corrected, Doubted, Mended
+
     if isinstance(step, Corrected):
         return (
             (
@@ -578,6 +584,7 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
             ),
             f"  {step.page}",
         )
+    assert isinstance(step, Mended)
     return (
         "train again: accuracy before and after the correction",
         f"  {step.method:<12} {step.before:.3f} → {step.after:.3f}",

@@ -241,11 +241,9 @@ class Het(Loss):
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
         # Not as a decorator, which would load the compiler with this module.
-        average = (
-            torch.compiler.disable(self._average)
-            if torch.compiler.is_compiling()
-            else self._average
-        )  # type: ignore[no-untyped-call]
+        average = self._average
+        if torch.compiler.is_compiling():
+            average = torch.compiler.disable(average)  # type: ignore[no-untyped-call]
         log_p: Tensor = average(out)
         return log_p
 

@@ -128,14 +128,18 @@ def build(
             )
         strategy.setup(run)
     record = Record(task, run, samples=job.samples, folder=job.folder, clock=clock)
+    _check_batch_size(run)
+    return method, run, record
+
+
+def _check_batch_size(run: Run) -> None:
     fewest = run.processes.world_size + 1
     if run.batch_size < fewest and needs_two_rows(run):
         raise ValueError(
-            f"Expected at least {fewest} rows a step, since the model's batch normalisation cannot"
-            f" learn from one alone, got {run.batch_size} of {run.num_rows}. Raise the batch size,"
-            " or choose a model without it."
+            f"Expected at least {fewest} rows per step, since the model's batch normalisation"
+            f" cannot learn from one alone, got {run.batch_size} of {run.num_rows}. Raise the"
+            " batch size, or choose a model without it."
         )
-    return method, run, record
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:

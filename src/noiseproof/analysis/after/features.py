@@ -82,9 +82,8 @@ def feature_map(
     chosen = (
         shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
     )
-    features = penultimate_features(
-        result.models[0], result.run.fetch(x, chosen, result.run.normalise)
-    )  # type: ignore[arg-type]
+    inputs = result.run.fetch(x, chosen, result.run.normalise)
+    features = penultimate_features(result.models[0], inputs)  # type: ignore[arg-type]
     positions = tsne(features.cpu(), perplexity=perplexity, seed=seed)
     index = chosen.numpy()
     given, clean = part_labels(run, part)

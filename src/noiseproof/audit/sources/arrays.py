@@ -398,6 +398,27 @@ def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     return array[data.row]
 
 
+def _as_pictures(inputs: Tensor, finite: NDArray[np.bool_], name: str) -> tuple[Tensor, list[str]]:
+    """Return arrays that may be pictures as bytes, if they are, and what to say about that."""
+    if min(inputs.shape[-2:]) < SMALLEST:
+        return inputs, []
+    if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
+        inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
+        return inputs, [note]
+    return inputs, [
+        f"`{name}` of shape {tuple(inputs.shape)} were audited as plain numbers. Save pictures as"
+        " (N, C, H, W)."
+    ]
+
+
+def _squarable(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return ``x`` divided by its largest number where squares would leave float32."""
+    largest = float(np.abs(x).max())
+    if largest > 1e12 or 0 < largest < 1e-12:
+        return x / np.float32(largest)
+    return x
+
+
 def with_features(
     data: AuditData, array: NDArray[Any], name: str, request: Request | None = None
 ) -> AuditData:
@@ -422,24 +443,14 @@ def with_features(
     inputs, notes = check_features(
         np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name
     )
-    is_array = request is not None and inputs.dtype is not torch.uint8 and inputs.dim() > 2
-    if is_array and min(inputs.shape[-2:]) >= SMALLEST:
-        if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
-            inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
-        else:
-            note = (
-                f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as"
-                " (N, C, H, W)."
-            )
-        notes = [*notes, note]
+    if request is not None and inputs.dtype is not torch.uint8 and inputs.dim() > 2:
+        inputs, picture_notes = _as_pictures(inputs, finite, name)
+        notes = [*notes, *picture_notes]
     if inputs.dtype is torch.uint8:
         pictures = inputs if finite.all() else inputs[torch.from_numpy(finite)]
         x, description = picture_features(data.source, pictures, finite, request or Request())
-        notes = (
-            [*notes, note_features(data.source, description)]
-            if description["weights"] is not None
-            else notes
-        )
+        if description["weights"] is not None:
+            notes = [*notes, note_features(data.source, description)]
     else:
         if data.source.config["features"] is not None:
             raise ValueError(
@@ -447,10 +458,9 @@ def with_features(
                 f" {array.shape}."
             )
         x = inputs.flatten(1).numpy()
-        x = _standardised(x, finite) if request is not None else x
-        # the squares would leave float32
-        if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:
-            x = x / np.float32(largest)
+        if request is not None:
+            x = _standardised(x, finite)
+        x = _squarable(x)
     # Decision trees split one column at a time: not of pixels, embeddings or axes.
     is_table = (
         array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
