@@ -30,7 +30,8 @@ from noiseproof.audit.judge.posterior import (
 )
 from noiseproof.audit.judge.prior import balanced_contradictions
 from noiseproof.audit.judge.rate import NoiseRate, estimate_rates
-from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.labelissues import LabelIssues
+from noiseproof.audit.labels import find_label_issues
 
 Array = NDArray[Any]
 

@@ -35,7 +35,8 @@ from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.exchange.hugging_face import ImageFolder
 from noiseproof.audit.issues.spelling import SpellingVariants
 from noiseproof.audit.judge.answers import fit_answer_noise
-from noiseproof.audit.labelsets import LabelSetIssues, find_label_set_issues
+from noiseproof.audit.labelissues import LabelSetIssues
+from noiseproof.audit.labelsets import find_label_set_issues
 from noiseproof.audit.sets import LabelSets, split_set, with_sets
 from noiseproof.cli import app
 

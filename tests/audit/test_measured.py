@@ -18,13 +18,8 @@ from scipy.stats import beta
 from test_corrections import run, write_population
 
 from noiseproof.audit import read_audit
-from noiseproof.audit.decisions import (
-    Decision,
-    DecisionLog,
-    check_decisions,
-    read_answers,
-    read_decisions,
-)
+from noiseproof.audit.decisions import Decision, DecisionLog, read_answers, read_decisions
+from noiseproof.audit.files import check_decisions
 from noiseproof.audit.measure.calibrate import recalibrate
 from noiseproof.audit.measure.estimate import measure
 from noiseproof.audit.measured import NotMeasured, reliability, weighted_share, write_measured

@@ -8,7 +8,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 SRC = Path(__file__).parents[2] / "src"
 FLOORS = (
@@ -123,6 +126,30 @@ def upward(source: str, module: str) -> list[str]:
     ]
 
 
+def imported_modules(source: str, module: str) -> set[str]:
+    """The modules of noiseproof that a module imports, lazily or for types alone, too."""
+    found = set()
+    for _, dotted, _ in imports(ast.parse(source), module):
+        home = dotted.rpartition(".")[0]
+        places = (dotted, f"{dotted}.__init__", home, f"{home}.__init__")
+        found |= {*[place for place in places if place in MODULES][:1]}
+    return found - {module}
+
+
+def knots(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other in circles."""
+    names = list(graph)
+    number = {name: i for i, name in enumerate(names)}
+    pairs = [(number[name], number[other]) for name in names for other in graph[name]]
+    rows, columns = zip(*pairs, strict=True)
+    matrix = coo_array((np.ones(len(pairs)), (rows, columns)), shape=(len(names), len(names)))
+    part = connected_components(matrix, directed=True, connection="strong")[1]
+    groups: dict[int, list[str]] = {}
+    for name, group in zip(names, part.tolist(), strict=True):
+        groups.setdefault(group, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
 class Habits(ast.NodeVisitor):
     """Collects prints and uses of a global random state."""
 
@@ -187,6 +214,28 @@ class Habits(ast.NodeVisitor):
 def test_every_module_has_a_floor_and_imports_downward(module: str) -> None:
     assert floor(module) in LEVEL, f"Say in FLOORS where {module} belongs."
     assert upward(MODULES[module].read_text("utf-8"), module) == []
+
+
+def test_no_modules_import_each_other_in_circles() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: a reader follows them, too."""
+    graph = {
+        module: imported_modules(path.read_text("utf-8"), module)
+        for module, path in MODULES.items()
+    }
+    assert knots(graph) == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    lazy = "def f():\n    from noiseproof.core import margin"
+    typed = "if TYPE_CHECKING:\n    from noiseproof.core.files import Lock"
+    graph = {
+        "noiseproof.core.files": imported_modules(lazy, "noiseproof.core.files"),
+        "noiseproof.core.margin": imported_modules(typed, "noiseproof.core.margin"),
+        "noiseproof.core.lazy": set[str](),
+    }
+    assert "noiseproof.core.margin" in graph["noiseproof.core.files"]
+    graph = {name: others & graph.keys() for name, others in graph.items()}
+    assert knots(graph) == [["noiseproof.core.files", "noiseproof.core.margin"]]
 
 
 @pytest.mark.parametrize("module", MODULES)

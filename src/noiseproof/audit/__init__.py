@@ -10,10 +10,12 @@ if TYPE_CHECKING:  # at run time each is imported on first use
     from noiseproof.audit.crowd.consensus import Consensus, consensus
     from noiseproof.audit.files import read_audit
     from noiseproof.audit.inputs import read_rows
-    from noiseproof.audit.labels import LabelIssues, find_label_issues
+    from noiseproof.audit.labelissues import LabelIssues
+    from noiseproof.audit.labels import find_label_issues
     from noiseproof.audit.plan import corrections
-    from noiseproof.audit.report import LabelReport, audit
+    from noiseproof.audit.report import LabelReport
     from noiseproof.audit.retrain import plan_retraining
+    from noiseproof.audit.run import audit
     from noiseproof.audit.sources.base import AuditData
 
 __all__ = [
@@ -37,9 +39,9 @@ _HOMES = {
     "AuditData": "sources.base",
     "Consensus": "crowd.consensus",
     "consensus": "crowd.consensus",
-    "LabelIssues": "labels",
+    "LabelIssues": "labelissues",
     "LabelReport": "report",
-    "audit": "report",
+    "audit": "run",
     "audit_again": "again",
     "corrected": "apply",
     "corrections": "plan",

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 from noiseproof.core.files import sync_folder
 
 if TYPE_CHECKING:
-    from noiseproof.audit.files import Audit
+    pass
 
 __all__ = [
     "COLUMNS",
@@ -37,7 +37,6 @@ __all__ = [
     "Choice",
     "Decision",
     "DecisionLog",
-    "check_decisions",
     "check_free",
     "last_decisions",
     "read_answers",
@@ -298,35 +297,6 @@ def read_standing(path: str | os.PathLike[str]) -> Standing:
 def read_log(path: str | os.PathLike[str]) -> list[Decision]:
     """Return every line of the file, those that were changed or undone later, too."""
     return _parse(Path(path).read_bytes(), path).lines
-
-
-def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
-    """Refuse decisions on rows or classes that the audit does not have, or has under another id or
-    label.
-    """
-    decisions = list(decisions)
-    rows = [decision.row for decision in decisions]
-    issues = audit.issues[["row", "id", "given_label"]]
-    known = {
-        row: (id, given)
-        for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)
-    }
-    labels = {*audit.classes, ""}
-    for decision in decisions:
-        if decision.row == NO_ROW:
-            is_known = decision.given_label in labels
-        else:
-            is_known = known.get(decision.row) == (decision.id, decision.given_label)
-            # other may name a new class
-            is_known &= decision.decision == "other" or decision.label in labels
-        if not is_known:
-            row = "classes" if decision.row == NO_ROW else f"row {decision.row}"
-            raise BadDecisions(
-                f"Expected decisions on this audit, got one on {row} ({decision.id!r}, given"
-                f" {decision.given_label!r}, label {decision.label!r}), which the audit does not"
-                " have. They belong to another audit: name its folder, or other decisions with"
-                " --decisions, or move the file and start over."
-            )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from noiseproof.core.messages import counted, plain, printable, quoted
 
 if TYPE_CHECKING:
     from noiseproof.analysis import Figure
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 FEW = 5  # worst labels in the text
 MANY = 10  # worst labels in the page
@@ -35,7 +35,7 @@ MOST_CLASSES = 30  # that are readable side by side
 STAGE = "Audit"
 
 
-def as_text(report: LabelReport) -> str:
+def as_text(report: AuditResult) -> str:
     summary = report.summary()
     lines = [_headline(report, summary), summary["verdict"]]
     worst = worst_labels(report, FEW)
@@ -50,7 +50,7 @@ def as_text(report: LabelReport) -> str:
     return printable("\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), NEXT]))
 
 
-def as_html(report: LabelReport) -> str:
+def as_html(report: AuditResult) -> str:
     """The audit as HTML without scripts or requests: summary, noise rate by class, worst labels
     with their rows.
     """
@@ -78,7 +78,7 @@ def as_html(report: LabelReport) -> str:
     )
 
 
-def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
+def worst_labels(report: AuditResult, most: int) -> list[dict[str, Any]]:
     data = report.data
     labels = report.label_issues
     rows = report.order
@@ -99,7 +99,7 @@ def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
     ]
 
 
-def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
+def _headline(report: AuditResult, summary: dict[str, Any]) -> str:
     source = report.data.source.config.get("data")
     sets = report.data.sets
     count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
@@ -108,7 +108,7 @@ def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
     return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
 
 
-def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:
+def _content(report: AuditResult, row: int, id: str) -> dict[str, str]:
     """What a row is: a small picture, the beginning of its text or the cells of a small table; else
     nothing.
     """
@@ -126,7 +126,7 @@ def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:
     return {"picture": "", "text": text if len(text) <= SNIPPET else f"{text[:SNIPPET]}…"}
 
 
-def quality(report: LabelReport) -> Figure:
+def quality(report: AuditResult) -> Figure:
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer
@@ -165,7 +165,7 @@ def quality(report: LabelReport) -> Figure:
     )
 
 
-def confusions(report: LabelReport) -> Figure:
+def confusions(report: AuditResult) -> Figure:
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer
@@ -203,7 +203,7 @@ def confusions(report: LabelReport) -> Figure:
     )
 
 
-def classes(report: LabelReport) -> Figure:
+def classes(report: AuditResult) -> Figure:
     import pandas as pd
 
     from noiseproof.analysis import Figure, Layer
@@ -236,7 +236,7 @@ def classes(report: LabelReport) -> Figure:
     )
 
 
-FIGURES: dict[str, Callable[[LabelReport], Figure]] = {
+FIGURES: dict[str, Callable[[AuditResult], Figure]] = {
     "quality": quality,
     "confusions": confusions,
     "classes": classes,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE as DECISIONS
-from noiseproof.audit.decisions import check_free
-from noiseproof.audit.issues import badges
+from noiseproof.audit.decisions import NO_ROW, BadDecisions, Decision, check_free
 from noiseproof.core.files import check_files, check_place, replacing_all
-from noiseproof.core.tablefiles import plain_cell, safe_table
-from noiseproof.data.frames import write_csv
+from noiseproof.core.tablefiles import plain_cell
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.audit.decisions import Decision
-    from noiseproof.audit.report import LabelReport
 
 FORMAT = 2
 FILES = ("issues.csv", "summary.json", "config.json")
@@ -49,6 +43,7 @@ NUMBERS = (
     "confidence",
     "suggested_confidence",
 )
+FLAGS = ("is_near_duplicate", "duplicate_conflict", "is_outlier")  # of issues.csv
 COLUMNS = (
     "row",
     "id",
@@ -197,7 +192,7 @@ def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
         "is_label_issue",
         *TEXT,
         *NUMBERS,
-        *(name for name in badges() if name in COLUMNS),
+        *FLAGS,
     )
     if absent := [name for name in needed if name not in issues.columns]:
         raise ValueError(f"no column {', '.join(absent)}")
@@ -261,67 +256,12 @@ def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:
     return frame
 
 
-def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> list[Path]:
-    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are
-    written.
-
-    With ``csv_safe``, no spreadsheet takes a cell of issues.csv for a formula; `read_audit` reads
-    cells as they were.
-    """
-    began = time.perf_counter()
-    table, predictions = report.table(), _predictions(report)
-    # pandas quotes carriage returns in cells only if they can end a line.
-    texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
-    end = "\r\n" if any("\r" in text for text in texts) else "\n"
-    written: list[Path] = []
-    with replacing_all(folder) as part_of:
-
-        def part(name: str) -> Path:
-            written.append(folder / name)
-            return part_of(name)
-
-        write_csv(safe_table(table) if csv_safe else table, part(FILES[0]), end)
-        if importlib.util.find_spec("pyarrow") is not None:
-            table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
-        if report.data.annotators is not None:
-            for name, frame in zip(
-                CROWD, (report.annotators, report.label_again(), report.votes()), strict=True
-            ):
-                write_csv(safe_table(frame) if csv_safe else frame, part(name))
-        report.seconds["writing"] = round(time.perf_counter() - began, 3)
-        contents = report.summary(), {**report.config, "csv_safe": csv_safe}
-        for name, content in zip(FILES[1:], contents, strict=True):
-            part(name).write_text(_to_json(content), encoding="utf-8")
-        arrays = {PREDICTIONS: predictions, ROWS: report.row_digests}
-        for name, array in arrays.items():
-            if array is not None:
-                with open(part(name), "wb") as file:
-                    np.save(file, array)
-    absent = [name for name, array in arrays.items() if array is None]
-    for name in [*absent, *(CROWD if report.data.annotators is None else ())]:
-        (folder / name).unlink(missing_ok=True)  # that of an earlier audit
-    return written
-
-
-def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
-    """The out-of-sample predictions in the order of the source, NaN for rows that were not
-    audited.
-    """
-    data, probs = report.data, report.out_of_sample
-    if probs is None or data.source_rows * probs.shape[1] > MOST_PREDICTIONS:
-        return None
-    audited = data.row >= 0
-    table = np.full((data.source_rows, probs.shape[1]), np.nan, np.float32)
-    table[data.row[audited]] = probs[audited]
-    return table
-
-
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with replacing_all(path.parent) as part:
-        part(path.name).write_text(_to_json(content), encoding="utf-8")
+        part(path.name).write_text(to_json(content), encoding="utf-8")
 
 
-def _to_json(content: Mapping[str, Any]) -> str:
+def to_json(content: Mapping[str, Any]) -> str:
     return json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -392,3 +332,32 @@ def same_id(id: str, audited: str) -> bool:
     for 7 beside gaps.
     """
     return audited in (id, f"{id}.0") or {audited, id} == {"", "nan"}
+
+
+def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
+    """Refuse decisions on rows or classes that the audit does not have, or has under another id or
+    label.
+    """
+    decisions = list(decisions)
+    rows = [decision.row for decision in decisions]
+    issues = audit.issues[["row", "id", "given_label"]]
+    known = {
+        row: (id, given)
+        for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)
+    }
+    labels = {*audit.classes, ""}
+    for decision in decisions:
+        if decision.row == NO_ROW:
+            is_known = decision.given_label in labels
+        else:
+            is_known = known.get(decision.row) == (decision.id, decision.given_label)
+            # other may name a new class
+            is_known &= decision.decision == "other" or decision.label in labels
+        if not is_known:
+            row = "classes" if decision.row == NO_ROW else f"row {decision.row}"
+            raise BadDecisions(
+                f"Expected decisions on this audit, got one on {row} ({decision.id!r}, given"
+                f" {decision.given_label!r}, label {decision.label!r}), which the audit does not"
+                " have. They belong to another audit: name its folder, or other decisions with"
+                " --decisions, or move the file and start over."
+            )

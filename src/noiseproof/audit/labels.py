@@ -4,155 +4,51 @@ evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.audit.crowd.confusion import Annotators, VotedRows, fit_annotators
+from noiseproof.audit.crowd.confusion import fit_annotators
 from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.audit.judge.cut import Cut, parse_goal, worst_labels
-from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
+from noiseproof.audit.judge.cut import parse_goal, worst_labels
+from noiseproof.audit.judge.interval import Guesses, rate_interval
 from noiseproof.audit.judge.posterior import (
-    SMALL,
     ClassNoise,
     NoisyRows,
     RowPosterior,
     fit_class_noise,
-    reduce_posterior,
 )
 from noiseproof.audit.judge.rate import (
     NoiseRate,
     RateEstimates,
     estimate_rates,
-    shift_to_mean,
     shifted,
 )
+from noiseproof.audit.labelissues import (
+    CountedRows,
+    LabelIssues,
+    RowJudge,
+    class_means,
+    select,
+    with_votes,
+)
+from noiseproof.audit.labelsets import find_label_set_issues
 from noiseproof.audit.sets import are_lists, is_matrix
 from noiseproof.core.checks import check_count
-from noiseproof.core.messages import Brief, preview
+from noiseproof.core.messages import preview
 from noiseproof.core.probs import check_probabilities
 from noiseproof.data.votes import Votes
 
-if TYPE_CHECKING:
-    from noiseproof.audit.sources.base import AuditData
-
-P = ParamSpec("P")
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
-MIN_TRUSTED = 20  # rows that suffice to fit β
-MAY_HIDE = 0.05  # share that may be wrong, at most, where predictions show that labels look fine
-# share of a class up to which labels look fine; of clean rare classes, 0.07 were measured
-NEGLIGIBLE_OF_CLASS = 0.1
 DYNAMICS = 0.4  # weight of predictions for training rows beside those out of sample
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LabelIssues:
-    """The quality of N given labels of K classes; rates, matrix and cuts are those of the counted
-    rows.
-    """
-
-    quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the given label is right
-    is_issue: NDArray[np.bool_]  # (N,)
-    suggested: NDArray[np.int64]  # (N,) the most likely label other than the given one
-    # (N,) in [0, 1]: the probability that the suggested label is right
-    suggestion_quality: NDArray[np.float32]
-    predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
-    noise_rate: float
-    noise_interval: tuple[float, float]  # at least and at most
-    class_rates: NDArray[np.float64]  # (K,): share of wrong labels among those of each given class
-    transition: NDArray[np.float64]  # (K, K): T[i, j] = P(given j | true i), rows sum to one
-    cut: NDArray[np.float64]  # (K,): a label of class k whose quality is below cut[k] is an issue
-    false_positive_rate: float  # expected share of right labels that are called issues
-    margin: NDArray[np.float32]  # (N,): log p_given − log p of the best other class
-    confidence: NDArray[np.float32]  # (N,): the predictions' probability of the given label
-    # (N,): the predictions' probability of the suggested label
-    suggested_confidence: NDArray[np.float32]
-    # (N,): share of neighbours with the given label
-    neighbour_agreement: NDArray[np.float32] | None = None
-    unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
-    doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
-    hit_rate: float = 1.0  # share of the given labels that match predictions made without them
-    chance_rate: float = 0.0  # share that predictions of the same frequencies match by chance
-    is_predictable: bool = True  # whether labels are predictable from the features
-    # share that confident neighbours contradict, where models count fewer errors
-    contradicted: float | None = None
-    # (K,) of labels that are words; None where labels are class numbers
-    classes: tuple[Any, ...] | None = None
-    judge: RowJudge | None = None  # that a row is judged by, given predictions for it
-    voted: VotedRows | None = None  # the rows with the votes of annotators and all other evidence
-
-    def __repr__(self) -> str:
-        share = (
-            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
-        )
-        counts = (
-            f"{len(self.quality)} labels of {len(self.cut)} classes, {int(self.is_issue.sum())}"
-            " issues"
-        )
-        return f"LabelIssues({counts}, {share})"
-
-    def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Labels of class numbers such as ``suggested``, as the given labels are written."""
-        return numbers if self.classes is None else np.array(self.classes)[numbers]
-
-    def consensus(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most likely label of each row by all evidence, (N,)."""
-        return np.where(self.suggestion_quality > self.quality, self.suggested, given)
-
-    @property
-    def lost_rates(self) -> NDArray[np.float64]:
-        """P(given ≠ k | true k), (K,): the share of each class whose rows have other labels."""
-        return 1 - self.transition.diagonal()
-
-    @property
-    def may_be_fine(self) -> bool:
-        """Whether overlap between classes may explain all but 1 % of what the predictions
-        contradict.
-        """
-        return self.is_predictable and self.noise_interval[0] < NEGLIGIBLE
-
-    @property
-    def looks_fine(self) -> bool:
-        """Whether at most 1 % of the labels are estimated to be wrong, and at most a tenth of any
-        class.
-        """
-        by_class = max(self.class_rates.max(initial=0), self.lost_rates.max(initial=0))
-        is_low = self.noise_rate <= NEGLIGIBLE and by_class <= NEGLIGIBLE_OF_CLASS
-        is_shown = self.contradicted is None and self.noise_interval[1] <= MAY_HIDE
-        return self.may_be_fine and is_shown and bool(is_low)
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether all labels might be right if neighbours did not contradict them."""
-        return self.may_be_fine and self.contradicted is not None
-
-
-def _judging_sets(judge: Callable[P, LabelIssues]) -> Callable[P, LabelIssues]:
-    """``judge`` for one label a row, and the judgement on each label of rows with several of
-    them.
-    """
-
-    @wraps(judge)
-    def judge_any(*args: P.args, **options: P.kwargs) -> LabelIssues:
-        labels = args[0] if args else options.get("labels")
-        if not is_matrix(labels) and not are_lists(labels):
-            return judge(*args, **options)
-        # which judges by this function
-        from noiseproof.audit.labelsets import find_label_set_issues
-
-        return find_label_set_issues(*args, **options)  # type: ignore[arg-type]
-
-    return judge_any
-
-
-@_judging_sets
 def find_label_issues(
     labels: Any,
     pred_probs: Any = None,
@@ -205,6 +101,21 @@ def find_label_issues(
     >>> int(issues.quality.argmin()), int(issues.suggested[4])
     (4, 1)
     """
+    if is_matrix(labels) or are_lists(labels):
+        return find_label_set_issues(
+            labels,
+            pred_probs,
+            classes=classes,
+            features=features,
+            evidence=evidence,
+            trusted=trusted,
+            annotators=annotators,
+            groups=groups,
+            counted=counted,
+            goal=goal,
+            neighbours=neighbours,
+            seed=seed,
+        )
     # (N, K)
     probs = _checked_probabilities(evidence.pred_probs if evidence is not None else pred_probs)
     given, names = _checked_labels(labels, probs, classes)
@@ -238,113 +149,6 @@ def find_label_issues(
         judge=replace(judge, shift=shift),
         voted=None if people is None else judge.voted(given, probs, people),
     )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RowJudge(Brief):
-    """What all rows share: with it, the label of a row is judged by the predictions for that row
-    alone.
-    """
-
-    noise: ClassNoise
-    annotators: Annotators | None = None
-    shift: float = 0.0  # of the log odds of P(wrong)
-
-    def posterior(self, given: Tensor, probs: Tensor, votes: Votes | None) -> RowPosterior:
-        """Of labels (N,), predictions (N, K) and the votes of annotators, without the shift."""
-        if votes is None or self.annotators is None:
-            return reduce_posterior(given, probs, self.noise.posterior(given, probs))
-        return reduce_posterior(
-            given, probs, self.voted(given, probs, votes).posterior(self.annotators)
-        )
-
-    def describe(
-        self,
-        given: Tensor,
-        probs: Tensor,
-        posterior: RowPosterior,
-        wrong: Tensor,
-        cut: Cut,
-        counted: Tensor,
-    ) -> dict[str, Any]:
-        """Fields of ``LabelIssues`` that follow from P(wrong) (N,) and the cut, by the ``counted``
-        rows (N,).
-        """
-        at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
-        return {
-            "quality": cut.quality.numpy(),
-            "is_issue": cut.is_issue.numpy(),
-            "suggested": posterior.suggested.numpy(),
-            "suggestion_quality": (wrong * posterior.suggested_share).float().numpy(),
-            "predicted": posterior.predicted.numpy(),
-            "transition": (
-                self.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy()
-            ),
-            "cut": cut.thresholds.numpy(),
-            "false_positive_rate": float(
-                right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)
-            ),
-            "margin": posterior.margin.numpy(),
-            "confidence": probs[at, given].numpy(),
-            "suggested_confidence": probs[at, posterior.suggested].numpy(),
-        }
-
-    def voted(self, given: Tensor, probs: Tensor, votes: Votes) -> VotedRows:
-        """The rows that annotators voted on, with all other evidence."""
-        return VotedRows(votes, probs.shape[1], probs, given, self.noise.transition)
-
-
-@dataclass(frozen=True, eq=False)
-class CountedRows:
-    """Which rows rates refer to, and which labels are known to be right."""
-
-    counted: Tensor  # (N,) bool
-    trusted: Tensor  # (N,) bool
-    uncertain: Tensor  # (N,) bool: counted and not trusted
-    uncertain_share: float  # of the counted rows
-    calibrate: bool  # whether there are trusted rows enough to fit β
-
-    @classmethod
-    def of(cls, trusted: Any, counted: Any, num_rows: int) -> CountedRows:
-        is_trusted = _mask("trusted", () if trusted is None else trusted, num_rows)
-        is_counted = _mask(
-            "counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows
-        )
-        if not bool(is_counted.any()):
-            raise ValueError(
-                "Expected rows that are counted, got none. Leave `counted` out to count all."
-            )
-        uncertain = is_counted & ~is_trusted
-        share = float(uncertain.sum() / is_counted.sum())
-        return cls(
-            is_counted,
-            is_trusted,
-            uncertain,
-            share,
-            MIN_TRUSTED <= int(is_trusted.sum()) < num_rows,
-        )
-
-    def shift_to_rate(self, wrong: Tensor, rate: float) -> tuple[Tensor, float]:
-        """P(wrong) of the uncertain rows, shifted so that ``rate`` is that of all counted ones; and
-        the shift.
-        """
-        return shift_to_mean(wrong[self.uncertain], rate / max(self.uncertain_share, SMALL))
-
-
-def select(mask: Tensor) -> Any:
-    """An index for the rows of a mask (N,); of all rows, one that copies nothing."""
-    return slice(None) if bool(mask.all()) else mask
-
-
-def class_means(
-    values: Tensor, classes: Tensor, num_classes: int, counted: Tensor
-) -> NDArray[np.float64]:
-    """The mean of ``values`` (N,) in each class, (K,), over the ``counted`` rows (N,); 0 without
-    rows.
-    """
-    values, classes = values[select(counted)], classes[select(counted)]
-    sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, classes, values)
-    return np.asarray((sums / torch.bincount(classes, minlength=num_classes).clamp(min=1)).numpy())
 
 
 def _fit(
@@ -460,26 +264,6 @@ def _noise_rate(
     return NoiseRate.likely(estimates, is_predictable=is_predictable)
 
 
-def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
-    """Booleans (N,), or row numbers, as a mask."""
-    chosen = np.asarray(rows)
-    mask = np.zeros(num_rows, dtype=bool)
-    if chosen.dtype == bool and chosen.shape == (num_rows,):
-        mask = chosen.copy()
-    elif (
-        chosen.dtype.kind in "iu"
-        and chosen.ndim == 1
-        and ((chosen >= 0) & (chosen < num_rows)).all()
-    ):
-        mask[chosen] = True
-    elif chosen.size:
-        raise ValueError(
-            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false a row, "
-            f"got {chosen.dtype} of shape {chosen.shape}."
-        )
-    return torch.from_numpy(mask)
-
-
 def _votes(annotators: Any, num_rows: int, num_classes: int) -> Votes:
     if isinstance(annotators, Votes):
         return annotators
@@ -547,48 +331,49 @@ def with_dynamics(probs: Tensor, evidence: Evidence, votes: Votes | None) -> Ten
     return torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
 
 
-def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
-    """(1 − a)·p + a·v, with the a of 0, ¼, ½ under which the given labels are most likely."""
-    pair = torch.stack(
-        [probs.gather(1, given[:, None])[:, 0], votes.gather(1, given[:, None])[:, 0]], 1
-    ).double()
-    shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)
-    a = float(shares[1, int((pair @ shares).clamp(min=0.001).log().mean(0).argmax())])
-    return probs if a == 0 else torch.lerp(probs, votes, a)
-
-
 def judge_decided(
-    issues: LabelIssues, data: AuditData, training: Evidence, undecided: Evidence, goal: str = "f1"
+    issues: LabelIssues,
+    given: NDArray[np.int64],
+    decided: NDArray[np.int64],
+    training: Evidence,
+    undecided: Evidence,
+    *,
+    trusted: Any = None,
+    annotators: Votes | None = None,
+    counted: Any = None,
+    goal: str = "f1",
 ) -> LabelIssues:
-    """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one
-    without, ``undecided``.
+    """Judge the ``given`` labels by a ``training`` with decisions, from ``issues`` by one without,
+    ``undecided``.
 
     What all rows share, or a row's own label has trained (T, β, the shift of the log odds,
     predictions for training rows), stays as without decisions: the quality of a row does not depend
     on the decision on it. Only the noise rate counts decided rows as decided.
+
+    Args:
+        decided: (N,) the decided labels, −1 for none.
     """
-    assert data.decided is not None and issues.judge is not None
-    given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)
-    K = len(data.classes)
-    trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
-    probs = with_dynamics(torch.from_numpy(training.pred_probs), undecided, data.annotators)
-    posterior = issues.judge.posterior(given, probs, data.annotators)
-    wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
-    uncertain = counted & ~trusted
-    cut = worst_labels(wrong, uncertain, K, parse_goal(goal), is_predictable=issues.is_predictable)
-    decided = torch.from_numpy(data.decided)
-    known = torch.where(decided >= 0, (decided != given).double(), wrong)
-    rate, (low, high) = float(known[counted].mean()), issues.noise_interval
+    assert issues.judge is not None
+    y, K = torch.from_numpy(given), training.pred_probs.shape[1]
+    rows = CountedRows.of(trusted, counted, len(given))
+    probs = with_dynamics(torch.from_numpy(training.pred_probs), undecided, annotators)
+    posterior = issues.judge.posterior(y, probs, annotators)
+    wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(rows.trusted, 0)
+    cut = worst_labels(
+        wrong, rows.uncertain, K, parse_goal(goal), is_predictable=issues.is_predictable
+    )
+    reviewed = torch.from_numpy(decided)
+    known = torch.where(reviewed >= 0, (reviewed != y).double(), wrong)
+    rate = float(known[rows.counted].mean())
+    low, high = issues.noise_interval
     return replace(
         issues,
-        **issues.judge.describe(given, probs, posterior, wrong, cut, counted),
+        **issues.judge.describe(y, probs, posterior, wrong, cut, rows.counted),
         noise_rate=rate,
         noise_interval=(min(low, rate), max(high, rate)),
-        class_rates=class_means(known, given, K, counted),
+        class_rates=class_means(known, y, K, rows.counted),
         neighbour_agreement=training.neighbour_agreement,
         unlearned=training.unlearned,
         doubt=training.doubt,
-        voted=(
-            None if data.annotators is None else issues.judge.voted(given, probs, data.annotators)
-        ),
+        voted=None if annotators is None else issues.judge.voted(y, probs, annotators),
     )

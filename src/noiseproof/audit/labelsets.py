@@ -11,64 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import VOTERS, Evidence
-from noiseproof.audit.evidence.gather import AuditEvidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
 from noiseproof.audit.evidence.questions import both, guessed
 from noiseproof.audit.judge.answers import AnswerNoise, fit_answer_noise
 from noiseproof.audit.judge.cut import parse_goal, worst_labels
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, Predictability, Share
 from noiseproof.audit.judge.posterior import SMALL
-from noiseproof.audit.labels import CountedRows, LabelIssues, with_votes
-from noiseproof.audit.sets import LabelSets, as_indicators
-from noiseproof.audit.sources.base import AuditData
+from noiseproof.audit.labelissues import CountedRows, LabelSetIssues, with_votes
+from noiseproof.audit.sets import as_indicators
 from noiseproof.core.checks import check_count
 
 DOUBTFUL = 0.1  # P(wrong) up to which no label is called where all may be right
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LabelSetIssues(LabelIssues):
-    """The quality of N rows with several of K labels, and of each label of a row.
-
-    ``quality`` is that of the worst label of a row, and ``suggested_answers`` the labels without
-    those that are issues and with those that are missing. ``class_rates`` (K,) are shares of wrong
-    labels among the given ones, ``transition`` (K, 2, 2) the probabilities of no and yes by the
-    true answer, ``cut`` (K, 2) those of no and yes.
-    """
-
-    names: tuple[str, ...] = ()  # (K,)
-    answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K): the given labels
-    label_quality: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): P(the answer is right)
-    label_is_issue: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
-    label_probs: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): the predictions' probability of yes
-    suggested_answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
-    is_judged: NDArray[np.bool_] = None  # type: ignore[assignment]  # (K,): whether enough rows have the label
-
-    def __repr__(self) -> str:
-        pairs = (
-            f"{int(self.label_is_issue.sum())} labels to add or remove in"
-            f" {int(self.is_issue.sum())} rows"
-        )
-        share = (
-            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
-        )
-        return (
-            f"LabelSetIssues({len(self.quality)} rows of {len(self.names)} labels, {pairs},"
-            f" {share})"
-        )
-
-    @property
-    def lost_rates(self) -> NDArray[np.float64]:
-        """The share of rows that should have each label and lack it, (K,)."""
-        return np.asarray(self.transition[:, 1, 0])
-
-    def changes(self, row: int) -> tuple[list[str], list[str]]:
-        """The labels to add to a row, and those to remove from it."""
-        issues, given = self.label_is_issue[row], self.answers[row]
-        return tuple(  # type: ignore[return-value]
-            [self.names[k] for k in np.flatnonzero(issues & (given == is_given))]
-            for is_given in (False, True)
-        )
 
 
 def find_label_set_issues(
@@ -256,71 +209,40 @@ def _joined(
     )
 
 
-def judge_sets(
-    evidence: AuditEvidence, goal: str, seed: int
-) -> tuple[AuditEvidence, LabelSetIssues]:
-    """The judgement on the rows of an audit, and the evidence with the suggested sets among its
-    classes.
-    """
-    data, trained = evidence.data, evidence.training
-    assert data.sets is not None
-    sets, x = data.sets, data.x
-    if evidence.undecided is not None and trained is not None:
-        issues = _judge_decided(data, trained, evidence.undecided, goal)
-    else:
-        issues = find_label_set_issues(
-            data.answers,
-            data.pred_probs,
-            classes=sets.names,
-            evidence=trained,
-            features=x if trained is None else None,
-            trusted=data.trusted,
-            groups=evidence.groups,
-            counted=data.row >= 0,
-            goal=goal,
-            seed=seed,
-        )
-    words, number = list(data.classes), {word: k for k, word in enumerate(data.classes)}
-
-    def coded(answers: NDArray[np.bool_]) -> NDArray[np.int64]:
-        codes = []
-        for row, given in zip(answers, data.given.tolist(), strict=True):
-            word = sets.spell(row, data.classes[given])
-            if word not in number:
-                number[word] = len(words)
-                words.append(word)
-            codes.append(number[word])
-        return np.array(codes, dtype=np.int64)
-
-    suggested, predicted = coded(issues.suggested_answers), coded(issues.label_probs > 0.5)
-    issues = replace(issues, suggested=suggested, predicted=predicted)
-    data = replace(data, classes=tuple(words), sets=LabelSets.of(words, sets.separator, sets.names))
-    return replace(evidence, data=data), issues
-
-
-def _judge_decided(
-    data: AuditData, training: Evidence, undecided: Evidence, goal: str
+def judge_decided_sets(
+    answers: NDArray[np.bool_],
+    decided: NDArray[np.bool_],
+    is_decided: NDArray[np.bool_],
+    training: Evidence,
+    undecided: Evidence,
+    *,
+    names: tuple[str, ...],
+    trusted: Any = None,
+    counted: Any = None,
+    goal: str = "f1",
 ) -> LabelSetIssues:
-    """The labels judged by a ``training`` with decisions: noise and what may be called are without
-    them.
+    """Judge labels (N, K) by a ``training`` with decisions: noise and what may be called are
+    without them.
 
-    As of one label (``decided.py``), the quality of a row does not depend on the decision on it,
-    and rates count decided rows as decided.
+    As with one label per row, the quality of a row does not depend on the decision on it, and rates
+    count decided rows as decided.
+
+    Args:
+        decided: (N, K) the decided labels, in the rows where ``is_decided`` (N,) is true.
     """
-    assert data.sets is not None and data.decided is not None and undecided.guess is not None
-    answers, rows = data.answers, CountedRows.of(data.trusted, data.row >= 0, len(data))
+    assert undecided.guess is not None
+    rows = CountedRows.of(trusted, counted, len(answers))
     judged = _judge(answers, undecided.pred_probs, undecided.guess, rows)
     probs, at = training.pred_probs, judged.at
     wrong = np.where(
         rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at])
     )
     agreement = training.neighbour_agreement
-    issues = _joined(
-        answers, data.sets.names, probs, agreement, replace(judged, wrong=wrong), rows, goal
-    )
-    known, is_decided = 1 - issues.label_quality.astype(np.float64), data.decided >= 0
-    known[is_decided] = data.sets.members[data.decided[is_decided]] != answers[is_decided]
-    rate, (low, high) = float(known[rows.counted.numpy()].mean()), issues.noise_interval
+    issues = _joined(answers, names, probs, agreement, replace(judged, wrong=wrong), rows, goal)
+    known = 1 - issues.label_quality.astype(np.float64)
+    known[is_decided] = decided[is_decided] != answers[is_decided]
+    rate = float(known[rows.counted.numpy()].mean())
+    low, high = issues.noise_interval
     return replace(
         issues,
         noise_rate=rate,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Decision, check_decisions
-from noiseproof.audit.files import FILES, PARQUET, Audit, read_audit, write_json
+from noiseproof.audit.decisions import Decision
+from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_audit, write_json
 from noiseproof.audit.issues.label import GENERAL, MAX_PAIRS, general_sentences
 from noiseproof.audit.judge.interval import NEGLIGIBLE
 from noiseproof.audit.measure.calibrate import Calibrated, recalibrate

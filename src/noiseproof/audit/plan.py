@@ -10,16 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noiseproof.audit.decisions import (
-    FILE,
-    BadDecisions,
-    Decision,
-    Standing,
-    check_decisions,
-    resolve_merges,
-)
+from noiseproof.audit.decisions import FILE, BadDecisions, Decision, Standing, resolve_merges
 from noiseproof.audit.exchange.base import read_decided_in
-from noiseproof.audit.files import Audit
+from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.audit.measure.design import measured_answers
 from noiseproof.audit.measure.estimate import Gain, gain

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
-
-if TYPE_CHECKING:
-    from noiseproof.review.queue import Issues
 
 SECONDS = 240.0  # without a sign of the person, after which a row is free again
 MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list anew
@@ -86,7 +83,8 @@ class People:
 
     def __init__(
         self,
-        issues: Issues,
+        rows: NDArray[np.int64],
+        num_classes: int,
         log: DecisionLog,
         names: Sequence[str] = ("",),
         *,
@@ -95,13 +93,17 @@ class People:
     ) -> None:
         if not 0 <= overlap <= 1:
             raise ValueError(f"Expected a share in [0, 1] for --overlap, got {overlap:g}.")
-        self.issues, self.log, self.names, self.leases = issues, log, names, leases or Leases()
+        self.log = log
+        self.names = names
+        self.leases = leases or Leases()
+        self.num_classes = num_classes
+        self.position = {row: i for i, row in enumerate(rows.tolist())}
         self.several = len(names) > 1
         # (N,)
-        self.is_overlap: NDArray[np.bool_] = hashed(issues.row) < (overlap if self.several else 0)
-        self.is_conflict = np.zeros(len(issues), dtype=bool)
-        self.is_decided = np.zeros(len(issues), dtype=bool)
-        self.opinions = np.zeros(len(issues), dtype=np.int16)  # people who decided
+        self.is_overlap: NDArray[np.bool_] = hashed(rows) < (overlap if self.several else 0)
+        self.is_conflict = np.zeros(len(rows), dtype=bool)
+        self.is_decided = np.zeros(len(rows), dtype=bool)
+        self.opinions = np.zeros(len(rows), dtype=np.int16)  # people who decided
         self.decided: dict[str, NDArray[np.bool_]] = {}  # (N,) of each reviewer
         self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
         # rows, as they were decided; the number of them is the version of a page
@@ -113,7 +115,7 @@ class People:
 
     def count(self, row: int) -> None:
         """Renew what is known of a row after a decision on it."""
-        if (i := self.issues.position.get(row)) is None:
+        if (i := self.position.get(row)) is None:
             return
         lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
         names = {line.reviewer for line in lines}
@@ -129,7 +131,7 @@ class People:
         self.changes.append(row)
 
     def _decided(self, name: str) -> NDArray[np.bool_]:
-        return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
+        return self.decided.setdefault(name, np.zeros(len(self.position), dtype=bool))
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
         """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who
@@ -140,7 +142,7 @@ class People:
 
     def is_asked_again(self, row: int, reviewer: str) -> bool:
         """Return whether a decision of this reviewer on a row is a second opinion."""
-        return bool(self.asks_again(reviewer, self.issues.position[row]))
+        return bool(self.asks_again(reviewer, self.position[row]))
 
     def describe(self, row: int, reviewer: str) -> dict[str, Any]:
         """Return what the page shows of a row about other people: who decided what, and whether
@@ -154,7 +156,7 @@ class People:
             {"reviewer": name, "decision": line.decision, "label": line.label}
             for name, line in last.items()
         ]
-        is_conflict = bool(self.is_conflict[self.issues.position[row]])
+        is_conflict = bool(self.is_conflict[self.position[row]])
         return {"by": [] if is_hidden else by, "conflict": is_conflict}
 
     def show(self, reviewer: str) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class People:
             answers = [
                 line for first, second in pairs for line in (first._replace(asked=""), second)
             ]
-            agreed = agreement(answers, len(self.issues.classes))
+            agreed = agreement(answers, self.num_classes)
             kappa = {"kappa": None if agreed is None or math.isnan(agreed.kappa) else agreed.kappa}
             self._agreement = version, None if agreed is None else asdict(agreed) | kappa
         return self._agreement[1]

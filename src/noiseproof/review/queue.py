@@ -26,10 +26,9 @@ from noiseproof.audit.decisions import (
     Decision,
     DecisionLog,
     RowChoice,
-    check_decisions,
     resolve_merges,
 )
-from noiseproof.audit.files import NUMBERS, Audit
+from noiseproof.audit.files import NUMBERS, Audit, check_decisions
 from noiseproof.audit.issues import badges
 from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources import Source
@@ -265,7 +264,9 @@ class Queue:
         except BadDecisions:
             self.log.close()
             raise
-        self.people = People(self.issues, self.log, reviewers, overlap=overlap)
+        self.people = People(
+            self.issues.row, len(self.issues.classes), self.log, reviewers, overlap=overlap
+        )
         for row in self.log.decisions:
             self._show(row)
 

@@ -28,7 +28,7 @@ from noiseproof.audit.files import check_folder
 from noiseproof.audit.sets import NONE
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 QUESTION = "label"
 SIDE = 512  # pixels of a picture, which is part of its record
@@ -43,7 +43,7 @@ class Argilla(Tool):
     listing = "records.json"
     asks = True
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         source = report.data.source
         what = "image" if source.is_pictures else "text"

@@ -21,8 +21,8 @@ from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
 
 if TYPE_CHECKING:
-    from noiseproof.audit.labelsets import LabelSetIssues
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.labelissues import LabelSetIssues
+    from noiseproof.audit.result import AuditResult
 
 Labels = Sequence[str]  # one, or of rows with several labels all of them
 K = TypeVar("K")
@@ -66,7 +66,7 @@ class Row:
         }
 
 
-def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
+def exported_rows(report: AuditResult, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless
     ``all_rows``.
     """
@@ -111,7 +111,7 @@ def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, flo
     }
 
 
-def label_names(report: LabelReport) -> tuple[str, ...]:
+def label_names(report: AuditResult) -> tuple[str, ...]:
     """The labels that a tool lets people choose from: the classes, or the labels that rows have
     several of.
     """
@@ -189,7 +189,7 @@ class Tool(ABC):
         return path / self.listing if self.listing and path.is_dir() else path
 
     @abstractmethod
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         """Write ``rows`` for the tool."""
 
     @abstractmethod
@@ -334,7 +334,7 @@ def remove_links(folder: Path) -> None:
             old.unlink()
 
 
-def picture_link(report: LabelReport, row: Row, folder: Path) -> str:
+def picture_link(report: AuditResult, row: Row, folder: Path) -> str:
     """Link the picture of a row into ``folder``, by the number of the row, and return the name of
     the link.
 

@@ -23,7 +23,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.data.images import open_image
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 
 # that it needs
@@ -41,7 +41,7 @@ class Coco(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         # 0 is the background in COCO
         number = {name: k for k, name in enumerate(label_names(report), 1)}
         images: list[Any] = []
@@ -138,7 +138,7 @@ def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> lis
     return [one for one in changed if one is not None] + new
 
 
-def picture_size(report: LabelReport, row: Row) -> tuple[int, int]:
+def picture_size(report: AuditResult, row: Row) -> tuple[int, int]:
     with open_image(report.data.source.file(row.id)) as image:
         return int(image.width), int(image.height)
 

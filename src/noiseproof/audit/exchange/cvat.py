@@ -24,7 +24,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.audit.exchange.coco import picture_size
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CVAT
 
@@ -37,7 +37,7 @@ class Cvat(Tool):
 
     takes_texts = False
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         attributes = [
             {
                 "name": name,

@@ -25,7 +25,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.audit.files import check_folder
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 
 @TOOLS.register_class("fiftyone")
@@ -38,7 +38,7 @@ class FiftyOne(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         remove_links(folder / "data")
         labels: dict[str, Any] = {}

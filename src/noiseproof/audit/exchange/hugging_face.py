@@ -31,7 +31,7 @@ from noiseproof.audit.files import check_folder
 from noiseproof.audit.sets import list_values, lists_as_sets, value_of
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 
 TABLE = "metadata.csv"
@@ -47,7 +47,7 @@ class ImageFolder(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         remove_links(folder)
         has_several = report.data.sets is not None

@@ -27,7 +27,7 @@ from noiseproof.audit.exchange.base import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.result import AuditResult
 
 # characters that XML cannot hold
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -47,7 +47,7 @@ class LabelStudio(Tool):
 
     asks = True
 
-    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         source = report.data.source
         classes = label_names(report)
         if odd := [name for name in classes if NO_XML.search(name)]:

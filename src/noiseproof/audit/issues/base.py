@@ -20,7 +20,7 @@ from noiseproof.core.registry import Registry, unknown_name
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.files import Audit
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 log = logging.getLogger("noiseproof")

@@ -17,7 +17,7 @@ from noiseproof.audit.issues.base import (
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 MOST_MISSING = 0.5  # share of gaps from which on a column needs action

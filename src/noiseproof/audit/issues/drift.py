@@ -20,7 +20,7 @@ from noiseproof.audit.issues.base import (
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData, OtherRows
 
 ALARM = 0.01  # how often two samples of one distribution are called different

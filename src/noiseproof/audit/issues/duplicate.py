@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.evidence.neighbours import Duplicates
     from noiseproof.audit.files import Audit
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 

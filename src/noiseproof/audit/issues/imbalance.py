@@ -10,7 +10,7 @@ from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
 
 RARE = 0.1  # share of an even one below which a class is rare
 FEW = 10  # rows below which a class is rare, whatever its share: two for each of five folds

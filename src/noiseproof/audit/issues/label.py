@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
-    from noiseproof.audit.labelsets import LabelSetIssues
+    from noiseproof.audit.labelissues import LabelIssues, LabelSetIssues
     from noiseproof.audit.sources.base import AuditData
 
 TRUSTED = "The label is trusted."
@@ -265,7 +264,7 @@ class WrongLabels(Issue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WrongLabels:
-        from noiseproof.audit.labelsets import LabelSetIssues
+        from noiseproof.audit.labelissues import LabelSetIssues
 
         return WrongLabelSets(labels) if isinstance(labels, LabelSetIssues) else cls(labels)
 

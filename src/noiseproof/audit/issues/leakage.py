@@ -15,7 +15,7 @@ from noiseproof.audit.issues.base import Bars, Finding, FoundIssue, register_iss
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 # of the labels beyond the most frequent class; honest columns of real tables: 0.89 at most

@@ -25,7 +25,7 @@ from noiseproof.core.messages import counted
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.files import Audit
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 NUMBER = re.compile(r"\s*[-+−]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")

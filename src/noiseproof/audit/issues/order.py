@@ -20,7 +20,7 @@ from noiseproof.audit.issues.leakage import identify
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 ALARM = 0.01  # how often data in random order is called ordered

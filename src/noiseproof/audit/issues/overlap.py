@@ -12,7 +12,7 @@ from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 MOST_PAIRS = 500_000_000  # of a row and a test row that are compared

@@ -11,7 +11,7 @@ from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 SIDE = 256  # pixels to which large pictures are reduced

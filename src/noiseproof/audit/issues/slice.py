@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 ALARM = 0.01  # how often a slice is found where all rows are alike

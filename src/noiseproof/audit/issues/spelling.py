@@ -26,7 +26,7 @@ from noiseproof.core.messages import counted
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.files import Audit
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
 
 # that both spellings have at least, where one letter differs: cat and bat are two classes
 LETTERS = 4

@@ -15,7 +15,7 @@ from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.labelissues import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 MOST = 20_000  # texts that are looked at, evenly spread

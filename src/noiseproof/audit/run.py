@@ -1,0 +1,284 @@
+"""The audit of a dataset from end to end."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
+from noiseproof.audit.evidence.network import CORRECTED, METHOD
+from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
+from noiseproof.audit.files import FORMAT
+from noiseproof.audit.inputs import read_rows
+from noiseproof.audit.issues import find_issues
+from noiseproof.audit.issues.base import chosen_types
+from noiseproof.audit.judge.cut import parse_goal
+from noiseproof.audit.labelissues import LabelIssues, LabelSetIssues
+from noiseproof.audit.labels import find_label_issues, judge_decided
+from noiseproof.audit.labelsets import find_label_set_issues, judge_decided_sets
+from noiseproof.audit.report import LabelReport
+from noiseproof.audit.rows import digest_all
+from noiseproof.audit.sets import LabelSets
+from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.cluster import NUMBER_WORK, threads_for
+from noiseproof.core.messages import Progress, preview
+from noiseproof.core.plugins import load_object
+from noiseproof.core.registry import near_names
+from noiseproof.core.tensors import check_device
+
+MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
+
+
+def audit(
+    data: AuditData | Any = None,
+    *,
+    mode: Mode = "thorough",
+    method: str | None = None,
+    model: str | None = None,
+    estimator: Any = None,
+    epochs: int | None = None,
+    folds: int | None = None,
+    goal: str = "f1",
+    issues: str | Sequence[str] | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+    command: str | None = None,
+    **reading: Any,
+) -> LabelReport:
+    """Find the wrong labels of a dataset that ``read_rows`` read, or reads now with the options
+    ``reading``.
+
+    ``audit("data.csv", label="y")``, ``audit(frame, label="y")``, ``audit(X, labels=y)``,
+    ``audit(texts, labels=y)``.
+
+    ``thorough`` judges each row by models trained on other folds; ``fast`` by the predictions of
+    one training on all rows. Where the data comes with another model's predictions, nothing is
+    trained.
+
+    Args:
+        method: that trains the network.
+        model: ``trees``, ``network``, ``both``, ``lightgbm``, ``xgboost``, ``catboost``, or the
+            spec of a backbone; by default both for tables and arrays of few columns, else the
+            network. Each is joined with the others, and with the votes of neighbours, by how well
+            it predicts labels that it did not see.
+        estimator: a scikit-learn classifier with ``predict_proba``, or its name as ``module:name``,
+            used in place of the default models. A pipeline gets the columns of a table, any other
+            estimator the features as numbers.
+        epochs: of the network.
+        folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
+        goal: what the cut is made for, as in ``find_label_issues``.
+        issues: names of issue types to look for beside wrong labels, near-duplicates and outliers,
+            or ``all``; by default those that take little time.
+    """
+    _check_options(reading)
+    if mode not in ("thorough", "fast"):
+        raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
+    check_models(method, model, estimator)
+    check_device(device)
+    parse_goal(goal)  # before an hour of work
+    chosen_types(issues)
+    data = _rows_of(data, reading, seed, progress)
+    asked = {"method": method, "epochs": epochs}
+    training: dict[str, Any] = {
+        "method": method or (METHOD if data.sets is None else METHOD_OF_SETS),
+        "model": "auto" if model is None else model,
+        "epochs": epochs,
+    }
+    clock = StageClock(progress, data.seconds)
+    folds = (5 if len(data) < MANY else 3) if folds is None else folds
+    work = NUMBER_WORK * (0 if data.x is None else data.x.size)
+    with threads_for(work), clock("digests of rows"):
+        # of the data as it was read, before hours of training
+        row_digests = data.source.row_digests
+    with threads_for(work):
+        evidence = gather(
+            data,
+            mode=mode,
+            folds=folds,
+            seed=seed,
+            clock=clock,
+            device=device,
+            **training,
+            estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
+        )
+    evidence = _with_unused(evidence, asked)
+    with threads_for(work), clock("judging labels"):
+        evidence, labels = _judge(evidence, goal, seed)
+    data, trained = evidence.data, evidence.training
+    config = {
+        "format": FORMAT,
+        **data.source.config,
+        "classes": list(data.classes),
+        "mode": mode if trained else "predictions",
+        **training,
+        "estimator": (
+            estimator if estimator is None or isinstance(estimator, str) else repr(estimator)
+        ),
+        "models": _shares(trained.weights) if trained else [],
+        "folds": folds if trained and mode == "thorough" else None,
+        "goal": goal,
+        "issues": issues,
+        "seed": seed,
+        "source_rows": data.source_rows,
+        "rows_sha256": digest_all(row_digests),
+        "versions": _versions(),
+        "command": command,
+    }
+    recall = evidence.surroundings.neighbour_recall
+    out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
+    with threads_for(work), clock("other issues"):
+        found = find_issues(evidence, labels, issues)
+    return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
+
+
+def _rows_of(
+    data: AuditData | Any, reading: Mapping[str, Any], seed: int, progress: Progress | None
+) -> AuditData:
+    if not isinstance(data, AuditData):
+        return read_rows(data, seed=seed, progress=progress, **reading)
+    if reading:
+        raise TypeError(
+            f"Expected no {preview(list(reading))} with data that `read_rows` read. Pass it there."
+        )
+    return data
+
+
+def _check_options(reading: Mapping[str, Any]) -> None:
+    known = signature(read_rows).parameters
+    if unknown := [name for name in reading if name not in known]:
+        names = sorted({*known, *signature(audit).parameters} - {"data", "reading"})
+        raise TypeError(f"audit() has no option {unknown[0]!r}. {near_names(unknown[0], names)}")
+
+
+def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelIssues]:
+    """The quality of each label, with the decisions on others, and the evidence with the classes
+    that are suggested.
+    """
+    data, trained, undecided = evidence.data, evidence.training, evidence.undecided
+    if data.sets is not None:
+        return _judge_sets(evidence, goal, seed)
+    labels = find_label_issues(
+        data.given,
+        data.pred_probs,
+        evidence=undecided or trained,
+        features=data.x,
+        trusted=data.trusted,
+        annotators=data.annotators,
+        groups=evidence.groups,
+        counted=data.row >= 0,
+        goal=goal,
+        seed=seed,
+    )
+    if trained is not None and undecided is not None:
+        assert data.decided is not None
+        labels = judge_decided(
+            labels,
+            data.given,
+            data.decided,
+            trained,
+            undecided,
+            trusted=data.trusted,
+            annotators=data.annotators,
+            counted=data.row >= 0,
+            goal=goal,
+        )
+    return evidence, labels
+
+
+def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:
+    """The evidence with a note on options of networks that the user ``asked`` for where none was
+    trained.
+    """
+    names = " and ".join(f"`{name}`" for name, value in asked.items() if value is not None)
+    if not names or evidence.training is None or "linear" in evidence.training.weights:
+        return evidence
+    return evidence.with_note(
+        f"No network was trained, so {names} had no effect. The model both trains one."
+    )
+
+
+def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The models whose predictions were joined, the most important first: a refit to corrected
+    labels is no other.
+    """
+    shares: dict[str, float] = {}
+    for model, weight in weights.items():
+        name = model.removesuffix(CORRECTED)
+        shares[name] = shares.get(name, 0.0) + weight
+    return [
+        {"name": name, "weight": round(shares[name], 4)}
+        for name in sorted(shares, key=lambda n: -shares[n])
+    ]
+
+
+def _versions() -> dict[str, str]:
+    names = ("noiseproof", "torch", "numpy", "scikit-learn", "pandas")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            versions[name] = "unknown"
+    return versions
+
+
+def _judge_sets(
+    evidence: AuditEvidence, goal: str, seed: int
+) -> tuple[AuditEvidence, LabelSetIssues]:
+    """The judgement on the rows of an audit, and the evidence with the suggested sets among its
+    classes.
+    """
+    data, trained = evidence.data, evidence.training
+    assert data.sets is not None
+    sets = data.sets
+    if evidence.undecided is not None and trained is not None:
+        assert data.decided is not None
+        issues = judge_decided_sets(
+            data.answers,
+            sets.members[data.decided],
+            data.decided >= 0,
+            trained,
+            evidence.undecided,
+            names=sets.names,
+            trusted=data.trusted,
+            counted=data.row >= 0,
+            goal=goal,
+        )
+    else:
+        issues = find_label_set_issues(
+            data.answers,
+            data.pred_probs,
+            classes=sets.names,
+            evidence=trained,
+            features=data.x if trained is None else None,
+            trusted=data.trusted,
+            groups=evidence.groups,
+            counted=data.row >= 0,
+            goal=goal,
+            seed=seed,
+        )
+    words, number = list(data.classes), {word: k for k, word in enumerate(data.classes)}
+
+    def coded(answers: NDArray[np.bool_]) -> NDArray[np.int64]:
+        codes = []
+        for row, given in zip(answers, data.given.tolist(), strict=True):
+            word = sets.spell(row, data.classes[given])
+            if word not in number:
+                number[word] = len(words)
+                words.append(word)
+            codes.append(number[word])
+        return np.array(codes, dtype=np.int64)
+
+    suggested, predicted = coded(issues.suggested_answers), coded(issues.label_probs > 0.5)
+    issues = replace(issues, suggested=suggested, predicted=predicted)
+    data = replace(data, classes=tuple(words), sets=LabelSets.of(words, sets.separator, sets.names))
+    return replace(evidence, data=data), issues
