@@ -38,7 +38,7 @@ def test_the_tree_is_the_whole_command_line() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_says_what_it_does_and_shows_examples_that_parse(name: str) -> None:
     command = COMMANDS[name]
-    assert command.help and command.help.strip().partition("\n")[0].rstrip().endswith((".", "…"))
+    assert command.help and command.help.strip().partition("\n\n")[0].rstrip().endswith((".", "…"))
     examples = examples_of(command)
     assert examples, f"noiseproof {name} has no example."
     for example in examples:

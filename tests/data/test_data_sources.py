@@ -50,7 +50,7 @@ GENERATED = [name for name in DATASETS if name not in FILES and name not in OWN]
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_has_a_summary_and_a_way_to_get_it(name: str) -> None:
-    summary = (DATASETS[name].__doc__ or "").partition("\n")[0]
+    summary = (inspect.getdoc(DATASETS[name]) or "").partition("\n\n")[0]
     assert summary.endswith(".") and inspect.signature(DATASETS[name]).return_annotation in (
         Dataset,
         "Dataset",

@@ -381,7 +381,8 @@ def open_run(
     ...     run = open_run(folder)
     ...     print(run.name, run.noise, run.num_classes, run.sample_epochs)
     ...     print(run.samples(2)["margin"].shape)
-    gce symmetric:rate=0.4 10 (1, 2) (1437,)
+    gce symmetric:rate=0.4 10 (1, 2)
+    (1437,)
     """
     path = Path(folder)
     file = path / "run.json"

@@ -121,5 +121,5 @@ def describe(name: str) -> Mapping[str, Any]:
             k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()
         },
         "source": getattr(factory, "source", ""),
-        "summary": (inspect.getdoc(factory) or "").split("\n")[0],
+        "summary": (inspect.getdoc(factory) or "").partition("\n\n")[0].replace("\n", " "),
     }

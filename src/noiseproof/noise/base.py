@@ -51,7 +51,7 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
     >>> get_noise("symmetric:rate=0.4") == get_noise("symmetric", rate=0.4)
     True
     >>> noise = get_noise('asymmetric:rate=0.4,map={"5": 6}')
-    >>> print(noise.corrupt([5, 6, 5, 7], generator=2))
+    >>> print(noise.corrupt([5, 6, 5, 7], generator=3))
     asymmetric:rate=0.4,map={"5": 6}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
     """
     if re.fullmatch(NUMBER, str(spec).strip()):
