@@ -22,8 +22,8 @@ import torch
 from tablesets import ROOT
 from timing import write_rows
 
-from noiseproof.audit.crowd.confusion import VotedRows, fit_annotators
-from noiseproof.audit.crowd.quality import FEW, measure_quality
+from noiseproof.judge.crowd.confusion import VotedRows, fit_annotators
+from noiseproof.judge.crowd.quality import FEW, measure_quality
 
 sys.path.append(str(ROOT / "tests" / "helpers"))
 from crowds import simulate

@@ -34,9 +34,9 @@ from tablesets import ROOT, load, shared
 from timing import write_rows
 
 from noiseproof.audit import audit, consensus
-from noiseproof.audit.crowd import confusion
-from noiseproof.audit.crowd.consensus import METHODS
 from noiseproof.data.votes import Votes
+from noiseproof.judge.crowd import confusion
+from noiseproof.judge.crowd.consensus import METHODS
 
 sys.path.append(str(ROOT / "tests" / "helpers"))
 from crowds import simulate

@@ -26,11 +26,11 @@ from tablesets import LabelledSet, load
 from threadpoolctl import threadpool_limits
 from timing import write_rows
 
-from noiseproof.audit.evidence import cross_validate, watch_training
-from noiseproof.audit.evidence.folds import make_folds
-from noiseproof.audit.labels import find_label_issues
 from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.text import encode_texts
+from noiseproof.judge.evidence import cross_validate, watch_training
+from noiseproof.judge.evidence.folds import make_folds
+from noiseproof.judge.labels import find_label_issues
 
 Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "features.json"

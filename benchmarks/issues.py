@@ -43,9 +43,9 @@ from tablesets import REPORT, UNSEEN, Missing, Spec, debian, load, module_folder
 from timing import provenance, write_rows
 
 from noiseproof.audit import read_rows
-from noiseproof.audit.evidence.gather import AuditEvidence, Surroundings
 from noiseproof.audit.issues import ISSUES
-from noiseproof.audit.labels import find_label_issues
+from noiseproof.judge.evidence.gather import AuditEvidence, Surroundings
+from noiseproof.judge.labels import find_label_issues
 
 RESULTS = Path(__file__).parent / "results"
 ROWS, PLANTED, WRONG = 1000, 10, 0.1

@@ -34,9 +34,9 @@ from tablesets import ROOT, shared
 from timing import write_rows
 
 from noiseproof.audit import consensus
-from noiseproof.audit.crowd.confusion import VotedRows, fit_annotators
-from noiseproof.audit.crowd.quality import information
 from noiseproof.data.votes import Votes
+from noiseproof.judge.crowd.confusion import VotedRows, fit_annotators
+from noiseproof.judge.crowd.quality import information
 
 sys.path.append(str(ROOT / "tests" / "helpers"))
 from crowds import simulate

@@ -131,7 +131,7 @@ def measure(name: str, kind: str, rows: int, threads: int) -> dict[str, object]:
             ).neighbor_graph
             index = graph[0]
         else:
-            from noiseproof.audit.evidence.neighbours import nearest
+            from noiseproof.judge.evidence.neighbours import nearest
 
             index = nearest(x, K, exact=name == "exact").index
         row |= {

@@ -33,7 +33,7 @@ from real import OUT, PEOPLE, SHARES
 from scipy.optimize import minimize
 from sklearn.isotonic import IsotonicRegression
 
-from noiseproof.audit.judge import prior
+from noiseproof.judge import prior
 
 Row = dict[str, Any]
 Fitted = Callable[[Row], float]  # the share of wrong labels

@@ -63,9 +63,9 @@ from threadpoolctl import threadpool_limits
 from timing import write_rows
 
 from noiseproof.audit import audit, find_label_issues, read_rows
-from noiseproof.audit import labels as judging
-from noiseproof.audit.evidence.network import prepare_inputs
-from noiseproof.audit.judge.rate import RateEstimates
+from noiseproof.judge import labels as judging
+from noiseproof.judge.evidence.network import prepare_inputs
+from noiseproof.judge.rate import RateEstimates
 
 OUT = Path(__file__).parent / "results" / "real.json"
 SHARED = Path(os.environ.get("NOISEPROOF_SHARED", tablesets.ROOT.parent / "shared"))

@@ -16,14 +16,14 @@ from sklearn.linear_model import LogisticRegression
 
 from noiseproof.audit import audit, audit_again, files, read_audit, read_rows
 from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_answers, read_decisions
-from noiseproof.audit.evidence import gather
-from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
 from noiseproof.audit.measure.calibrate import recalibrate
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measured import write_measured
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import counted
+from noiseproof.judge.evidence import gather
+from noiseproof.judge.evidence.neighbours import Neighbours, neighbour_votes
 
 Array = NDArray[Any]
 

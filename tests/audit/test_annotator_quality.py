@@ -15,8 +15,10 @@ from crowds import simulate
 from typer.testing import CliRunner
 
 from noiseproof.audit import LabelReport, audit, consensus, find_label_issues, read_audit
-from noiseproof.audit.crowd.confusion import PER_CLASS, VotedRows, draw_annotators, fit_annotators
-from noiseproof.audit.crowd.quality import (
+from noiseproof.cli import app
+from noiseproof.data.votes import Votes
+from noiseproof.judge.crowd.confusion import PER_CLASS, VotedRows, draw_annotators, fit_annotators
+from noiseproof.judge.crowd.quality import (
     CHANCE,
     RATES,
     TRAIN,
@@ -26,9 +28,7 @@ from noiseproof.audit.crowd.quality import (
     label_again,
     measure_quality,
 )
-from noiseproof.audit.evidence import Evidence
-from noiseproof.cli import app
-from noiseproof.data.votes import Votes
+from noiseproof.judge.evidence import Evidence
 
 
 def measured(votes: Votes, classes: int) -> AnnotatorQuality:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-from noiseproof.audit.judge import answers as judge
-from noiseproof.audit.judge.answers import RATES, fit_answer_noise
+from noiseproof.judge import answers as judge
+from noiseproof.judge.answers import RATES, fit_answer_noise
 
 
 def simulated(rates: list[tuple[float, float]], sharpness: float, rows: int = 4000, seed: int = 0):

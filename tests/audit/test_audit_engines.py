@@ -15,13 +15,13 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.audit.evidence.neighbours import nearest
-from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
-from noiseproof.audit.evidence.trees import cross_fit
 from noiseproof.core.cluster import fixed_threads, map_jobs, threads_for, work_on
 from noiseproof.core.messages import install_command
 from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.text import encode_texts
+from noiseproof.judge.evidence.neighbours import nearest
+from noiseproof.judge.evidence.network import Evidence, cross_validate, watch_training
+from noiseproof.judge.evidence.trees import cross_fit
 
 
 @pytest.fixture(scope="module")

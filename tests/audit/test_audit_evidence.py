@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
-from noiseproof.audit.evidence import VOTERS, Evidence, cross_validate, watch_training
-from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.audit.evidence.network import soft_labels
-from noiseproof.audit.labels import find_label_issues
 from noiseproof.data import NoisyData
+from noiseproof.judge.evidence import VOTERS, Evidence, cross_validate, watch_training
+from noiseproof.judge.evidence.neighbours import nearest, neighbour_votes
+from noiseproof.judge.evidence.network import soft_labels
+from noiseproof.judge.labels import find_label_issues
 from noiseproof.strategies import predict_log_probs
 from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
 from noiseproof.strategies.row_tables import FixedTargets
@@ -202,7 +202,7 @@ def test_no_row_is_judged_by_its_own_label() -> None:
 
     The second round is left out: its soft labels come from all rows.
     """
-    import noiseproof.audit.evidence.network as module
+    import noiseproof.judge.evidence.network as module
 
     x, _, given = planted(90)
     fold = np.arange(90) % 3
@@ -232,7 +232,7 @@ def test_units_of_columns() -> None:
     """Columns in one unit keep their proportions; columns in different units are brought to one
     each.
     """
-    from noiseproof.audit.evidence.network import prepare_inputs
+    from noiseproof.judge.evidence.network import prepare_inputs
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 3)).astype(np.float32) * np.float32([1, 2, 3])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noiseproof.audit.evidence.folds import connected, in_one_fold, make_folds, merge_groups
-from noiseproof.audit.evidence.neighbours import (
+from noiseproof.judge.evidence.folds import connected, in_one_fold, make_folds, merge_groups
+from noiseproof.judge.evidence.neighbours import (
     Duplicates,
     Neighbours,
     find_duplicates,

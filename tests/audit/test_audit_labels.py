@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from sklearn.preprocessing import LabelEncoder
 
-from noiseproof.audit.evidence import Evidence, cross_validate, watch_training
-from noiseproof.audit.evidence.neighbours import nearest
-from noiseproof.audit.judge.interval import Guesses
-from noiseproof.audit.judge.posterior import (
+from noiseproof.judge.evidence import Evidence, cross_validate, watch_training
+from noiseproof.judge.evidence.neighbours import nearest
+from noiseproof.judge.interval import Guesses
+from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.labels import find_label_issues
+from noiseproof.judge.posterior import (
     ClassNoise,
     NoisyRows,
     confident_joint,
@@ -28,10 +30,8 @@ from noiseproof.audit.judge.posterior import (
     sharpen,
     without_overlap,
 )
-from noiseproof.audit.judge.prior import balanced_contradictions
-from noiseproof.audit.judge.rate import NoiseRate, estimate_rates
-from noiseproof.audit.labelissues import LabelIssues
-from noiseproof.audit.labels import find_label_issues
+from noiseproof.judge.prior import balanced_contradictions
+from noiseproof.judge.rate import NoiseRate, estimate_rates
 
 Array = NDArray[Any]
 
@@ -267,7 +267,7 @@ def test_wrong_labels_of_wide_features_are_counted_out_of_sample(rate: float) ->
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
 def test_memorised_labels_are_not_called_fine(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # one training alone, as for narrow features
-    monkeypatch.setattr("noiseproof.audit.evidence.network.WIDE", 0)
+    monkeypatch.setattr("noiseproof.judge.evidence.network.WIDE", 0)
     x, true = embeddings(1000, 10, 384)
     given = flip(true, 10, rate)
     evidence = watch_training(x, given, 10, device="cpu")

@@ -33,12 +33,12 @@ from noiseproof.audit.again import audit_again
 from noiseproof.audit.apply import default_out, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.exchange.hugging_face import ImageFolder
-from noiseproof.audit.issues.spelling import SpellingVariants
-from noiseproof.audit.judge.answers import fit_answer_noise
-from noiseproof.audit.labelissues import LabelSetIssues
-from noiseproof.audit.labelsets import find_label_set_issues
-from noiseproof.audit.sets import LabelSets, split_set, with_sets
 from noiseproof.cli import app
+from noiseproof.data.labelsets import LabelSets, split_set, with_sets
+from noiseproof.judge.answers import fit_answer_noise
+from noiseproof.judge.issues.spelling import SpellingVariants
+from noiseproof.judge.labelissues import LabelSetIssues
+from noiseproof.judge.labelsets import find_label_set_issues
 
 NAMES = ("calm", "sad", "happy")
 random = np.random.default_rng(0)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
-from noiseproof.audit.evidence import neighbours
-from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
 from noiseproof.core.cluster import fixed_threads
 from noiseproof.core.messages import install_command
+from noiseproof.judge.evidence import neighbours
+from noiseproof.judge.evidence.neighbours import Neighbours, nearest, neighbour_votes
 
 
 def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:

@@ -21,18 +21,18 @@ from handmade_audit import write_table_audit
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
-from noiseproof.audit.evidence.gather import Surroundings
-from noiseproof.audit.evidence.neighbours import Duplicates
 from noiseproof.audit.files import check_folder, read_audit
 from noiseproof.audit.issues import WrongLabels
-from noiseproof.audit.issues.base import MAX_LISTED
-from noiseproof.audit.issues.duplicate import NearDuplicates
-from noiseproof.audit.issues.outlier import Outliers
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import Skipped
 from noiseproof.audit.sources.predictions import PredictionSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, replacing_all
+from noiseproof.judge.evidence.gather import Surroundings
+from noiseproof.judge.evidence.neighbours import Duplicates
+from noiseproof.judge.issues.base import MAX_LISTED
+from noiseproof.judge.issues.duplicate import NearDuplicates
+from noiseproof.judge.issues.outlier import Outliers
 
 COLUMNS = [
     "row",

@@ -18,14 +18,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.audit.evidence.folds import make_folds
-from noiseproof.audit.evidence.gather import default_model
-from noiseproof.audit.evidence.join import FLOOR, PRIOR, join, mixture_weights
-from noiseproof.audit.evidence.trees import TREES, cross_fit, fit_trees
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.cluster import fixed_threads
 from noiseproof.data.tables import FeatureTable
+from noiseproof.judge.evidence.folds import make_folds
+from noiseproof.judge.evidence.gather import default_model
+from noiseproof.judge.evidence.join import FLOOR, PRIOR, join, mixture_weights
+from noiseproof.judge.evidence.trees import TREES, cross_fit, fit_trees
 from noiseproof.models.trees import FAST_ROUNDS, TreeClassifier, boosting_rounds
 
 Array = NDArray[Any]
@@ -326,7 +326,7 @@ def test_trees_of_many_rows_do_not_exclude_a_class_of_one_large_fold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # of which on folds of trees are thirds
-    monkeypatch.setattr("noiseproof.audit.evidence.gather.MANY_ROWS", 50)
+    monkeypatch.setattr("noiseproof.judge.evidence.gather.MANY_ROWS", 50)
     time = np.arange(120)
     is_short = (time >= 44) & (time < 60)  # in two of five blocks of time, and in one of three
     labels = np.where(is_short, 2, time % 2)

@@ -10,9 +10,9 @@ import pytest
 from crowds import simulate
 
 from noiseproof.audit import consensus
-from noiseproof.audit.crowd.confusion import VotedRows
-from noiseproof.audit.crowd.consensus import METHODS, resolve_ties
 from noiseproof.data.votes import Votes
+from noiseproof.judge.crowd.confusion import VotedRows
+from noiseproof.judge.crowd.consensus import METHODS, resolve_ties
 
 
 def test_the_probabilities_are_those_of_crowd_kit() -> None:

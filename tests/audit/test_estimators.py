@@ -20,8 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
-from noiseproof.audit.evidence.trees import cross_fit
 from noiseproof.core.plugins import load_object
+from noiseproof.judge.evidence.trees import cross_fit
 
 
 def wine() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

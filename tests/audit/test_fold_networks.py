@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from noiseproof.audit.evidence import cross_validate
-from noiseproof.audit.evidence.fold_networks import (
+from noiseproof.data import NoisyData
+from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.judge.evidence import cross_validate
+from noiseproof.judge.evidence.fold_networks import (
     FoldSettings,
     is_foldable,
     make_members,
     train_folds,
 )
-from noiseproof.data import NoisyData
-from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses import CR
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Diverged, Settings, get_method

@@ -20,7 +20,7 @@ from PIL import Image
 from noiseproof.audit import LabelReport, audit, read_rows
 from noiseproof.audit.files import COLUMNS, read_audit
 from noiseproof.audit.issues import ISSUES, Issue, badges, register_issue
-from noiseproof.audit.issues.base import ALWAYS, chosen_types
+from noiseproof.judge.issues.base import ALWAYS, chosen_types
 from noiseproof.review.queue import Issues
 
 pytestmark = pytest.mark.usefixtures("forget_plugins")

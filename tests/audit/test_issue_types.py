@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from noiseproof.audit import LabelReport, audit, corrected, read_audit, read_rows
 from noiseproof.audit.apply import plan_fixes, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
-from noiseproof.audit.evidence.gather import AuditEvidence, Surroundings
 from noiseproof.audit.issues import ISSUES, Issue
-from noiseproof.audit.issues.mixed import _notations, _rewritten
-from noiseproof.audit.labels import find_label_issues
 from noiseproof.audit.plan import read_reviewed
 from noiseproof.cli import app
+from noiseproof.judge.evidence.gather import AuditEvidence, Surroundings
+from noiseproof.judge.issues.mixed import _notations, _rewritten
+from noiseproof.judge.labels import find_label_issues
 
 
 def clean_table(rows: int = 300, seed: int = 0, classes: int = 2) -> pd.DataFrame:
@@ -541,7 +541,7 @@ def test_all_equal_rows_of_a_test_row_are_marked() -> None:
 
 
 def test_a_sample_of_the_test_set_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.audit.issues.overlap.MOST_PAIRS", 400 * 30)
+    monkeypatch.setattr("noiseproof.judge.issues.overlap.MOST_PAIRS", 400 * 30)
     table = clean_table(400)
     found = look_for(
         "test-overlap", table, test=pd.concat([clean_table(100, 7), table.iloc[[10, 20]]])

@@ -23,7 +23,7 @@ from noiseproof.audit import audit, corrected, find_label_issues, read_audit, re
 from noiseproof.audit.apply import write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.inputs import read_again
-from noiseproof.audit.sets import list_cells
+from noiseproof.data.labelsets import list_cells
 
 NAMES = ("calm", "happy", "sad")
 X = np.random.default_rng(0).normal(size=(80, 3)).round(6)

@@ -15,7 +15,6 @@ from sklearn.isotonic import IsotonicRegression
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.judge.cut import Goal, parse_goal
 from noiseproof.audit.measure import calibrate
 from noiseproof.audit.measure.calibrate import (
     Calibrated,
@@ -27,6 +26,7 @@ from noiseproof.audit.measure.calibrate import (
 from noiseproof.audit.measure.design import PILOT, Design, allocate, make_strata
 from noiseproof.audit.measure.estimate import Population, gain, measure
 from noiseproof.audit.measure.interval import exact_share, stratified
+from noiseproof.judge.cut import Goal, parse_goal
 
 
 def make_audit(

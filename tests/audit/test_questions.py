@@ -12,11 +12,11 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from noiseproof.audit import audit
-from noiseproof.audit.evidence import questions
-from noiseproof.audit.evidence.join import OFFSET, OWN, _fit_weights, join_answers, mean_shares
-from noiseproof.audit.evidence.questions import fit_question_trees
-from noiseproof.audit.evidence.trees import TREES
 from noiseproof.data.tables import FeatureTable
+from noiseproof.judge.evidence import questions
+from noiseproof.judge.evidence.join import OFFSET, OWN, _fit_weights, join_answers, mean_shares
+from noiseproof.judge.evidence.questions import fit_question_trees
+from noiseproof.judge.evidence.trees import TREES
 from noiseproof.noise import get_noise
 
 random = np.random.default_rng(0)

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import LabelReport, audit
-from noiseproof.audit.issues.label import (
+from noiseproof.core.messages import quoted
+from noiseproof.judge.issues.label import (
     AGREES,
     GENERAL,
     NOT_ENOUGH,
@@ -20,7 +21,6 @@ from noiseproof.audit.issues.label import (
     RowEvidence,
     general_sentences,
 )
-from noiseproof.core.messages import quoted
 
 LOOKS = "looks like 'dog' (90 %) rather than 'cat' (6 %)"
 CAT = "it looks more like 'cat' (60 %)"

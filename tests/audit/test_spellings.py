@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from noiseproof.audit.issues.spelling import find_spellings
+from noiseproof.judge.issues.spelling import find_spellings
 
 
 def pairs(**counts: int) -> list[tuple[str, str]]:

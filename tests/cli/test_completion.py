@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import noiseproof
-from noiseproof.audit.evidence.gather import CHOICES
 from noiseproof.bench.tables import list_tables
 from noiseproof.cli.options import _known_names, _state
 from noiseproof.data import DATASETS
+from noiseproof.judge.evidence.gather import CHOICES
 from noiseproof.losses import LOSSES
 from noiseproof.models import MODELS
 from noiseproof.noise import NOISES

@@ -28,9 +28,9 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import noiseproof
-from noiseproof.audit.evidence.folds import make_folds
-from noiseproof.audit.labels import find_label_issues
 from noiseproof.estimator import RobustClassifier
+from noiseproof.judge.evidence.folds import make_folds
+from noiseproof.judge.labels import find_label_issues
 
 X, Y = load_wine(return_X_y=True)
 NAMES = np.array(["barolo", "grignolino", "barbera"])[Y]

@@ -22,7 +22,7 @@ from test_overview import read_map
 
 from noiseproof.analysis.page.marks import COLORS, GREY
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.issues.base import Bars, Finding
+from noiseproof.judge.issues.base import Bars, Finding
 from noiseproof.review import page as review_page
 from noiseproof.review.page import file_page
 

@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Decision, read_answers, read_decisions
-from noiseproof.audit.evidence.gather import FAST_FOLDS
-from noiseproof.audit.evidence.network import METHOD
-from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.audit.files import Audit, cache_beside, check_decisions, read_audit
 from noiseproof.audit.inputs import read_again
+from noiseproof.audit.labelcells import label_names_of
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.result import write_audit
 from noiseproof.audit.rows import digest_all, follow_rows, read_row_digests
 from noiseproof.audit.run import audit
-from noiseproof.audit.sets import LabelSets, label_names_of, labels_in
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import Progress, counted
+from noiseproof.data.labelsets import LabelSets, labels_in
 from noiseproof.data.sources import PathLike
+from noiseproof.judge.evidence.gather import FAST_FOLDS
+from noiseproof.judge.evidence.network import METHOD
+from noiseproof.judge.evidence.questions import METHOD as METHOD_OF_SETS
 
 
 def audit_again(

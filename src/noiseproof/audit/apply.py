@@ -15,11 +15,11 @@ from noiseproof.audit.correction import Correction, voted_cells
 from noiseproof.audit.decisions import Decision, Standing
 from noiseproof.audit.files import Audit, read_audit
 from noiseproof.audit.issues import Fix
-from noiseproof.audit.issues.base import issue_types
 from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.core.files import file_digest, replacing
 from noiseproof.core.tablefiles import safe_table, table_kind
+from noiseproof.judge.issues.base import issue_types
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ from noiseproof.audit.labelcells import check_columns, label_name, set_words, sp
 from noiseproof.audit.memory import as_array
 from noiseproof.audit.records import replaced
 from noiseproof.audit.rows import Digests, digest_frame
-from noiseproof.audit.sets import as_sets, join_sets, with_sets
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
+from noiseproof.data.labelsets import as_sets, join_sets, with_sets
 
 SETS = ("matrix", "lists")  # kinds of several labels per row
 SAME_KIND = ("pandas", "polars", "datasets")  # libraries whose tables are corrected as a whole

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noiseproof.analysis.page.shell import environment
-from noiseproof.audit.issues.base import NEEDS_ACTION, list_findings
 from noiseproof.core.messages import counted, plain, printable, quoted
+from noiseproof.judge.issues.base import NEEDS_ACTION, list_findings
 
 if TYPE_CHECKING:
     from noiseproof.analysis import Figure

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_annotators, check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
-from noiseproof.audit.sets import (
+from noiseproof.audit.sources import SOURCES, Request, Source
+from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
+from noiseproof.audit.sources.arrays import align, load_array, with_features
+from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.messages import Progress, preview
+from noiseproof.core.plugins import MODULES, load_plugins
+from noiseproof.core.tablefiles import table_kind
+from noiseproof.data.features import get_extractor
+from noiseproof.data.frames import as_frame, is_foreign_table, read_file
+from noiseproof.data.given import column_names
+from noiseproof.data.labels import describe_labels, find_words
+from noiseproof.data.labelsets import (
     COLUMNS,
     LabelSets,
     are_lists,
@@ -25,17 +36,6 @@ from noiseproof.audit.sets import (
     separator_for,
     sets_as_words,
 )
-from noiseproof.audit.sources import SOURCES, Request, Source
-from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
-from noiseproof.audit.sources.arrays import align, load_array, with_features
-from noiseproof.audit.sources.base import AuditData
-from noiseproof.audit.sources.labels import column_names
-from noiseproof.core.messages import Progress, preview
-from noiseproof.core.plugins import MODULES, load_plugins
-from noiseproof.core.tablefiles import table_kind
-from noiseproof.data.features import get_extractor
-from noiseproof.data.frames import as_frame, is_foreign_table, read_file
-from noiseproof.data.labels import describe_labels, find_words
 from noiseproof.data.sources import PathLike
 
 IDENTIFIER = "Is it an identifier rather than a label?"

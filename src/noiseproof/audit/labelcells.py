@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from noiseproof.audit.files import Audit
-from noiseproof.audit.sets import (
+from noiseproof.data.labels import read_labels
+from noiseproof.data.labelsets import (
+    NONE,
     column_cells,
     column_words,
     join_sets,
     list_cells,
     lists_as_sets,
-    spell_cells,
     split_among,
 )
-from noiseproof.data.labels import read_labels
 
 CellsOf = Callable[[str], Sequence[Any]]  # the cells of a column, as a table stores them
 
@@ -160,3 +160,16 @@ def merge_labels(
         if row in changes or label in becomes
     }
     return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}
+
+
+def label_names_of(audit: Audit) -> tuple[str, ...]:
+    """The labels of an audit: its classes, or those that rows have several of."""
+    multi = audit.config.get("multi_label")
+    return tuple(multi["labels"]) if multi else audit.classes
+
+
+def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
+    """How the source spells each word that it has; others are spelled as they are, and no label as
+    an empty cell.
+    """
+    return {NONE: ""} | audit.spellings(cells)

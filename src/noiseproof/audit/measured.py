@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_audit, write_json
-from noiseproof.audit.issues.label import GENERAL, MAX_PAIRS, general_sentences
-from noiseproof.audit.judge.interval import NEGLIGIBLE
 from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
 from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
 from noiseproof.audit.measure.estimate import Measurement, measure
@@ -25,6 +23,8 @@ from noiseproof.audit.plan import FIRST
 from noiseproof.core.files import replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
+from noiseproof.judge.interval import NEGLIGIBLE
+from noiseproof.judge.issues.label import GENERAL, MAX_PAIRS, general_sentences
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,12 +13,13 @@ import numpy as np
 from noiseproof.audit.decisions import FILE, BadDecisions, Decision, Standing, resolve_merges
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit, check_decisions
+from noiseproof.audit.labelcells import label_names_of
 from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.audit.measure.design import measured_answers
 from noiseproof.audit.measure.estimate import Gain, gain
 from noiseproof.audit.measure.interval import Agreement, Estimate, agreement
-from noiseproof.audit.sets import label_names_of, labels_in
 from noiseproof.core.messages import counted
+from noiseproof.data.labelsets import labels_in
 
 Basis = Literal["measured", "known labels", "assumed"]
 FIRST = 50  # rows to measure where none was

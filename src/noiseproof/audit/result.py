@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.crowd.confusion import Annotators, VotedRows
-from noiseproof.audit.crowd.quality import AnnotatorQuality, label_again, measure_quality
 from noiseproof.audit.files import (
     COLUMNS,
     CROWD,
@@ -27,15 +25,17 @@ from noiseproof.audit.files import (
     to_json,
 )
 from noiseproof.audit.issues import Issue, WrongLabels
-from noiseproof.audit.issues.base import MAX_LISTED
-from noiseproof.audit.issues.label import TRUSTED, general_sentences
-from noiseproof.audit.issues.leakage import distrust, leaking_columns
-from noiseproof.audit.labelissues import LabelIssues
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.files import replacing_all
 from noiseproof.core.tablefiles import safe_table
 from noiseproof.data.frames import write_csv
+from noiseproof.judge.crowd.confusion import Annotators, VotedRows
+from noiseproof.judge.crowd.quality import AnnotatorQuality, label_again, measure_quality
+from noiseproof.judge.issues.base import MAX_LISTED
+from noiseproof.judge.issues.label import TRUSTED, general_sentences
+from noiseproof.judge.issues.leakage import distrust, leaking_columns
+from noiseproof.judge.labelissues import LabelIssues
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,19 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
-from noiseproof.audit.evidence.folds import make_folds, merge_groups
-from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
-from noiseproof.audit.evidence.neighbours import find_duplicates
-from noiseproof.audit.evidence.questions import question_folds
-from noiseproof.audit.evidence.trees import FittedClasses, check_classifier, select_rows
 from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
-from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.plugins import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.base import derive_seed
+from noiseproof.data.labelsets import LabelSets, labels_in
+from noiseproof.judge.evidence.folds import make_folds, merge_groups
+from noiseproof.judge.evidence.gather import backbone_of, estimator_inputs
+from noiseproof.judge.evidence.neighbours import find_duplicates
+from noiseproof.judge.evidence.questions import question_folds
+from noiseproof.judge.evidence.trees import FittedClasses, check_classifier, select_rows
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
 

@@ -13,26 +13,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
-from noiseproof.audit.evidence.network import CORRECTED, METHOD
-from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.audit.files import FORMAT
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import find_issues
-from noiseproof.audit.issues.base import chosen_types
-from noiseproof.audit.judge.cut import parse_goal
-from noiseproof.audit.labelissues import LabelIssues, LabelSetIssues
-from noiseproof.audit.labels import find_label_issues, judge_decided
-from noiseproof.audit.labelsets import find_label_set_issues, judge_decided_sets
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.rows import digest_all
-from noiseproof.audit.sets import LabelSets
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import Progress, preview
 from noiseproof.core.plugins import load_object
 from noiseproof.core.registry import near_names
 from noiseproof.core.tensors import check_device
+from noiseproof.data.labelsets import LabelSets
+from noiseproof.judge.cut import parse_goal
+from noiseproof.judge.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
+from noiseproof.judge.evidence.network import CORRECTED, METHOD
+from noiseproof.judge.evidence.questions import METHOD as METHOD_OF_SETS
+from noiseproof.judge.issues.base import chosen_types
+from noiseproof.judge.labelissues import LabelIssues, LabelSetIssues
+from noiseproof.judge.labels import find_label_issues, judge_decided
+from noiseproof.judge.labelsets import find_label_set_issues, judge_decided_sets
 
 MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
 
@@ -114,6 +114,7 @@ def audit(
     with threads_for(work), clock("judging labels"):
         evidence, labels = _judge(evidence, goal, seed)
     data, trained = evidence.data, evidence.training
+    assert isinstance(data, AuditData)
     config = {
         "format": FORMAT,
         **data.source.config,

@@ -292,7 +292,7 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
     from noiseproof.audit.apply import is_voted
-    from noiseproof.audit.sets import labels_in
+    from noiseproof.data.labelsets import labels_in
 
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
     decided = reviewed.decisions
@@ -317,7 +317,7 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
 
 
 def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
-    from noiseproof.audit.issues.leakage import leaking_columns
+    from noiseproof.judge.issues.leakage import leaking_columns
 
     if accept_all and leaking_columns(audit.summary):
         say(audit.summary["verdict"].partition(". With ")[0] + ".")

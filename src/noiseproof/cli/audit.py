@@ -429,7 +429,7 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
     check_request(data, source)
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
-    from noiseproof.audit.judge.cut import parse_goal
+    from noiseproof.judge.cut import parse_goal
 
     parse_goal(goal)
     try:
@@ -468,9 +468,9 @@ def _run(
 ) -> LabelReport:
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
-    from noiseproof.audit.evidence.gather import check_models
     from noiseproof.audit.exchange import TOOLS
     from noiseproof.audit.files import cache_beside
+    from noiseproof.judge.evidence.gather import check_models
 
     check_models(options["method"], options["model"], options["estimator"])
     interrupted = "interrupted, nothing was written."
@@ -588,7 +588,7 @@ def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) 
     """The command of the audit without columns that predict the label alone; empty where no option
     leaves them out.
     """
-    from noiseproof.audit.issues.leakage import can_ignore, leaking_columns
+    from noiseproof.judge.issues.leakage import can_ignore, leaking_columns
 
     leaking, command = leaking_columns(summary), report.config["command"]
     if not leaking or not command or not can_ignore(report.data):
@@ -606,8 +606,8 @@ def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) 
 
 def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
     """Show a line for each issue type that was found, what needs action first."""
-    from noiseproof.audit.evidence.gather import MOST_CELLS
-    from noiseproof.audit.issues.base import NEEDS_ACTION
+    from noiseproof.judge.evidence.gather import MOST_CELLS
+    from noiseproof.judge.issues.base import NEEDS_ACTION
 
     lines = {issue.name: issue.headline(summary) for issue in report.issues}
     for issue in sorted(report.issues, key=lambda issue: -issue.score):

@@ -137,12 +137,12 @@ def _state() -> list[str]:
 
 def _registered_names() -> dict[str, list[str]]:
     from noiseproof.analysis.figures import figure_makers
-    from noiseproof.audit.evidence.gather import CHOICES
     from noiseproof.audit.issues import ISSUES
     from noiseproof.bench.tables import list_tables
     from noiseproof.core.plugins import load_plugins
     from noiseproof.data import DATASETS
     from noiseproof.data.features import FEATURES
+    from noiseproof.judge.evidence.gather import CHOICES
     from noiseproof.losses import LOSSES
     from noiseproof.models import MODELS
     from noiseproof.noise import NOISES

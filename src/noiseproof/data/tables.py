@@ -57,6 +57,7 @@ class FeatureTable:
     values: NDArray[np.float32]  # (N, D)
     num_categories: tuple[int, ...]  # (D,): 0 for a column of numbers
     frame: Frame | None = None  # the N rows with their columns as in the source
+    fitted: Columns | None = None  # the encoder of these columns
 
     @classmethod
     def of_numbers(cls, x: NDArray[np.float32]) -> FeatureTable:
@@ -69,7 +70,7 @@ class FeatureTable:
             if self.frame is None
             else self.frame.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
         )
-        return FeatureTable(self.values[rows], self.num_categories, frame)
+        return replace(self, values=self.values[rows], frame=frame)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +169,8 @@ class Columns:
         for i, (c, known) in enumerate(words.items(), len(self.numeric)):
             codes = self._codes(frame, c, known)
             values[:, i] = np.where(codes < 0, np.nan, codes)
-        return FeatureTable(values, (*[0] * len(self.numeric), *map(len, words.values())))
+        counts = (*[0] * len(self.numeric), *map(len, words.values()))
+        return FeatureTable(values, counts, fitted=self)
 
     def _codes(self, frame: Frame, column: str, known: tuple[str, ...]) -> NDArray[np.int64]:
         """The category number of each cell of a column of words, (N,)."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from noiseproof.audit.evidence.folds import make_folds
 from noiseproof.estimator.inputs import Bools, Floats, Ints
+from noiseproof.judge.evidence.folds import make_folds
 
 FOLDS = 5  # one of them is held out
 MAX_HELD = 5000  # rows, which distinguish methods by a percent

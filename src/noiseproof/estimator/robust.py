@@ -14,20 +14,20 @@ from sklearn.utils import get_tags, indexable
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
 
-from noiseproof.audit.evidence.folds import in_one_fold, make_folds
-from noiseproof.audit.evidence.trees import (
+from noiseproof.core.checks import check_count
+from noiseproof.core.cluster import NUMBER_WORK, threads_for
+from noiseproof.core.messages import preview
+from noiseproof.data.frames import as_frame, is_foreign_table
+from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed, encode_labels
+from noiseproof.judge.evidence.folds import in_one_fold, make_folds
+from noiseproof.judge.evidence.trees import (
     check_classifier,
     cross_fit,
     seeded,
     select_rows,
     weight_name,
 )
-from noiseproof.audit.labels import find_label_issues
-from noiseproof.core.checks import check_count
-from noiseproof.core.cluster import NUMBER_WORK, threads_for
-from noiseproof.core.messages import preview
-from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed, encode_labels
+from noiseproof.judge.labels import find_label_issues
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
-from noiseproof.audit.issues.base import issue_types, list_findings
-from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.judge.issues.base import issue_types, list_findings
+from noiseproof.judge.issues.spelling import spellings_of
 from noiseproof.review.comparisons import ColumnRanking
 from noiseproof.review.context import (
     AnnotatorFiles,

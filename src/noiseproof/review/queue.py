@@ -30,9 +30,9 @@ from noiseproof.audit.decisions import (
 )
 from noiseproof.audit.files import NUMBERS, Audit, check_decisions
 from noiseproof.audit.issues import badges
-from noiseproof.audit.issues.spelling import spellings_of
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.judge.issues.spelling import spellings_of
 from noiseproof.review.people import People
 
 Sort = Literal["quality", "given", "suggested", "row", "id"]

@@ -25,7 +25,7 @@ from noiseproof.audit.exchange.base import (
     write_new,
 )
 from noiseproof.audit.files import check_folder
-from noiseproof.audit.sets import NONE
+from noiseproof.data.labelsets import NONE
 
 if TYPE_CHECKING:
     from noiseproof.audit.result import AuditResult

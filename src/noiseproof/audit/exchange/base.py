@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from noiseproof.audit.decisions import FILE, BadDecisions, Choice, Decision, Standing, read_standing
 from noiseproof.audit.files import Audit, read_audit
-from noiseproof.audit.sets import join_set, split_set
 from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
+from noiseproof.data.labelsets import join_set, split_set
 
 if TYPE_CHECKING:
-    from noiseproof.audit.labelissues import LabelSetIssues
     from noiseproof.audit.result import AuditResult
+    from noiseproof.judge.labelissues import LabelSetIssues
 
 Labels = Sequence[str]  # one, or of rows with several labels all of them
 K = TypeVar("K")

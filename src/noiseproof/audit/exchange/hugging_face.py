@@ -28,7 +28,7 @@ from noiseproof.audit.exchange.base import (
     write_new,
 )
 from noiseproof.audit.files import check_folder
-from noiseproof.audit.sets import list_values, lists_as_sets, value_of
+from noiseproof.data.labelsets import list_values, lists_as_sets, value_of
 
 if TYPE_CHECKING:
     from noiseproof.audit.result import AuditResult

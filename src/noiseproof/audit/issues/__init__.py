@@ -1,16 +1,16 @@
-"""Issue types: what an audit finds, one file each."""
+"""Issue types: what an audit finds, one file each; most of them are in ``noiseproof.judge``."""
 
-from noiseproof.audit.issues.base import (
+from noiseproof.core.lazy import import_modules
+from noiseproof.judge.issues import (
     ISSUES,
     Finding,
     Fix,
     Issue,
+    WrongLabels,
     badges,
     find_issues,
     register_issue,
 )
-from noiseproof.audit.issues.label import WrongLabels  # first in every listing
-from noiseproof.core.lazy import import_modules
 
 __all__ = [
     "ISSUES",

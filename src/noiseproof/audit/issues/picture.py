@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
+from noiseproof.audit.sources.base import AuditData
+from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
-    from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.labelissues import LabelIssues
-    from noiseproof.audit.sources.base import AuditData
+    from noiseproof.data.rows import Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
 
 SIDE = 256  # pixels to which large pictures are reduced
 BLANK = 3.0  # deviation of brightness, of 255, below which a picture shows nothing
@@ -37,12 +38,13 @@ class BadPictures(FoundIssue):
     fixes = "Leaves out pictures that are blank, dark, overexposed, blurred or of an odd size."
 
     @classmethod
-    def applies(cls, data: AuditData) -> bool:
-        return data.source.is_pictures
+    def applies(cls, data: Rows) -> bool:
+        return isinstance(data, AuditData) and data.source.is_pictures
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadPictures:
         data = evidence.data
+        assert isinstance(data, AuditData)
         rows = np.flatnonzero(data.row >= 0)
         figures = np.array([_measure(data.source.file(str(data.names[i]))) for i in rows])  # (n, 6)
         deviation, low, high, sharp, width, height = figures.T
@@ -80,7 +82,7 @@ class BadPictures(FoundIssue):
             marked,
         )
 
-    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
         return ["the picture shows little" if odd else "" for odd in self.mask[rows]]
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.judge.cut import parse_goal
 from noiseproof.audit.measure.design import is_wrong
 from noiseproof.audit.measure.estimate import Population, measured_sample
 from noiseproof.audit.measure.interval import agreement
+from noiseproof.judge.cut import parse_goal
 
 CURVE_WEIGHT = 100.0  # decisions that the first curve counts as
 COEFFICIENTS = np.array([-1.0, 0.3, 0.5])  # of 1, −log rank − 1, log odds

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.sources.labels import encode_given, is_missing
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
+from noiseproof.data.given import encode_given, is_missing
 from noiseproof.data.votes import Votes
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def first_labels(
     """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without
     votes.
     """
-    from noiseproof.audit.crowd.consensus import consensus
+    from noiseproof.judge.crowd.consensus import consensus
 
     label = consensus(votes, num_classes, method=method, pred_probs=probs, seed=seed).label  # type: ignore[arg-type]
     return np.where(np.diff(votes.first) > 0, label, -1)

@@ -25,8 +25,6 @@ from noiseproof.audit.files import Audit, as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
-from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import are_lists, is_matrix, sets_as_words
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import (
     SOURCES,
@@ -38,12 +36,14 @@ from noiseproof.audit.sources.base import (
     note_features,
     picture_features,
 )
-from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
+from noiseproof.data.given import encode_given
+from noiseproof.data.labelsets import NONE as NO_LABEL
+from noiseproof.data.labelsets import are_lists, is_matrix, sets_as_words
 from noiseproof.data.pictures import SMALLEST
 from noiseproof.data.tables import FeatureTable, moments, shift_of
 
@@ -69,7 +69,7 @@ class LabelSource(Source):
             labels = np.array(words, dtype=object)
         given, names = encode_given(labels, classes, "labels")
         self.config["labels_sha256"] = labels_digest(self.words)
-        data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
+        data = AuditData(names, given, np.arange(len(labels)), len(labels), source=self)
         return data.without([("no label", given < 0)])
 
     def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:

@@ -19,16 +19,14 @@ from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.rows import Digests, check_issues, digest_all, digest_words, find_rows
-from noiseproof.audit.sets import LabelSets
-from noiseproof.core.messages import Brief, Progress, counted, install_command
+from noiseproof.core.messages import Progress, counted, install_command
 from noiseproof.core.registry import Registry
 from noiseproof.data.arrays import read_pairs
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import library_of
 from noiseproof.data.pictures import encode_pictures
+from noiseproof.data.rows import OtherRows, Rows
 from noiseproof.data.sources import PathLike
-from noiseproof.data.tables import FeatureTable
-from noiseproof.data.votes import Votes
 
 # fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
 Content = dict[str, Any]
@@ -38,55 +36,11 @@ ANOTHER_ROW = (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Skipped(Brief):
-    """Rows of the source that can't be audited, and why."""
-
-    reason: str
-    rows: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class OtherRows(Brief):
-    """The rows of a test set, with which audited rows are compared."""
-
-    x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
-    given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
-    frame: Any = None  # their columns as in the source, where it is a table
-    # (T, K) of rows with several labels, in place of ``given``
-    answers: NDArray[np.bool_] | None = None
-    unlike: NDArray[np.int64] | None = None  # (T,) as that of the audit
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class AuditData:
-    """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from
-    another file.
-    """
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class AuditData(Rows):
+    """Rows to audit, and the source that they were read from."""
 
     source: Source
-    classes: tuple[str, ...]
-    given: NDArray[np.int64]  # (N,)
-    row: NDArray[np.int64]  # (N,) number in the source
-    source_rows: int
-    x: NDArray[np.float32] | None = None  # (N, D) features for networks and neighbours
-    table: FeatureTable | None = None  # the same for decision trees
-    pred_probs: NDArray[np.float32] | None = None  # (N, K) of another model
-    ids: NDArray[Any] | None = None  # (N,) str
-    groups: NDArray[np.int64] | None = None  # (N,)
-    time: NDArray[np.float64] | None = None  # (N,)
-    trusted: NDArray[np.bool_] | None = None  # (N,)
-    decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
-    annotators: Votes | None = None
-    test: OtherRows | None = None
-    # of rows with several labels: ``classes`` are words that spell sets of them
-    sets: LabelSets | None = None
-    skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0  # spent on reading
-
-    def __len__(self) -> int:
-        return len(self.given)
 
     def __repr__(self) -> str:
         features = "" if self.x is None else f", {counted(self.x.shape[1], 'feature')}"
@@ -96,67 +50,6 @@ class AuditData:
             f"AuditData({self.source.name}, {len(self)} rows, {len(self.classes)}"
             f" classes{features}{left_out})"
         )
-
-    def subset(self, keep: NDArray[Any], reason: str | None = None) -> AuditData:
-        """Return the rows where ``keep`` is true; the others are listed as skipped for
-        ``reason``.
-        """
-        if keep.all():
-            return self
-        columns = (
-            "given",
-            "row",
-            "x",
-            "pred_probs",
-            "ids",
-            "groups",
-            "time",
-            "trusted",
-            "decided",
-            "annotators",
-        )
-        arrays = {
-            name: value[keep] for name in columns if (value := getattr(self, name)) is not None
-        }
-        if self.table is not None:
-            arrays["table"] = self.table.subset(keep)
-        dropped = self.row[~keep]
-        skipped = (Skipped(reason, dropped[dropped >= 0]),) if reason else ()
-        return replace(self, **arrays, skipped=(*self.skipped, *skipped))
-
-    def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> AuditData:
-        """Return the rows outside all masks; the others are listed as skipped for the first reason
-        that holds.
-        """
-        skipped = []
-        drop = np.zeros(len(self), dtype=bool)
-        for reason, mask in unusable:
-            rows = self.row[mask & ~drop]
-            skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []
-            drop |= mask
-        return replace(self.subset(~drop), skipped=(*self.skipped, *skipped))
-
-    @property
-    def answers(self) -> NDArray[np.bool_]:
-        """Whether each row has each of its K labels, (N, K)."""
-        assert self.sets is not None
-        return self.sets.members[self.given]
-
-    @property
-    def comparable(self) -> NDArray[np.int64]:
-        """A number for each row, (N,), equal for rows of the same labels."""
-        return self.given if self.sets is None else self.sets.codes()[self.given]
-
-    def unlike(self) -> NDArray[np.int64] | None:
-        """Numbers (N,) that differ between rows that are not duplicates, whatever their features;
-        None for none.
-        """
-        return self.source.unlike(self.table)
-
-    @property
-    def names(self) -> NDArray[Any]:
-        """The id of each row, (N,): its number in the source if it has none."""
-        return self.row.astype(str).astype(object) if self.ids is None else self.ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,12 +157,6 @@ class Source(ShownRows):
         raise ValueError(
             f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}."
         )
-
-    def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        """Return numbers that differ between rows of ``table`` that are not duplicates, whatever
-        their features.
-        """
-        return None
 
     @property
     @abstractmethod

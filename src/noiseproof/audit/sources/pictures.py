@@ -22,7 +22,6 @@ from noiseproof.audit.sources.base import (
     SOURCES,
     AuditData,
     Content,
-    OtherRows,
     Request,
     Source,
     note_features,
@@ -34,6 +33,7 @@ from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
 from noiseproof.data.pictures import THUMBNAIL, Pictures, picture_extractor
+from noiseproof.data.rows import OtherRows
 
 
 @SOURCES.register_class("folder")
@@ -101,7 +101,15 @@ class PictureSource(Source):
         number = {name: k for k, name in enumerate(classes)}
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
         data = AuditData(
-            self, classes, given, np.arange(len(files)), len(files), x, ids=ids, notes=tuple(notes)
+            classes,
+            given,
+            np.arange(len(files)),
+            len(files),
+            x,
+            ids=ids,
+            notes=tuple(notes),
+            has_order=False,
+            source=self,
         )
         return data.without([("no label", given < 0), *unreadable.items()])
 

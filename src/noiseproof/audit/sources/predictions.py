@@ -15,7 +15,7 @@ from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.arrays import LabelSource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
-from noiseproof.audit.sources.labels import column_names
+from noiseproof.data.given import column_names
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
 MOST_CLASSES = 10  # whose probabilities the page shows

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import as_ids, as_words, labels_digest
 from noiseproof.audit.labelcells import given_columns, set_words
-from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import (
+from noiseproof.audit.sources.annotations import first_labels, place_votes
+from noiseproof.audit.sources.base import AuditData, Request, Source
+from noiseproof.core.messages import counted, preview
+from noiseproof.core.tablefiles import table_kind
+from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
+from noiseproof.data.given import encode_given, is_missing
+from noiseproof.data.labels import find_words
+from noiseproof.data.labelsets import NONE as NO_LABEL
+from noiseproof.data.labelsets import (
     empty_cells,
     has_lists,
     labels_in,
@@ -22,13 +29,7 @@ from noiseproof.audit.sets import (
     spelled_lists,
     yes_no,
 )
-from noiseproof.audit.sources.annotations import first_labels, place_votes
-from noiseproof.audit.sources.base import AuditData, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import encode_given, is_missing
-from noiseproof.core.messages import counted, preview
-from noiseproof.core.tablefiles import table_kind
-from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
-from noiseproof.data.labels import find_words
+from noiseproof.data.rows import OtherRows
 from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.data.votes import Votes
@@ -77,6 +78,8 @@ class TableReader(Source):
             given = first_labels(votes, len(classes), config["consensus"], request.seed)
         unusable = [("no label", given < 0), *self._missing(table)]
         columns: dict[str, Any] = {"annotators": votes}
+        if config["text"] is not None:
+            columns["texts"] = table[config["text"]].astype(str).to_numpy(dtype=object)
         if (time := config["time"]) is not None:
             columns["time"] = _times(table[time])
             unusable.append((f"no time in {time!r}", np.isnan(columns["time"])))
@@ -99,7 +102,9 @@ class TableReader(Source):
         config["labels_sha256"] = (
             labels_digest(as_words(self.frame[label])) if label is not None else None
         )
-        data = AuditData(self, classes, given, row, len(self.frame), notes=tuple(notes), **columns)
+        data = AuditData(
+            classes, given, row, len(self.frame), notes=tuple(notes), source=self, **columns
+        )
         return data.without(unusable)
 
     def _votes(self, table: Frame, request: Request) -> tuple[Votes | None, tuple[str, ...] | None]:
@@ -316,13 +321,6 @@ class TableReader(Source):
         self.fitted = fitted
         self.feature_table = replace(fitted.table(table), frame=table[columns])
         return fitted.standardise_(fitted.encode(table)).numpy(), notes, []
-
-    def unlike(self, table: FeatureTable | None) -> NDArray[np.int64] | None:
-        return (
-            None
-            if self.fitted is None or table is None or table.frame is None
-            else self.fitted.unlike(table.frame)
-        )
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         frame = self._read_other(test)

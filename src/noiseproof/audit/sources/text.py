@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features
-from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import TableSource
 from noiseproof.audit.sources.tablereader import Features, Unusable
 from noiseproof.core.messages import preview
+from noiseproof.data.given import is_missing
 from noiseproof.data.tables import Frame
 from noiseproof.data.text import encode_texts, text_extractor
 

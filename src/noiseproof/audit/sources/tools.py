@@ -13,14 +13,14 @@ from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.exchange.base import Item, Labels, Tool
 from noiseproof.audit.files import Audit
 from noiseproof.audit.records import FrameRecords, Records
-from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import join_set, spelled_lists, split_set
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, writing_folder
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.images import SUFFIXES, ImageFiles
+from noiseproof.data.labelsets import NONE as NO_LABEL
+from noiseproof.data.labelsets import join_set, spelled_lists, split_set
 from noiseproof.data.pictures import THUMBNAIL
 
 if TYPE_CHECKING:

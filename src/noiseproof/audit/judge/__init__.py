@@ -1,1 +1,0 @@
-"""The stages of judging labels: posterior → noise rate → interval → cut."""

@@ -1,0 +1,523 @@
+"""Rows with several labels: the set of a row's labels as one word, ``a|b``, and back.
+
+Files, decisions and pages of an audit know one label a row, a word. That of a row with several
+labels spells all of them, as its cell does; ``(none)`` stands for no label. Columns of zeros and
+ones, matrices and lists become such words when they are read, and are written as what they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.messages import preview
+from noiseproof.data.labels import NUMBER
+
+if TYPE_CHECKING:
+    pass
+
+NONE = "(none)"
+COLUMNS = "columns"  # in place of a separator: several columns of zeros and ones
+SEPARATORS = ("|", ";", "/", " ")
+EMPTY = ("", "nan", "none", "<na>", "nat")
+LISTS = (list, tuple, set, frozenset, np.ndarray)
+MEMBERS = (str, int, float, np.integer, np.floating, np.bool_)  # what lists of labels may have
+YES = ("1", "1.0", "true", "yes", "y")
+NO = ("0", "0.0", "false", "no", "n", *EMPTY)
+
+
+def split_set(word: str, separator: str) -> list[str]:
+    """The labels that a word spells, each once.
+
+    >>> split_set("b| a|b", "|"), split_set("(none)", "|")
+    (['b', 'a'], [])
+    """
+    if word == NONE:
+        return []
+    return list(dict.fromkeys(part for part in map(str.strip, word.split(separator)) if part))
+
+
+def join_set(labels: Iterable[str], separator: str) -> str:
+    return separator.join(labels) or NONE
+
+
+def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
+    """The labels that a word of an audit with this config.json stands for: itself, or those that it
+    spells.
+    """
+    multi = config.get("multi_label")
+    return split_set(word, multi["separator"]) if multi else [word]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelSets:
+    """K labels, and which of them each of C words spells."""
+
+    names: tuple[str, ...]  # (K,)
+    separator: str
+    joiner: str  # the separator as cells have it, with spaces around it or not
+    members: NDArray[np.bool_]  # (C, K)
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], separator: str, names: Sequence[str] | None = None
+    ) -> LabelSets:
+        """The labels in ``words``, sorted (numbers as numbers), or those of ``names``."""
+        parts = [split_set(word, separator) for word in words]
+        known = {part for each in parts for part in each}
+        if names is None:
+            are_numbers = all(map(NUMBER.fullmatch, known))
+            names = sorted(
+                known, key=lambda name: (float(name), name) if are_numbers else (0.0, name)
+            )
+        if unknown := sorted(known - {*names}):
+            raise ValueError(
+                f"Expected labels among {preview(list(names))}, got {preview(unknown)}."
+            )
+        number = {name: k for k, name in enumerate(names)}
+        members = np.zeros((len(words), len(names)), dtype=bool)
+        for row, each in enumerate(parts):
+            members[row, [number[part] for part in each]] = True
+        joiners = [f" {separator} ", f"{separator} ", separator]
+        count = Counter(
+            next(joiner for joiner in joiners if joiner in word)
+            for word in words
+            if separator in word
+        )
+        return cls(
+            tuple(names), separator, count.most_common(1)[0][0] if count else separator, members
+        )
+
+    def spell(self, answers: NDArray[np.bool_], like: str) -> str:
+        """The word of the labels with the answer yes (K,): those of the word ``like`` first, in its
+        order.
+        """
+        wanted = [self.names[k] for k in np.flatnonzero(answers)]
+        kept = [name for name in split_set(like, self.separator) if name in wanted]
+        if len(kept) == len(wanted) == len(split_set(like, self.separator)):
+            return like
+        return join_set([*kept, *(name for name in wanted if name not in kept)], self.joiner)
+
+    def answers(self, words: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of the K labels other words spell, (n, K); labels beyond these do not count."""
+        each = {word: np.isin(self.names, split_set(word, self.separator)) for word in {*words}}
+        return (
+            np.stack([each[word] for word in words])
+            if len(words)
+            else np.zeros((0, len(self.names)), dtype=bool)
+        )
+
+    def codes(self) -> NDArray[np.int64]:
+        """A number for each word, (C,), equal for words that spell the same set."""
+        return (
+            np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1])
+            .ravel()
+            .astype(np.int64)
+        )
+
+
+# What users have
+
+
+def is_matrix(labels: Any) -> bool:
+    """Whether ``labels`` are a matrix (N, K) of zeros and ones, K ≥ 2, and not one-hot: that is one
+    label a row.
+    """
+    return _has_zeros_and_ones(labels) and bool((_array(labels).sum(1) != 1).any())
+
+
+def are_lists(labels: Any) -> bool:
+    """Whether ``labels`` are lists of labels, one list a row; lists of zeros and ones, all as long,
+    are a matrix.
+    """
+    if (
+        isinstance(labels, (str, bytes))
+        or not hasattr(labels, "__len__")
+        or getattr(labels, "ndim", 1) != 1
+    ):
+        return False
+    cells = [
+        cell
+        for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels))
+        if cell is not None
+    ]
+    are_sets = bool(cells) and all(isinstance(cell, LISTS) for cell in cells)
+    return are_sets and not _has_zeros_and_ones(labels)
+
+
+def _has_zeros_and_ones(labels: Any) -> bool:
+    if isinstance(labels, (str, bytes)) or labels is None or isinstance(labels, dict):
+        return False
+    try:
+        array = _array(labels)
+    except ValueError:  # rows of different lengths
+        return False
+    is_table = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind in "biuf"
+    return bool(is_table and np.isin(array, (0, 1)).all())
+
+
+def _array(labels: Any) -> NDArray[Any]:
+    if hasattr(labels, "toarray"):
+        return np.asarray(labels.toarray())
+    return np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+
+
+def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None
+    for lists.
+    """
+    if are_lists(labels):
+        return None if classes is None else tuple(str(name).strip() for name in classes)
+    count = _array(labels).shape[1]
+    names = tuple(
+        str(n).strip()
+        for n in (getattr(labels, "columns", range(count)) if classes is None else classes)
+    )
+    if len(names) != count or len({*names}) < count:
+        raise ValueError(
+            f"Expected a name for each of the {count} columns of `labels`, each once, got"
+            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names"
+            " do not count."
+        )
+    return names
+
+
+def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
+    """The labels of each row of a matrix with the columns ``names``, or of lists; None for a row
+    without a list.
+    """
+    if are_lists(labels):
+        return lists_as_sets(labels.tolist() if hasattr(labels, "tolist") else labels)
+    assert names is not None
+    return [[names[k] for k in np.flatnonzero(row).tolist()] for row in _array(labels)]
+
+
+def join_sets(sets: Iterable[Sequence[str] | None], separator: str) -> list[str | None]:
+    """The word of each set, None for a row that is not labelled."""
+    return [None if each is None else join_set(each, separator) for each in sets]
+
+
+def sets_as_words(
+    labels: Any, classes: Sequence[str] | None
+) -> tuple[NDArray[Any], dict[str, Any]]:
+    """The labels of a matrix or of lists as words, (N,), and how they spell sets, as in
+    config.json.
+    """
+    names = label_names(labels, classes)
+    sets = as_sets(labels, names)
+    separator = separator_for(names or {name for each in sets for name in each or ()})
+    words = np.array(join_sets(sets, separator), dtype=object)
+    kind = "lists" if are_lists(labels) else "matrix"
+    return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
+
+
+def as_indicators(
+    labels: Any, names: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
+    if not are_lists(labels):
+        return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
+    words, multi = sets_as_words(labels, names)
+    if None in (found_words := words.tolist()):
+        raise ValueError(
+            f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows"
+            " out."
+        )
+    found = LabelSets.of(found_words, multi["separator"], multi["labels"])
+    return found.members.astype(np.int64), found.names
+
+
+def separator_for(names: Collection[str]) -> str:
+    """A separator that no label contains."""
+    if empty := [name for name in names if not name.strip() or name == NONE]:
+        raise ValueError(f"Expected names of labels, got {empty[0]!r}. Rename it.")
+    for separator in SEPARATORS:
+        if not any(separator in name for name in names):
+            return separator
+    raise ValueError(
+        f"Expected labels without one of {' '.join(SEPARATORS[:3])}, got {preview(sorted(names))}."
+        " Rename them."
+    )
+
+
+def looks_like_sets(counts: Mapping[str, int]) -> list[str]:
+    """A hint, if words seem to spell sets: one label in five has a separator, and few parts make
+    many words.
+
+    >>> looks_like_sets({"a|b": 5, "b": 9, "b|c": 4, "a|c": 7, "a|b|c": 3})[0][:54]
+    "19 of 28 labels seem to be several ones, such as 'a|c'"
+    """
+    rows = sum(counts.values())
+    for separator in ("|", ";", ","):
+        joined = {word: n for word, n in counts.items() if len(split_set(word, separator)) > 1}
+        uses = Counter(part for word in counts for part in split_set(word, separator))
+        are_reused = sum(count > 1 for count in uses.values()) > len(uses) / 2
+        if (
+            len(joined) > 2
+            and 5 * sum(joined.values()) >= rows
+            and len(uses) <= len(counts)
+            and are_reused
+        ):
+            example = max(joined, key=lambda word: joined[word])
+            return [
+                f"{sum(joined.values())} of {rows} labels seem to be several ones, such as"
+                f" {example!r}: to judge each of {len(uses)} labels by itself, audit with"
+                f" `--multi-label={separator!r}`, in Python `multi_label={separator!r}`."
+            ]
+    return []
+
+
+def yes_no(cells: Iterable[Any], name: str, role: str = "label column") -> NDArray[np.bool_]:
+    """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are
+    refused.
+    """
+    words = [str(cell).strip().lower() for cell in cells]
+    if odd := sorted({*words} - {*YES, *NO}):
+        raise ValueError(
+            f"Expected 1 or 0, yes or no, true or false in the {role} {name!r}, got {preview(odd)}."
+        )
+    return np.array([word in YES for word in words], dtype=bool)
+
+
+def empty_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A note on the empty cells of columns that say yes or no, if there are any."""
+    counts = {
+        name: sum(str(cell).strip().lower() in EMPTY for cell in cells)
+        for name, cells in columns.items()
+    }
+    shown = [f"{count} in {name!r}" for name, count in counts.items() if count]
+    return ["Empty cells of label columns count as no: " + ", ".join(shown) + "."] if shown else []
+
+
+def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The word of each row from columns that say yes or no."""
+    separator = separator_for(columns.keys())
+    answers = np.stack([yes_no(cells, name) for name, cells in columns.items()], 1)
+    names = list(columns)
+    return [join_set((names[k] for k in np.flatnonzero(row)), separator) for row in answers]
+
+
+# Columns of lists
+
+
+def has_lists(cells: Sequence[Any], name: str) -> bool:
+    """Whether the cells of a label column are lists, or absent; words beside lists, and zeros and
+    ones, are refused.
+    """
+    if not any(isinstance(cell, LISTS) for cell in cells):
+        return False
+    rest = [cell for cell in cells if not isinstance(cell, LISTS) and not _is_absent(cell)]
+    if rest:
+        raise ValueError(
+            f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)}"
+            " beside lists."
+        )
+    full = [list(cell) for cell in cells if isinstance(cell, LISTS)]
+    answers = all(value in (0, 1) and not isinstance(value, str) for cell in full for value in cell)
+    if answers and any(len({*cell}) < len(cell) for cell in full):
+        raise ValueError(
+            f"Expected the names of labels in the lists of {name!r}, got zeros and ones such as"
+            f" {preview(full[:1])}. Pass them as `labels`, a matrix, or make a column of each."
+        )
+    return True
+
+
+def spelled_lists(
+    names: Collection[str], multi: Mapping[str, Any] | None, where: str
+) -> dict[str, Any]:
+    """How words spell the labels in the lists of ``where``: by the separator of the user, or any
+    that no label has.
+    """
+    multi = multi or {"separator": separator_for(names), "labels": None}
+    if odd := sorted(name for name in names if multi["separator"] in name):
+        raise ValueError(
+            f"Expected labels without the separator {multi['separator']!r} in the lists of {where},"
+            f" got {preview(odd)}. Leave out `multi_label`: lists need none."
+        )
+    return dict(multi)
+
+
+def _is_absent(cell: Any) -> bool:
+    return cell is None or str(cell) in ("nan", "<NA>", "NaT")
+
+
+def list_values(cells: Iterable[Any]) -> dict[str, Any]:
+    """What the lists have for each label, by its name; others than words and numbers are
+    refused.
+    """
+    values: dict[str, Any] = {}
+    for cell in cells:
+        for value in cell if isinstance(cell, LISTS) else ():
+            if not isinstance(value, MEMBERS) or value != value:
+                raise ValueError(
+                    "Expected words or numbers in lists of labels, such as ['calm', 'sad'], got"
+                    f" {value!r} in one. Write each label as one word, and leave missing ones out."
+                )
+            known = values.setdefault(str(value).strip(), value)
+            if known != value or isinstance(known, str) != isinstance(value, str):
+                raise ValueError(
+                    f"Expected each label written in one way in lists, got {known!r} and {value!r},"
+                    " which are one label. Write them alike."
+                )
+    return values
+
+
+def lists_as_sets(cells: Sequence[Any]) -> list[list[str] | None]:
+    """The labels in each list, None where there is no list."""
+    list_values(cells)
+    return [
+        (
+            list(dict.fromkeys(str(value).strip() for value in cell))
+            if isinstance(cell, LISTS)
+            else None
+        )
+        for cell in cells
+    ]
+
+
+def value_of(name: str, values: Mapping[str, Any]) -> Any:
+    """What lists with these ``values`` have for a label; a new one is a number where all of them
+    are.
+    """
+    if name in values or not values or any(isinstance(value, str) for value in values.values()):
+        return values.get(name, name)
+    numbers = [value for value in values.values() if not isinstance(value, (bool, np.bool_))]
+    are_whole = all(isinstance(value, (int, np.integer)) for value in numbers)
+    if not numbers or not NUMBER.fullmatch(name) or (are_whole and "." in name):
+        raise ValueError(
+            f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in"
+            f" the data are, got {name!r}. Undo the decisions for it, or write all labels as words"
+            " and audit them."
+        )
+    return int(name) if are_whole else float(name)
+
+
+def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -> dict[int, Any]:
+    """Lists with the labels that ``words`` spell, by row: values and lists have the types that
+    ``cells`` have.
+    """
+    values = list_values(cells)
+
+    def filled(cell: Any, names: Sequence[str]) -> Any:
+        wanted = [value_of(name, values) for name in names]
+        if isinstance(cell, np.ndarray):
+            return np.array(
+                wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype
+            )
+        return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
+
+    return {row: filled(cells[row], split_set(word, separator)) for row, word in words.items()}
+
+
+# Corrected copies
+
+
+def split_among(
+    words: Mapping[int, str], separator: str, names: Collection[str], place: str, remedy: str
+) -> dict[int, list[str]]:
+    """The labels of each word, by row; others than ``names`` have no ``place`` and are refused."""
+    sets = {row: split_set(word, separator) for row, word in words.items()}
+    if odd := sorted({name for each in sets.values() for name in each} - {*names}):
+        raise ValueError(
+            f"Expected labels among {place}, got {preview(odd)}. {remedy}, or undo the "
+            f"{'decision' if len(odd) == 1 else 'decisions'}."
+        )
+    return sets
+
+
+def _among_columns(
+    words: Mapping[int, str], separator: str, names: Collection[str]
+) -> dict[int, list[str]]:
+    return split_among(
+        words, separator, names, f"the columns {preview(list(names))}", "Add a column"
+    )
+
+
+def column_cells(
+    changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]
+) -> dict[str, dict[int, Any]]:
+    """The cells to change in each of the ``columns`` that say yes or no, by row, in their own
+    spelling.
+    """
+    wanted = _among_columns(changes, separator_for(columns.keys()), columns)
+    said = {name: yes_no(cells, name) for name, cells in columns.items()}
+    spelled: dict[str, dict[bool, Any]] = {}
+    usual: dict[bool, Any] = {True: 1, False: 0}
+    for name, cells in columns.items():
+        counts = Counter(zip(said[name].tolist(), cells, strict=True)).most_common()
+        # the most frequent one comes last
+        spelled[name] = {answer: cell for (answer, cell), _ in reversed(counts)}
+        usual |= spelled[name]
+    return {
+        name: {
+            row: spelled[name].get(name in labels, usual[name in labels])
+            for row, labels in wanted.items()
+            if (name in labels) != said[name][row]
+        }
+        for name in columns
+    }
+
+
+def with_sets(
+    labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None
+) -> Any:
+    """A copy of a matrix or of lists with other labels in some rows."""
+    if are_lists(labels):
+        return _with_lists(labels, changes, separator)
+    if hasattr(labels, "toarray"):
+        return type(labels)(with_sets(labels.toarray(), changes, separator, names))
+    assert names is not None
+    parts = _among_columns(changes, separator, names)
+    if hasattr(labels, "iloc"):
+        return _with_frame_rows(labels, parts, names)
+    if isinstance(labels, (list, tuple)):
+        rows = [
+            [int(name in parts[i]) for name in names] if i in parts else row
+            for i, row in enumerate(labels)
+        ]
+        return type(labels)(rows)
+    copy = labels.clone() if hasattr(labels, "clone") else labels.copy()
+    for row, wanted in parts.items():
+        copy[row] = _like(copy, [name in wanted for name in names])
+    return copy
+
+
+def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:
+    """Lists with other labels in some rows: values, cells and their container have the types that
+    they had.
+    """
+    cells = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    new = list_cells(cells, changes, separator)
+    cells = [new.get(row, cell) for row, cell in enumerate(cells)]
+    if isinstance(labels, (list, tuple)):
+        return type(labels)(cells)
+    copy = np.empty(len(cells), dtype=object)
+    copy[:] = cells
+    return (
+        type(labels)(copy, index=labels.index, name=labels.name)
+        if hasattr(labels, "index")
+        else copy
+    )
+
+
+def _with_frame_rows(frame: Any, parts: Mapping[int, Collection[str]], names: Sequence[str]) -> Any:
+    copy = frame.copy()
+    for k, name in enumerate(names):
+        column = frame.iloc[:, k].to_numpy().copy()
+        for row, wanted in parts.items():
+            column[row] = name in wanted
+        copy[frame.columns[k]] = column
+    return copy
+
+
+def _like(array: Any, values: list[bool]) -> Any:
+    import torch
+
+    if isinstance(array, torch.Tensor):
+        return torch.tensor(values, dtype=array.dtype)
+    return np.array(values).astype(array.dtype)

@@ -1,0 +1,315 @@
+"""How good each annotator is, with an interval; what they confuse; whom to pay and whom to
+retrain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.core.messages import Brief
+from noiseproof.judge.crowd.confusion import Annotators, VotedRows, draw_annotators
+from noiseproof.judge.posterior import SMALL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# accuracies at which the likelihood is computed
+RATES = (torch.arange(401, dtype=torch.float64) + 0.5) / 401
+# log odds of labels at which it is tabulated
+ODDS = torch.linspace(-12, 12, 241, dtype=torch.float64)
+LEVEL = 0.95
+# annotators that rows are given to: the best by the lower end of their interval
+MAX_CANDIDATES = 20
+FEW = 5  # labels below which nothing is advised
+CONCENTRATED = 0.5  # share of the errors that one confusion must have to be named as the remedy
+CHANCE = "no better than chance: do not rely on these labels"
+TRAIN = "worse than the others: retrain"
+BETTER = "better than the others: give difficult rows"
+USUAL = "as the others"
+UNKNOWN = "too few labels to tell"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnnotatorQuality(Brief):
+    """The share of right labels of A annotators, and what they confuse."""
+
+    names: tuple[str, ...]
+    labels: NDArray[np.int64]  # (A,): how many
+    accuracy: NDArray[np.float64]  # (A,): P(a label is right)
+    low: NDArray[np.float64]  # (A,): of the 95 % interval
+    high: NDArray[np.float64]  # (A,)
+    chance: NDArray[np.float64]  # (A,): of one who gives the same labels to rows at random
+    confusion: NDArray[np.float64]  # (A, K, K): expected labels, a row for each true class
+
+    def most_confused(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """The true class, the label and the expected number of the most frequent error of each
+        annotator, (A,) each.
+        """
+        K = self.confusion.shape[-1]
+        errors = np.where(np.eye(K, dtype=bool), 0.0, self.confusion).reshape(len(self.names), -1)
+        at = errors.argmax(1)
+        return at // K, at % K, errors[np.arange(len(at)), at]
+
+    def others(self) -> NDArray[np.float64]:
+        """The accuracy of all other annotators together, (A,), NaN where there are none."""
+        right = self.accuracy * self.labels
+        total = self.labels.astype(np.float64)
+        left = total.sum() - total
+        return np.asarray(np.where(left > 0, (right.sum() - right) / np.maximum(left, 1), np.nan))
+
+    def advice(self, classes: Sequence[str]) -> list[str]:
+        """One sentence for each annotator, by the interval of their accuracy against chance and
+        against the others.
+        """
+        advised = []
+        others = self.others()
+        true, label, count = self.most_confused()
+        errors = self.labels * (1 - self.accuracy)
+        for a in range(len(self.names)):
+            if self.labels[a] < FEW:
+                advised.append(UNKNOWN)
+            elif self.low[a] <= self.chance[a]:
+                advised.append(CHANCE if self.high[a] < others[a] else UNKNOWN)
+            elif self.high[a] < others[a]:
+                about = ""
+                if count[a] >= CONCENTRATED * errors[a]:
+                    about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
+                advised.append(TRAIN + about)
+            else:
+                advised.append(BETTER if self.low[a] > others[a] else USUAL)
+        return advised
+
+    def headline(self, classes: Sequence[str]) -> str:
+        """One line for the terminal."""
+        counts = Counter(map(_short, self.advice(classes)))
+        of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
+        parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
+        listed = ", ".join(
+            f"{counts[name]} {name}"
+            for name in map(_short, (CHANCE, TRAIN, BETTER))
+            if counts[name]
+        )
+        if listed:
+            parts.append(listed)
+        return f"{'; '.join(parts)}."
+
+    def table(self, classes: Sequence[str]) -> pd.DataFrame:
+        """The rows of annotators.csv, from the worst annotator to the best by the upper end of the
+        interval.
+        """
+        import pandas as pd
+
+        true, label, count = self.most_confused()
+        is_known = count >= 0.5
+        names = np.array([*classes, ""], dtype=object)
+        columns = {
+            "annotator": self.names,
+            "labels": self.labels,
+            "quality": self.accuracy.round(4),
+            "low": self.low.round(4),
+            "high": self.high.round(4),
+            "chance": self.chance.round(4),
+            "confuses": names[np.where(is_known, true, -1)],
+            "with": names[np.where(is_known, label, -1)],
+            "confused": np.where(is_known, count, 0.0).round(1),
+            "advice": self.advice(classes),
+        }
+        frame = pd.DataFrame(columns)
+        return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(
+            drop=True
+        )
+
+
+def _short(advice: str) -> str:
+    return advice.partition(":")[0]
+
+
+def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:
+    """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
+
+    A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its
+    likelihood under r is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k,
+    wrong). The interval has 95 % of the posterior of r on a grid, with Jeffreys' prior, averaged
+    over draws of the confusions of all annotators. A label counts by the certainty of its row
+    without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an uncertain consensus
+    are shared by all who voted.
+    """
+    A = len(rows.votes.names)
+    K = rows.num_classes
+    counts = torch.zeros(A, K, K, dtype=torch.float64)
+    truth_counts = torch.zeros(A, K, dtype=torch.float64)
+    for block, votes, truth in rows.posterior_and_votes(fitted):
+        rows.add_counts(truth, votes, block.start, counts)
+        truth_counts.index_add_(
+            0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes)
+        )
+    density = torch.stack(
+        [_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]
+    ).mean(0)
+    below = density.cumsum(1)
+    low, high = (_quantile(below, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    labels = torch.bincount(rows.annotator, minlength=A)
+    given = torch.zeros(A, K, dtype=torch.float64).index_put_(
+        (rows.annotator, rows.label),
+        torch.ones(len(rows.label), dtype=torch.float64),
+        accumulate=True,
+    )
+    total = labels.clamp(min=1).double()[:, None]
+    chance = (given / total * truth_counts / total).sum(1)
+    return AnnotatorQuality(
+        names=rows.votes.names,
+        labels=labels.numpy(),
+        accuracy=(density @ RATES).numpy(),
+        low=low,
+        high=high,
+        chance=chance.numpy(),
+        confusion=counts.transpose(1, 2).numpy(),
+    )
+
+
+def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
+    """The posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the others are
+    known.
+
+    log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted
+    at the next two of ``ODDS``, which is linear interpolation.
+    """
+    A = len(rows.votes.names)
+    K = rows.num_classes
+    errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
+    errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
+    weights = torch.zeros(A, len(ODDS), dtype=torch.float64)
+    for block, votes, truth in rows.posterior_and_votes(fitted):
+        annotator = rows.annotator[votes]
+        label = rows.label[votes]
+        without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
+        right = without.gather(1, label[:, None])[:, 0]
+        wrong = (without * errors[annotator, :, label]).sum(1)
+        odds = (
+            (right.clamp(min=SMALL) / wrong.clamp(min=SMALL))
+            .log()
+            .clamp(float(ODDS[0]), float(ODDS[-1]))
+        )
+        place = (odds - ODDS[0]) / (ODDS[1] - ODDS[0])
+        first = place.long().clamp(max=len(ODDS) - 2)
+        # from 0, where all classes are alike, to 1
+        certain = (without.amax(1) - 1 / K) / (1 - 1 / K)
+        for at, share in ((first, first + 1 - place), (first + 1, place - first)):
+            weights.index_put_((annotator, at), certain * share, accumulate=True)
+    likelihood = (RATES * ODDS.exp()[:, None] + 1 - RATES).log()  # (241, 401)
+    return (weights @ likelihood - 0.5 * (RATES.log() + (1 - RATES).log())).softmax(1)
+
+
+def _without_own(
+    rows: VotedRows, fitted: Annotators, truth: Tensor, block: slice, votes: slice
+) -> Tensor:
+    """P(true k | x, labels of the others) for each vote, (v, K): the posterior without the
+    likelihood of one's own.
+    """
+    others = (
+        truth[rows.row[votes] - block.start]
+        / fitted.confusion[rows.annotator[votes], :, rows.label[votes]]
+    )
+    return others / others.sum(1, keepdim=True).clamp(min=SMALL)
+
+
+def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
+    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(
+        max=len(RATES) - 1
+    )
+    return RATES[at[:, 0]].numpy()
+
+
+# Rows to label again
+
+
+def label_again(
+    rows: VotedRows,
+    fitted: Annotators,
+    quality: AnnotatorQuality,
+    count: int,
+    *,
+    most: int | None = None,
+    among: NDArray[np.bool_] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and
+    ``gain``.
+
+    The gain of a label by annotator a is the information about the true one, in bits, I = H(q) −
+    Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has.
+    The annotator is the best of those who have not labelled the row. With ``most``, nobody gets
+    more rows than that; other rows than ``among`` (N,) are left out.
+    """
+    candidates = _candidates(quality)
+    gains = []
+    who = []
+    for block, truth in rows.posterior(fitted):
+        taken = _taken(rows, block, candidates)
+        # (n, C)
+        bits = torch.stack(
+            [information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1
+        )
+        labels = np.diff(rows.votes.first[block.start : block.stop + 1])
+        bits /= torch.from_numpy(np.maximum(labels, 1))[:, None]
+        order = bits.masked_fill(taken, -1.0).sort(1, descending=True)
+        gains.append(order.values)
+        who.append(candidates[order.indices])
+    gain = torch.cat(gains).numpy()  # (N, C), the best first
+    annotator = torch.cat(who).numpy()  # (N, C)
+    if among is not None:
+        gain[~among] = -1
+    return _assign(gain, annotator, count, most)
+
+
+def _candidates(quality: AnnotatorQuality) -> Tensor:
+    return torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())
+
+
+def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
+    """Which of the candidates have labelled each row of a block, (n, C)."""
+    first = rows.votes.first
+    votes = slice(int(first[block.start]), int(first[block.stop]))
+    place = torch.full((len(rows.votes.names),), -1)
+    place[candidates] = torch.arange(len(candidates))
+    at = place[rows.annotator[votes]]
+    row = rows.row[votes] - block.start
+    taken = torch.zeros(block.stop - block.start, len(candidates), dtype=torch.bool)
+    taken[row[at >= 0], at[at >= 0]] = True
+    return taken
+
+
+def information(truth: Tensor, confusion: Tensor) -> Tensor:
+    """What a label with these confusions (K, K) says about rows (n, K), in bits, (n,)."""
+    says = (truth @ confusion).clamp(min=SMALL)
+    per_class = (confusion * confusion.log2()).sum(1)  # −H(l | k)
+    return (truth @ per_class - (says * says.log2()).sum(1)).clamp(min=0)
+
+
+def _assign(
+    gain: NDArray[np.float64], annotator: NDArray[np.int64], count: int, most: int | None
+) -> dict[str, NDArray[Any]]:
+    """The ``count`` rows of the largest gain, each with the best annotator who has room."""
+    chosen: list[tuple[int, int, float]] = []
+    given: dict[int, int] = {}
+    for row in np.argsort(-gain[:, 0], kind="stable").tolist():
+        if len(chosen) == count or gain[row, 0] < 0:
+            break
+        for a, value in zip(annotator[row].tolist(), gain[row].tolist(), strict=True):
+            if value >= 0 and (most is None or given.get(a, 0) < most):
+                given[a] = given.get(a, 0) + 1
+                chosen.append((row, a, value))
+                break
+    chosen.sort(key=lambda one: -one[2])
+    return {
+        "row": np.array([row for row, _, _ in chosen], np.int64),
+        "annotator": np.array([annotator for _, annotator, _ in chosen], np.int64),
+        "gain": np.array([gain for _, _, gain in chosen], np.float64),
+    }

@@ -1,0 +1,600 @@
+"""All evidence on the rows of an audit: their surroundings among the features, then trainings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.core.messages import Brief, Progress
+from noiseproof.core.plugins import load_object, load_plugins
+from noiseproof.core.registry import unknown_name
+from noiseproof.data.frames import ParquetColumns
+from noiseproof.data.tables import FeatureTable
+from noiseproof.judge.evidence.folds import in_one_fold, make_folds, merge_groups
+from noiseproof.judge.evidence.neighbours import (
+    VOTERS,
+    Duplicates,
+    Neighbours,
+    find_duplicates,
+    nearest,
+    outlier_scores,
+)
+from noiseproof.judge.evidence.network import (
+    LARGE,
+    Evidence,
+    Taught,
+    cross_validate,
+    soft_labels,
+    watch_training,
+)
+from noiseproof.judge.evidence.questions import (
+    fit_question_estimator,
+    fit_question_trees,
+    question_evidence,
+    question_folds,
+)
+from noiseproof.judge.evidence.trees import (
+    MANY_ROWS,
+    TREES,
+    check_classifier,
+    cross_fit,
+    fit_trees,
+    join_with_neighbours,
+)
+from noiseproof.models import MODELS
+from noiseproof.models.pretrained import spelled_out
+from noiseproof.train.methods import check_method
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.data.rows import Rows
+
+Mode = Literal["thorough", "fast"]
+SURVEY = "near-duplicates and outliers"  # the name of the first stage
+MOST_CELLS = 20_000  # rows whose columns issue types look at
+CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
+ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
+FAST_FOLDS = 3  # of trees and estimators in a fast audit
+FAST_SECONDS = 30.0  # that trees may take there, by an estimate; else networks are faster
+# rows below which a fast audit misses much, and below which no audit is reliable
+FEW, VERY_FEW = 2000, 50
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Surroundings(Brief):
+    """Neighbours, near-duplicates and outliers among the features of N rows."""
+
+    duplicates: Duplicates
+    outlier_scores: NDArray[np.float32]  # (N,), NaN without features
+    outlier_cut: float | None = None
+    neighbour_recall: float | None = None
+    neighbours: Neighbours | None = None
+
+    @classmethod
+    def none(cls, num_rows: int) -> Surroundings:
+        """Of rows without features."""
+        return cls(
+            Duplicates(np.full(num_rows, -1), np.zeros(num_rows, dtype=bool), 0),
+            np.full(num_rows, np.nan, np.float32),
+        )
+
+    @classmethod
+    def search(
+        cls,
+        x: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        seed: int,
+        progress: Progress | None = None,
+        unlike: NDArray[np.int64] | None = None,
+    ) -> Surroundings:
+        def tell(done: int, total: int) -> None:
+            if progress is not None and done < total:  # outliers come after the last row
+                progress(SURVEY, done, total)
+
+        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed, tell=tell)
+        close = Neighbours(near.index[:, :CLOSE], near.distance[:, :CLOSE], near.recall)
+        duplicates = find_duplicates(x, labels, close, unlike)
+        return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)
+
+    def subset(self, keep: NDArray[np.bool_]) -> Surroundings:
+        """Without some rows; neighbours are lost, since row numbers change."""
+        return replace(
+            self,
+            duplicates=self.duplicates.subset(keep),
+            outlier_scores=self.outlier_scores[keep],
+            neighbours=None,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditEvidence(Brief):
+    """Rows to judge, and all that speaks for or against their labels."""
+
+    data: Rows
+    surroundings: Surroundings
+    training: Evidence | None = None  # none where predictions of another model were given
+    undecided: Evidence | None = None  # from the same models without decisions, where there are any
+
+    @property
+    def groups(self) -> NDArray[np.int64] | None:
+        """Rows that belong together, (N,): by the user's groups or as near-duplicates."""
+        return merge_groups(self.data.groups, self.surroundings.duplicates.group)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The columns as in the source, by position among the rows: the audited ones, at most 20
+        000 of them in order.
+
+        Arrays have numbered columns; texts, pictures and predictions none.
+        """
+        import pandas as pd
+
+        rows, table = np.flatnonzero(self.data.row >= 0), self.data.table
+        if len(rows) > MOST_CELLS:
+            rows = rows[np.linspace(0, len(rows) - 1, MOST_CELLS).astype(np.int64)]
+        if table is None:
+            return pd.DataFrame(index=rows)
+        if (frame := table.frame) is None:
+            return pd.DataFrame(table.values[rows], index=rows)
+        columns = {name: frame[name].iloc[rows].array for name in frame.columns}
+        nested = (list, tuple, dict, set, np.ndarray)
+        return pd.DataFrame(
+            {
+                name: cells
+                for name, cells in columns.items()
+                if not any(isinstance(cell, nested) for cell in cells[:9])
+            },
+            index=rows,
+        )
+
+    def with_note(self, note: str) -> AuditEvidence:
+        return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))
+
+
+class StageClock:
+    """Forwards progress, and records the seconds of each stage."""
+
+    def __init__(self, progress: Progress | None, reading: float) -> None:
+        self.progress, self.seconds = progress, {"reading": round(reading, 3)}
+
+    @contextmanager
+    def __call__(self, stage: str, *, is_single_step: bool = True) -> Iterator[None]:
+        """Time a stage; one of several steps reports its progress itself."""
+        began = time.perf_counter()
+        if is_single_step and self.progress is not None:
+            self.progress(stage, 0, 1)
+        yield
+        if is_single_step and self.progress is not None:
+            self.progress(stage, 1, 1)
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 3)
+
+
+# any other model is a backbone
+CHOICES = ("auto", "trees", "network", "both", "lightgbm", "xgboost", "catboost")
+
+
+def backbone_of(model: str | None) -> str:
+    """The backbone of networks that an audit's ``model`` stands for."""
+    return "auto" if model is None or model in CHOICES else model
+
+
+def check_models(method: str | None, model: str | None, estimator: Any) -> None:
+    """Refuse what does not exist or is not installed, before any data is read."""
+    from noiseproof.models.trees import PACKAGES, check_installed
+
+    if method is not None:
+        check_method(method)
+    if estimator is not None:
+        check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
+    if model in PACKAGES:
+        check_installed(model)
+    elif model is not None and model not in CHOICES:
+        name, _ = MODELS.parse(spelled_out(model) if isinstance(model, str) else model, {})
+        load_plugins()
+        if name not in (*MODELS, "timm"):
+            raise ValueError(unknown_name("model", name, [*CHOICES, *sorted(MODELS)]))
+
+
+def default_model(data: Rows, mode: Mode) -> str:
+    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they
+    take minutes.
+
+    Forests of several labels are quick for wide arrays, too.
+    """
+    from noiseproof.models.trees import FAST_ROUNDS, round_seconds
+
+    if data.sets is not None and data.x is not None and data.x.ndim == 2 and len(data) <= MANY_ROWS:
+        return "both" if mode == "thorough" else "trees"
+    if data.table is None or mode == "thorough":
+        return "network" if data.table is None else "both"
+    num_rows, num_columns = data.table.values.shape
+    fitted_rows = num_rows * (FAST_FOLDS - 1) // FAST_FOLDS
+    seconds = FAST_FOLDS * FAST_ROUNDS * round_seconds(fitted_rows, num_columns, len(data.classes))
+    return "trees" if seconds <= FAST_SECONDS else "network"
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The models that judge the labels beside neighbours."""
+
+    network: str | None = "auto"  # a backbone
+    trees: tuple[str, ...] = ()
+    estimator: Any = None
+
+    @classmethod
+    def of(cls, model: str, estimator: Any, data: Rows, mode: Mode) -> ModelChoice:
+        """By the name of a choice or of a backbone; auto is `default_model`."""
+        from noiseproof.models.trees import check_installed
+
+        if estimator is not None:
+            check_classifier(estimator)
+            if model == "auto":
+                return cls(None, (), estimator)
+        if model in CHOICES[4:]:
+            check_installed(model)
+            return cls(None, (model,), estimator)
+        if model == "auto":
+            model = default_model(data, mode)
+        if model in ("trees", "both"):
+            return cls("auto" if model == "both" else None, TREES, estimator)
+        return cls(backbone_of(model), (), estimator)
+
+
+def gather(
+    data: Rows,
+    *,
+    mode: Mode,
+    folds: int,
+    seed: int,
+    clock: StageClock,
+    model: str = "auto",
+    estimator: Any = None,
+    **training: Any,
+) -> AuditEvidence:
+    """Search the surroundings of all rows, and fit models unless the data has predictions.
+
+    ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class
+    lies in a single fold are dropped. Where a reviewer decided on some labels, models are fitted to
+    the given ones first, then to the decided ones, by folds also in a fast audit.
+    """
+    evidence = _survey(data, seed, clock)
+    if data.pred_probs is not None:
+        return evidence
+    if data.x is None:
+        raise ValueError("Expected features to train on, or predictions, got neither.")
+    if not (data.x != data.x[0]).any():
+        raise ValueError(
+            "Expected columns that vary, got constants alone, by which labels cannot be judged."
+        )
+    choice = ModelChoice.of(model, estimator, data, mode)
+    if data.sets is not None:
+        return _gather_sets(
+            evidence,
+            choice,
+            folds if mode == "thorough" else FAST_FOLDS,
+            mode,
+            seed,
+            clock,
+            **training,
+        )
+    if data.decided is not None and mode == "fast":
+        mode, folds = "thorough", FAST_FOLDS
+    if mode == "fast" and len(data) < FEW and choice.network is not None:
+        evidence = evidence.with_note(
+            f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a"
+            " minute."
+        )
+    fold = None
+    if mode == "thorough" or choice != ModelChoice(choice.network):
+        evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
+    can_spare_network = model == "auto" and len(data) > MANY_ROWS
+
+    def fit(taught: Taught | None = None) -> AuditEvidence:
+        return _fit(
+            evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training
+        )
+
+    first = fit()
+    if first.data.decided is None or first.training is None:
+        return first
+    taught = _teach(first.data, first.training)
+    return replace(first, training=fit(taught).training, undecided=first.training)
+
+
+def _gather_sets(
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    folds: int,
+    mode: Mode,
+    seed: int,
+    clock: StageClock,
+    **training: Any,
+) -> AuditEvidence:
+    """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
+    data, groups = evidence.data, evidence.groups
+    groups = groups if groups is not None and np.ptp(groups) else data.groups
+    fold = question_folds(data.answers, folds=folds, groups=groups, time=data.time, seed=seed)
+    answers, progress, x = data.answers.astype(np.int64), clock.progress, data.x
+    assert x is not None
+    near = evidence.surroundings.neighbours or nearest(x, min(VOTERS, len(data) - 1), seed=seed)
+
+    def fit(taught: Taught | None = None) -> Evidence:
+        learned, others = (
+            answers if taught is None else taught.labels,
+            dict[str, NDArray[np.float32]](),
+        )
+        if choice.trees:
+            table = FeatureTable.of_numbers(x) if data.table is None else data.table
+            with clock("trees", is_single_step=False):
+                others |= fit_question_trees(
+                    table,
+                    learned,
+                    fold,
+                    choice.trees,
+                    seed=seed,
+                    fast=mode == "fast",
+                    progress=progress,
+                )
+        if choice.estimator is not None:
+            inputs = estimator_inputs(choice.estimator, data)
+            with clock("estimator", is_single_step=False):
+                others["estimator"] = fit_question_estimator(
+                    choice.estimator, inputs, learned, fold, progress
+                )
+        with clock("training", is_single_step=False):
+            return question_evidence(
+                x,
+                answers,
+                fold,
+                near,
+                others,
+                network=choice.network,
+                seed=seed,
+                progress=progress,
+                taught=taught,
+                **training,
+            )
+
+    first = fit()
+    if data.decided is None:
+        return replace(evidence, training=first)
+    return replace(evidence, training=fit(_teach_sets(data, first)), undecided=first)
+
+
+def _teach_sets(data: Rows, training: Evidence) -> Taught:
+    assert data.decided is not None and data.sets is not None
+    decided = np.flatnonzero(data.decided >= 0)
+    labels = data.answers.astype(np.int64)
+    labels[decided] = data.sets.members[data.decided[decided]]
+    return Taught(labels, None, training.weights, training.label_weights)
+
+
+def _teach(data: Rows, training: Evidence) -> Taught:
+    """The decided labels of ``data``, beside soft ones and weights of a ``training`` without
+    them.
+    """
+    assert data.decided is not None
+    decided = np.flatnonzero(data.decided >= 0)
+    labels = data.given.copy()
+    labels[decided] = data.decided[decided]
+    if training.pred_probs.size > LARGE:
+        return Taught(labels, None, training.weights)
+    truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
+    truth[torch.from_numpy(decided)] = torch.eye(truth.shape[1])[torch.from_numpy(labels[decided])]
+    return Taught(labels, truth, training.weights)
+
+
+def _fit(
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    mode: Mode,
+    fold: NDArray[np.int64] | None,
+    seed: int,
+    clock: StageClock,
+    can_spare_network: bool,
+    taught: Taught | None,
+    **training: Any,
+) -> AuditEvidence:
+    others = _fit_classifiers(evidence, choice, mode, fold, seed, clock, taught)
+    if fold is not None and others and (choice.network is None or can_spare_network):
+        with clock("joining predictions"):
+            predictions = _join(evidence, fold, others, seed, taught)
+        share = sum(predictions.weights[name] for name in others)
+        if choice.network is None:
+            return replace(evidence, training=predictions)
+        if share >= ENOUGH:
+            note = (
+                "No network was trained: among many rows, trees predict labels well enough"
+                f" ({share:.0%} beside "
+            )
+            return replace(
+                evidence.with_note(f"{note}neighbours); --model both trains one."),
+                training=predictions,
+            )
+    if taught is not None:
+        training["taught"] = taught
+    return _train(
+        evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training
+    )
+
+
+def _join(
+    evidence: AuditEvidence,
+    fold: NDArray[np.int64],
+    others: Mapping[str, NDArray[np.float32]],
+    seed: int,
+    taught: Taught | None,
+) -> Evidence:
+    data = evidence.data
+    near = evidence.surroundings.neighbours or nearest(
+        data.x, min(VOTERS, len(data) - 1), seed=seed
+    )
+    return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others, taught)
+
+
+def _fit_classifiers(
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    mode: Mode,
+    fold: NDArray[np.int64] | None,
+    seed: int,
+    clock: StageClock,
+    taught: Taught | None,
+) -> dict[str, NDArray[np.float32]]:
+    """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
+    data = evidence.data
+    others: dict[str, NDArray[np.float32]] = {}
+    if fold is None:
+        return others
+    labels = data.given if taught is None else taught.labels
+    if choice.trees:
+        assert data.x is not None
+        table, trees_fold = (
+            FeatureTable.of_numbers(data.x) if data.table is None else data.table,
+            fold,
+        )
+        # two thirds of the rows are enough to fit trees on
+        if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:
+            groups = evidence.groups
+            groups = data.groups if groups is not None and not np.ptp(groups) else groups
+            large_folds = make_folds(
+                data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed
+            )
+            # else trees would exclude such a class
+            if not in_one_fold(data.given, large_folds).any():
+                trees_fold = large_folds
+        with clock("trees", is_single_step=False):
+            others |= fit_trees(
+                table,
+                labels,
+                len(data.classes),
+                trees_fold,
+                choice.trees,
+                seed=seed,
+                fast=mode == "fast",
+                progress=clock.progress,
+            )
+    if choice.estimator is not None:
+        with clock("estimator", is_single_step=False):
+            others["estimator"] = cross_fit(
+                choice.estimator,
+                estimator_inputs(choice.estimator, data),
+                labels,
+                len(data.classes),
+                fold,
+                progress=clock.progress,
+            )
+    return others
+
+
+def estimator_inputs(estimator: Any, data: Rows) -> Any:
+    """What a user's estimator is fitted to: the columns of the table if it chooses among them, else
+    the features.
+    """
+    parts = [estimator, *estimator.get_params().values()]
+    is_pipeline = any(hasattr(part, "steps") or hasattr(part, "transformers") for part in parts)
+    if is_pipeline and data.table is not None and (frame := data.table.frame) is not None:
+        return frame.read() if isinstance(frame, ParquetColumns) else frame
+    return data.x
+
+
+def _train(
+    evidence: AuditEvidence,
+    mode: Mode,
+    fold: NDArray[np.int64] | None,
+    others: Mapping[str, Any],
+    seed: int,
+    clock: StageClock,
+    **training: Any,
+) -> AuditEvidence:
+    data = evidence.data
+    neighbours = evidence.surroundings.neighbours
+    if mode == "thorough":
+        train: Any = cross_validate
+        training["folds"] = fold
+    else:
+        train, training["groups"] = watch_training, evidence.groups
+        # With groups, neighbours are searched for in other groups: those of its own do not vote on
+        # a row.
+        neighbours = neighbours if data.groups is None else None
+    with clock("training", is_single_step=False):
+        predictions = train(
+            data.x,
+            data.given,
+            len(data.classes),
+            seed=seed,
+            neighbours=neighbours,
+            progress=clock.progress,
+            others=others,
+            **training,
+        )
+    return replace(evidence, training=predictions)
+
+
+def _survey(data: Rows, seed: int, clock: StageClock) -> AuditEvidence:
+    """The surroundings of all rows, with notes on what is missing."""
+    if data.x is not None and len(data) > 2:
+        with clock(SURVEY):
+            around = Surroundings.search(
+                data.x, data.comparable, seed, clock.progress, data.unlike()
+            )
+            evidence = AuditEvidence(data, around)
+        if common := evidence.surroundings.duplicates.common:
+            evidence = evidence.with_note(
+                f"{common} rows have inputs that more than twenty rows, and more than a hundredth,"
+                " share: they are not called duplicates."
+            )
+    else:
+        evidence = AuditEvidence(data, Surroundings.none(len(data))).with_note(
+            "Without features there is no search for neighbours, near-duplicates and outliers."
+        )
+    if len(data) < VERY_FEW:
+        return evidence.with_note(
+            f"With {len(data)} rows, rates and counts mean little: look at each row yourself."
+        )
+    return evidence
+
+
+def _split(
+    evidence: AuditEvidence, folds: int, seed: int
+) -> tuple[AuditEvidence, NDArray[np.int64]]:
+    """Folds that keep groups and near-duplicates together, and the evidence without rows whose
+    class is in one fold.
+
+    Near-duplicates are split where that leaves fewer such rows.
+    """
+    data, groups = evidence.data, evidence.groups
+
+    def split(groups: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        return make_folds(data.given, folds=folds, groups=groups, time=data.time, seed=seed)
+
+    fold = split(groups) if groups is not None and np.ptp(groups) else np.zeros(len(data), np.int64)
+    alone = in_one_fold(data.given, fold)
+    if alone.any():
+        loose = split(data.groups)
+        if (loose_alone := in_one_fold(data.given, loose)).sum() < alone.sum():
+            fold, alone = loose, loose_alone
+            evidence = evidence.with_note(
+                "Near-duplicates were split between folds: some classes consist of little else."
+            )
+    if not alone.any():
+        return evidence, fold
+    data = evidence.data.subset(
+        ~alone, "all rows of its class are in one fold: no model learned it without them"
+    )
+    if len(np.unique(data.given)) < 2:
+        raise ValueError(
+            "Expected classes with rows in several groups or times, got one at most: each class"
+            " lies in a group or a time of its own. Leave out the group or the time, or train one"
+            " network on all rows: mode fast, model network."
+        )
+    return AuditEvidence(data, evidence.surroundings.subset(~alone)), fold[~alone]

@@ -1,0 +1,523 @@
+"""Nearest neighbours: exact for few rows, by inverted lists (FAISS) for many; votes, outliers and
+near-duplicates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.core.checks import check_count
+from noiseproof.core.cluster import map_jobs
+from noiseproof.core.messages import Brief, install_command
+from noiseproof.judge.evidence.folds import connected, in_one_fold
+
+log = logging.getLogger("noiseproof")
+VOTERS = 25  # neighbours that vote on a label
+EXACT = 20_000  # rows up to which all pairs are compared
+SLOW = 50_000  # rows from which on comparing all pairs takes more than some ten seconds
+TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this many rows
+# rows that an approximate search compares with each row at most, whatever its recall
+MAX_COMPARED = 12_288
+MIN_OUTLIER = 1.5  # score of an outlier
+# rows and columns from which on rows are first compared by codes of 4 bits a column
+CODED = 200_000, 16
+# rows found by codes for each neighbour asked for, whose distances are then computed
+CANDIDATES = 3
+# neighbours that codes may miss: share of those found with four times as many candidates
+LOST = 0.01
+BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
+Ints = NDArray[np.int64]
+CHANCE = 1e-3  # how often chance alone may bring two rows as close as a near-duplicate
+CLOSEST = 0.1  # and never farther than this share of the distance to the last neighbour
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Neighbours(Brief):
+    """The k nearest other rows of each of N rows, nearest first."""
+
+    index: NDArray[np.int32]  # (N, k)
+    distance: NDArray[np.float32]  # (N, k)
+    # share of the true neighbours that were found, measured on a sample; 1 where exact
+    recall: float
+
+
+def nearest(
+    features: Any,
+    k: int = 10,
+    *,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    exact: bool | None = None,
+    seed: int = 0,
+    apart: Any = None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Neighbours:
+    """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
+
+    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is
+    not installed. Else FAISS compares each row with the lists around the nearest of about N^¾/8
+    centroids (Jégou, Douze and Schmid 2011), as many as a recall of 0.92 takes on a sample; for
+    many rows and columns by codes of 4 bits first (André, Kermarrec and Le Scouarnec 2015). Rows of
+    the same value in ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its
+    own neighbour at an infinite distance. ``tell`` is called after each block with the rows
+    searched and of all.
+
+    >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
+    >>> near.index.tolist(), near.distance.tolist(), near.recall
+    ([[1], [0], [1]], [[1.0], [1.0], [2.0]], 1.0)
+    """
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f"Expected `metric` to be euclidean or cosine, got {metric!r}.")
+    x = torch.as_tensor(np.asarray(features, dtype=np.float32))
+    if x.dim() != 2 or 0 in x.shape:
+        raise ValueError(
+            f"Expected `features` of shape (N, F), none of them 0, got {tuple(x.shape)}. Flatten"
+            " images."
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError(
+            "Expected finite `features`, got NaN or infinite ones. Drop these rows or fill them in."
+        )
+    k = check_count("k", k, 1)
+    if k >= len(x):
+        raise ValueError(f"Expected `k` below the number of rows, {len(x)}, got {k}.")
+    if metric == "cosine":
+        x = torch.nn.functional.normalize(x, dim=1)
+    x = x - x.mean(0)  # less cancellation in ‖a‖² + ‖b‖² − 2ab
+    group = (
+        None
+        if apart is None
+        else torch.from_numpy(np.unique(np.asarray(apart), return_inverse=True)[1])
+    )
+    faiss = None if exact or (exact is None and len(x) <= EXACT) else _import_faiss(len(x))
+    if faiss is None:
+        rows, recall = torch.arange(len(x)), 1.0
+        index = _search_all(x, rows, k, group)
+        distance = _distances(x, rows, index).masked_fill_(index == rows[:, None], math.inf)
+        distance, order = distance.sort(dim=1, stable=True)
+        near = index.gather(1, order).to(torch.int32).numpy(), distance.numpy()
+    else:
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        try:
+            near, recall = _Lists(faiss, x, group, k, seed).search(tell)
+        finally:
+            faiss.omp_set_num_threads(before)
+    if metric == "cosine":
+        np.divide(np.square(near[1], out=near[1]), 2, out=near[1])
+    return Neighbours(*near, recall)
+
+
+def _import_faiss(num_rows: int) -> Any:
+    """FAISS, or None where it is not installed, with a warning where that is slow."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError:
+        if num_rows > SLOW:
+            log.warning(
+                "Comparing all pairs of %d rows to find neighbours, which takes about %d min on two"
+                " cores. `%s` for a faster search, by FAISS.",
+                num_rows,
+                max(1, round((num_rows / 1e6) ** 2 * 45)),
+                install_command("neighbours"),
+            )
+        return None
+
+
+def _search_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
+    """The nearest of all rows of other groups to ``rows``, (n, k); the row itself where there are
+    too few.
+    """
+    square = x.square().sum(1)
+    # Few rows of a large matrix at once would read all of it again and again.
+    step = max(1, BLOCK // len(x), min(16, 32 * BLOCK // len(x)))
+    # Results among the blocks would split up the memory that these leave: 1.4 GiB for 20 000 rows.
+    index, block = (
+        torch.empty(len(rows), k, dtype=torch.int64),
+        torch.empty(min(step, len(rows)), len(x)),
+    )
+    for i in range(0, len(rows), step):
+        part = rows[i : i + step]
+        apart = block[: len(part)]  # (n, N): squared distance less the row's own square
+        torch.addmm(square, x[part], x.T, alpha=-2, out=apart)
+        if group is None:  # masking all pairs would take a quarter of the time
+            apart[torch.arange(len(part)), part] = math.inf
+        else:
+            apart.masked_fill_(group[part, None] == group, math.inf)
+        far, nearest_rows = apart.topk(k, 1, largest=False)
+        index[i : i + step] = torch.where(far == math.inf, part[:, None], nearest_rows)
+    return index
+
+
+def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
+    """Distances of ``rows`` to the rows ``index`` (n, m), from differences, so that duplicates are
+    exactly 0 apart.
+    """
+    out = torch.empty(index.shape, dtype=x.dtype)
+    step = max(1, BLOCK // (index.shape[1] * x.shape[1]))
+    for i in range(0, len(index), step):
+        apart = x[index[i : i + step]] - x[rows[i : i + step], None]
+        torch.linalg.vector_norm(apart, dim=2, out=out[i : i + step])
+    return out
+
+
+class _Lists:
+    """Rows in lists around centroids (``IndexIVF…`` of FAISS), to find the ``k`` nearest ones of
+    other groups.
+
+    Inside, rows are numbered in the order of their groups, so that each group is a range of
+    numbers.
+    """
+
+    def __init__(self, faiss: Any, x: Tensor, group: Tensor | None, k: int, seed: int) -> None:
+        N, F = x.shape
+        self.row = None if group is None else group.argsort(stable=True)  # (N,): number → row
+        self.x = x.contiguous() if self.row is None else x[self.row]
+        self.group = torch.arange(N) if group is None else group[self.row]
+        sizes = torch.bincount(self.group)
+        self.end = sizes.cumsum(0)[self.group].numpy()  # (N,): of the range of the row's group
+        self.start = self.end - sizes[self.group].numpy()
+        # (N,): neighbours that a row can have
+        self.enough = np.minimum(k, N - (self.end - self.start))
+        self.faiss, self.k, self.largest = faiss, k, int(sizes.max())
+        self.num_lists: int = max(1, round(N**0.75 / 8))
+        self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(F), F, self.num_lists)
+        clustering = self.index.cp
+        clustering.seed, clustering.niter = seed % 2**31, 6
+        clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 32
+        self.index.train(self.x.numpy())
+        sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[
+            : 2 * min(SAMPLE, N // 2)
+        ]
+        # On the first sample the number of lists is chosen, on the second the recall is measured.
+        self.samples = [(part.numpy(), self._farthest(part)) for part in sample.chunk(2)]
+        # compares codes, then numbers; instead of `index`, which then holds centroids only
+        self.coded: Any = None
+        if group is not None or N < CODED[0] or F < CODED[1] or not self._compare_codes():
+            self.coded = None
+            self.index.add(self.x.numpy())
+            self.lists = self._enough_lists()
+
+    def _compare_codes(self) -> bool:
+        """Compare codes first, if these are not too coarse and lists are of similar sizes."""
+        N, F = self.x.shape
+        codes = self.faiss.IndexIVFPQFastScan(self.index.quantizer, F, self.num_lists, F, 4)
+        codes.implem = 11  # row by row, the fastest of its ways for neighbours of many lists
+        codes.train(self.x.numpy())
+        codes.add(self.x.numpy())
+        self.coded = self.faiss.IndexRefineFlat(codes, self.faiss.swig_ptr(self.x.numpy()))
+        self.lists = self._enough_lists()
+        sizes = np.array([codes.invlists.list_size(i) for i in range(self.num_lists)], np.float64)
+        # its number of rows can't be limited
+        if self.lists * (sizes**2).sum() / N > 2 * MAX_COMPARED:
+            return False
+        sample, farthest = self.samples[0]
+        few, many = (
+            _share(self._search(sample, self.lists, candidates=m)[1], farthest) for m in (1, 4)
+        )
+        return many - few <= LOST
+
+    def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
+        """The distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there are
+        fewer.
+        """
+        if self.row is None:  # with the row itself, in a tenth of the time of the other search
+            true = torch.from_numpy(
+                self.faiss.knn(self.x[rows].numpy(), self.x.numpy(), self.k + 1)[1]
+            )
+            return _distances(self.x, rows, true).amax(1, True).numpy()
+        true = _search_all(self.x, rows, self.k, self.group)
+        return (
+            _distances(self.x, rows, true)
+            .masked_fill_(true == rows[:, None], math.inf)
+            .amax(1, True)
+            .numpy()
+        )
+
+    def search(
+        self, tell: Callable[[int, int], None]
+    ) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
+        """The nearest rows of all rows and their distances, (N, k), and the share of the true ones
+        among them.
+        """
+        N, lists = len(self.x), self.lists
+        index, distance = np.empty((N, self.k), np.int32), np.empty((N, self.k), np.float32)
+        inverted = (
+            self.index if self.coded is None else self.faiss.downcast_index(self.coded.base_index)
+        ).invlists
+        pointed_to = self.faiss.rev_swig_ptr
+        # Rows of one list are compared with much the same lists, which stay in the cache: that
+        # saves a third.
+        rows = np.concatenate(
+            [
+                pointed_to(inverted.get_ids(i), n)
+                for i in range(self.num_lists)
+                if (n := inverted.list_size(i))
+            ]
+        )
+        parts, found = np.split(rows, range(2**16, N, 2**16)), 0
+        for part, near in zip(parts, map_jobs(_search_part, parts, self, lists), strict=True):
+            index[part], distance[part] = near
+            tell(found := found + len(part), N)
+        self._search_wider(
+            np.flatnonzero(np.isfinite(distance).sum(1) < self.enough), lists, index, distance
+        )
+        sample, farthest = self.samples[1]
+        recall = _share(distance[sample], farthest)
+        if self.row is None:
+            return (index, distance), recall
+        number = self.row.argsort().numpy()
+        return (self.row.numpy().astype(np.int32)[index[number]], distance[number]), recall
+
+    def _enough_lists(self) -> int:
+        """The number of lists to compare a row with."""
+        sample, farthest = self.samples[0]
+        lists = 4
+        while lists < self.num_lists and lists * len(self.x) < MAX_COMPARED * self.num_lists:
+            if _share(self._search(sample, lists)[1], farthest) >= TARGET:
+                break
+            lists += max(1, lists // 5)
+        return min(lists, self.num_lists)
+
+    def _search(
+        self, rows: NDArray[np.int64], lists: int, others: Any = None, candidates: int = 1
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The nearest (of ``others``) in some lists to ``rows``; the row itself where there are too
+        few, (n, k).
+        """
+        # the row, and rows of its group
+        own = 0 if others is not None else min(self.largest, 3 * self.k)
+        if self.coded is None:
+            # The lists of common values are long: so the number of rows is limited, too.
+            limit = MAX_COMPARED if others is None and lists < self.num_lists else 0
+            options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
+        else:
+            options = self.faiss.IndexRefineSearchParameters(
+                k_factor=CANDIDATES * candidates,
+                base_index_params=self.faiss.SearchParametersIVF(nprobe=lists),
+            )
+        compared = self.index if self.coded is None else self.coded
+        square, index = compared.search(
+            self.x[torch.from_numpy(rows)].numpy(), self.k + own, params=options
+        )
+        is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
+        first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
+        is_own, index, square = (
+            np.take_along_axis(table, first, 1) for table in (is_own, index, square)
+        )
+        return (
+            np.where(is_own, rows[:, None], index).astype(np.int32),
+            np.where(is_own, np.float32(np.inf), np.sqrt(square)),
+        )
+
+    def _search_wider(
+        self,
+        rows: NDArray[np.int64],
+        lists: int,
+        index: NDArray[np.int32],
+        distance: NDArray[np.float32],
+    ) -> None:
+        """Search in more lists, and only in other groups, for ``rows`` with too few neighbours."""
+        for part in (
+            np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1) if len(rows) else ()
+        ):
+            group = self.faiss.IDSelectorRange(int(self.start[part[0]]), int(self.end[part[0]]))
+            others, wide = self.faiss.IDSelectorNot(group) if self.coded is None else None, lists
+            while len(part):
+                index[part], distance[part] = self._search(part, wide, others)
+                part = part[np.isfinite(distance[part]).sum(1) < self.enough[part]]
+                if wide >= self.num_lists:
+                    break
+                wide = min(4 * wide, self.num_lists)
+
+
+def _search_part(
+    rows: NDArray[np.int64], index: _Lists, lists: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    return index._search(rows, lists)
+
+
+def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> float:
+    """The share of neighbours (n, k) that are no farther away than the ``farthest`` true one (n,
+    1): copies tie.
+    """
+    return float((distance <= farthest * np.float32(1 + 1e-5)).mean())
+
+
+def neighbour_votes(
+    labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None, given: Any = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Class probabilities by votes of the neighbours (N, K), and the share of these with the row's
+    own label (N,).
+
+    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all
+    labels. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart``
+    (N,), such as a fold, do not vote for each other; without any voter the share is NaN. The row's
+    own label and π are those of ``given`` (N,), by default ``labels``.
+    """
+    voted = torch.as_tensor(np.asarray(labels))
+    index = torch.from_numpy(neighbours.index)
+    N, k = index.shape
+    allowed = torch.ones(N, k, dtype=torch.float32)
+    if apart is not None:
+        group = torch.as_tensor(np.asarray(apart))
+        allowed = (group[index.long()] != group[:, None]).to(torch.float32)
+    votes = torch.zeros(N, num_classes)
+    soft = voted.dim() == 2
+    for j in range(k):
+        voter = index[:, j].long()
+        if soft:
+            votes.addcmul_(voted[voter].to(torch.float32), allowed[:, j, None])
+        else:
+            votes.scatter_add_(1, voted[voter, None], allowed[:, j, None])
+    count = allowed.sum(1)
+    labels = voted if given is None else torch.as_tensor(np.asarray(given))
+    if labels.dim() == 2:
+        prior, agreement = labels.to(torch.float32).mean(0), torch.full((N,), math.nan)
+    else:
+        prior = torch.bincount(labels, minlength=num_classes) / N
+        agreement = votes.gather(1, labels[:, None])[:, 0] / count  # 0/0 is NaN
+    votes.add_(prior).div_((count + 1)[:, None])
+    return votes.numpy(), agreement.numpy()
+
+
+def outlier_scores(
+    neighbours: Neighbours, is_duplicate: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], float]:
+    """How far each row is from its neighbours over how far those are from theirs, (N,), and the
+    cut.
+
+    The cut is five robust deviations of the logarithm above the median, and at least 1.5. A row
+    with a copy or a near-duplicate (N,) is not far from every other one: its score is 1 at most.
+    """
+    mean = neighbours.distance.mean(1, dtype=np.float64)
+    around = mean[neighbours.index].mean(1)
+    tiny = np.finfo(np.float32).tiny
+    score = (mean + tiny) / (around + tiny)
+    logs = np.log(np.maximum(score, 1e-6))
+    middle = np.median(logs)
+    cut = max(MIN_OUTLIER, float(np.exp(middle + 5 * 1.4826 * np.median(np.abs(logs - middle)))))
+    alike = (
+        neighbours.distance[:, 0] == 0
+        if is_duplicate is None
+        else is_duplicate | (neighbours.distance[:, 0] == 0)
+    )
+    return np.where(alike, np.minimum(score, 1), score).astype(np.float32), cut
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Duplicates(Brief):
+    """Rows that are nearly the same as others."""
+
+    group: Ints  # (N,): equal for rows that are nearly the same; −1 for a unique row
+    conflict: NDArray[np.bool_]  # (N,): the labels of its group differ
+    common: int  # rows with frequent inputs, of which equality means nothing
+
+    @property
+    def is_duplicate(self) -> NDArray[np.bool_]:
+        """(N,)"""
+        return self.group >= 0
+
+    def subset(self, keep: NDArray[np.bool_]) -> Duplicates:
+        """The groups without some rows."""
+        return Duplicates(self.group[keep], self.conflict[keep], self.common)
+
+
+def same_rows(x: NDArray[np.float32], unlike: Ints | None = None) -> Ints:
+    """The first row that equals each row, also in ``unlike`` (N,) if given, (N,): by hashes,
+    verified bit by bit.
+    """
+    n = len(x)
+    bits = np.ascontiguousarray(x + np.float32(0)).view(np.uint32)  # + 0: −0 becomes 0
+    weights = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
+    hashes = np.zeros(n, np.uint64)
+    for column, weight in zip(bits.T, weights, strict=True):  # no (N, D) array of 64 bits
+        hashes = (hashes ^ column) * weight
+        hashes ^= hashes >> np.uint64(29)
+    order = np.argsort(hashes, kind="stable")
+    same = np.concatenate([[False], hashes[order[1:]] == hashes[order[:-1]]])
+    pairs = np.flatnonzero(same)
+    same[pairs] = (bits[order[pairs]] == bits[order[pairs - 1]]).all(1)
+    start = np.maximum.accumulate(np.where(same, 0, np.arange(n)))  # of each run of equal rows
+    first = np.empty(n, np.int64)
+    first[order] = order[start]
+    if unlike is not None:
+        pairs = np.stack([first, unlike])
+        _, at, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        return np.asarray(at[kind.ravel()])
+    return first
+
+
+def find_duplicates(
+    x: NDArray[np.float32],
+    labels: Ints,
+    neighbours: Neighbours | None = None,
+    unlike: Ints | None = None,
+) -> Duplicates:
+    """Equal rows, and rows closer to each other than by chance.
+
+    Where rows are spread evenly around a row in m dimensions, (d₁/d_k)^m ~ Beta(1, k−1) for its
+    nearest and k-th nearest distance. The median over all rows gives m, and a neighbour is a
+    near-duplicate below the distance that one row in a thousand has by chance, at most d_k/10. More
+    than 20 equal rows, if they are more than a hundredth of all, are a common value and not
+    duplicates: two people may give the same answers to five questions. Rows of different values in
+    ``unlike`` (N,), such as numbers of texts, are never duplicates.
+    """
+    first = same_rows(x, unlike)
+    n = len(x)
+    _, sizes = np.unique(first, return_counts=True)
+    most = max(20, n // 100)
+    size = np.zeros(n, np.int64)
+    size[np.unique(first)] = sizes
+    common = size[first] > most
+    edges = [np.stack([np.arange(n), first])[:, (first != np.arange(n)) & ~common]]
+    if neighbours is not None and neighbours.index.shape[1] > 1:
+        near = _near(neighbours, common)
+        edges.append(near if unlike is None else near[:, unlike[near[0]] == unlike[near[1]]])
+    group = connected(n, np.concatenate(edges, 1))
+    counts = np.bincount(group, minlength=n)
+    alone = (counts[group] == 1) | common
+    # labels in the place of folds: the group has several
+    conflict = ~in_one_fold(group, labels) & ~alone
+    group = np.where(alone, -1, group)
+    numbers = np.unique(group[~alone])
+    return Duplicates(
+        np.where(alone, -1, np.searchsorted(numbers, group)), conflict, int(common.sum())
+    )
+
+
+def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> NDArray[np.float64]:
+    """The distance below which another row is a near-duplicate of each row, (N,); 0 where none can
+    be told.
+    """
+    k = min(10, neighbours.distance.shape[1])
+    distance = neighbours.distance[:, :k].astype(np.float64)  # nearest first
+    far, near = distance[:, -1], distance[:, 0]
+    usual = (near > 0) & (far > near)
+    if not usual.any():
+        return np.zeros(len(far))
+    median = np.log(1 - 0.5 ** (1 / (k - 1)))  # of log (d₁/d_k)^m
+    dimension = median / np.median(np.log(near[usual] / far[usual]))
+    ratio = min(CLOSEST, (chance / (k - 1)) ** (1 / dimension))
+    # Of more than k copies even the k-th neighbour is one, so the median distance sets a limit as
+    # well.
+    return np.asarray(np.maximum(ratio * far, ratio * CLOSEST * np.median(far[usual])))
+
+
+def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
+    """Pairs (2, E) of rows that are closer than by chance."""
+    distance, limit = neighbours.distance.astype(np.float64), near_limit(neighbours)
+    if not limit.any():
+        return np.empty((2, 0), np.int64)
+    i, j = np.nonzero((distance <= limit[:, None]) & ~common[:, None])
+    pairs = np.stack([i, neighbours.index[i, j].astype(np.int64)])
+    return pairs[:, ~common[pairs[1]]]

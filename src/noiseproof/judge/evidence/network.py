@@ -1,0 +1,608 @@
+"""Predictions of networks and neighbours for each row: out of fold, or collected during one
+training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.accelerate import Job, fit_many
+from noiseproof.accelerate.networks import Stack
+from noiseproof.core.checks import check_count, check_labels
+from noiseproof.core.cluster import is_distributed, map_jobs
+from noiseproof.core.messages import Brief, Progress
+from noiseproof.data import NoisyData
+from noiseproof.data.base import derive_seed, take
+from noiseproof.judge.evidence.fold_networks import (
+    FoldSettings,
+    is_foldable,
+    make_members,
+    train_folds,
+)
+from noiseproof.judge.evidence.folds import in_one_fold, make_folds
+from noiseproof.judge.evidence.join import join, mix
+from noiseproof.judge.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
+from noiseproof.judge.posterior import NoisyRows, fit_class_noise
+from noiseproof.strategies import Strategy
+from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
+from noiseproof.strategies.row_tables import FixedTargets
+from noiseproof.train.loop import Result
+from noiseproof.train.methods import Method, get_method
+from noiseproof.train.settings import Settings, make_fabric
+from noiseproof.train.task import Task
+
+METHOD = "ln:lam=1,tau=0.5"
+MODEL = "mlp:hidden=[128,128]"
+LINEAR = "mlp:hidden=[]"
+# columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
+ONE_UNIT = 100.0
+CLIP = 10.0  # deviations
+# rows per column below which one training memorises too many wrong labels to count them by
+WIDE = 100
+CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
+MANY = 20_000  # rows beyond which the number of epochs falls faster
+LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """Labels of N rows to fit models to.
+
+    A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights,
+    which all folds share and which would carry a decision back to its own row, are those of models
+    that saw no decision.
+    """
+
+    labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
+    # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and
+    # of several labels
+    truth: Tensor | None
+    weights: Mapping[str, float]  # of the models, by name
+    # (K, M + 1), of several labels a row: those of `join_answers`
+    label_weights: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evidence(Brief):
+    """Predictions for N rows and K classes, from trainings and neighbours; of several labels a row,
+    of each label.
+    """
+
+    pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes
+    features: NDArray[np.float32] | None  # (N, F): the inputs of the models
+    # (N,): share of epochs in which the given label was not predicted
+    unlearned: NDArray[np.float32] | None = None
+    # (N,) in [0, 1]: noise that the head predicts (LN's Σ, 1 − NAL's τ)
+    doubt: NDArray[np.float32] | None = None
+    # (N,): share of neighbours with the given label; or (N, K)
+    neighbour_agreement: NDArray[np.float32] | None = None
+    # (N, K): predictions for training rows, averaged over the epochs
+    dynamics: NDArray[np.float32] | None = None
+    # (N,): the most likely class, without the row's own label; or (N, K)
+    guess: NDArray[np.int64] | None = None
+    # (N,): neighbours' share for it, where models saw the label
+    guess_confidence: NDArray[np.float32] | None = None
+    # of the models and neighbours in pred_probs
+    weights: Mapping[str, float] = field(default_factory=dict)
+    # (K, M + 1), of several labels a row: those of `join_answers`
+    label_weights: NDArray[np.float64] | None = None
+
+
+def cross_validate(
+    x: Any,
+    labels: Any,
+    num_classes: int,
+    folds: Any,
+    *,
+    method: str = METHOD,
+    model: str = "auto",
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    device: torch.device | str | None = None,
+    neighbours: Neighbours | None = None,
+    others: Mapping[str, NDArray[np.float32]] | None = None,
+    taught: Taught | None = None,
+) -> Evidence:
+    """Out-of-sample evidence in two rounds: models and neighbours of other folds predict each row.
+
+    In the first round ``model`` is trained on the given labels by the robust ``method``, a linear
+    classifier by cross entropy, and neighbours vote. From their mean the class-noise posterior
+    makes soft labels P(true k | x, given y), on which ``model`` is trained in the second round, and
+    with which neighbours vote again. The predictions are the mean of all five. ``dynamics``, which
+    are not out of sample, are the first round's predictions for training rows. With predictions of
+    ``others``, both rounds take the mixture of all under which the given labels are most likely,
+    without ``dynamics``.
+
+    Args:
+        folds: (N,) integers; a row is predicted without the rows of its own fold.
+        epochs: by default 150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
+        neighbours: of the rows of ``x``; by default they are searched for.
+        others: out-of-sample predictions (N, K) of other models, by name.
+        taught: labels to train on in place of ``labels``, and what both rounds would estimate.
+    """
+    inputs, given = prepare_inputs(x, labels, num_classes)
+    fold, fold_ids = np.asarray(folds), np.unique(folds)
+    if fold.shape != (len(given),) or len(fold_ids) < 2:
+        raise ValueError(
+            f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}."
+        )
+    has_second_round = len(given) * num_classes <= LARGE
+    number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
+    runs = len(fold_ids) * (3 if has_second_round else 2)
+    learned = given if taught is None else torch.from_numpy(taught.labels)
+    trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
+    near = neighbours or _neighbours(inputs, seed)
+    model = MODEL if model == "auto" else model
+
+    robust, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])
+    own = None if taught is None else given
+    votes, agreement = neighbour_votes(learned, near, num_classes, apart=fold, given=own)
+    first = {
+        "network": robust.pred_probs,
+        "linear": linear.pred_probs,
+        "neighbours": votes,
+        **(others or {}),
+    }
+    probs, weights = _combined(given, first, others, taught)
+    # in the second round a row's own label has some influence, by its neighbours' soft labels
+    guess = probs.argmax(1)
+    predictions = first
+    if has_second_round:
+        truth = (
+            soft_labels(given, torch.from_numpy(probs))
+            if taught is None or taught.truth is None
+            else taught.truth
+        )
+        votes = neighbour_votes(truth, near, num_classes, apart=fold, given=own)[0]
+        (second,) = trainer.train([("ce", model, number)], truth)
+        predictions = {
+            **first,
+            f"neighbours{CORRECTED}": votes,
+            f"network{CORRECTED}": second.pred_probs,
+        }
+        probs, weights = _combined(given, predictions, others, taught)
+    assert robust.dynamics is not None and linear.dynamics is not None
+    return replace(
+        robust,
+        pred_probs=probs,
+        features=inputs.flatten(1).numpy(),
+        neighbour_agreement=agreement,
+        dynamics=None if others else _mean([robust.dynamics, linear.dynamics]),
+        guess=guess,
+        weights=weights,
+    )
+
+
+def watch_training(
+    x: Any,
+    labels: Any,
+    num_classes: int,
+    *,
+    method: str = METHOD,
+    model: str = "auto",
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    device: torch.device | str | None = None,
+    neighbours: Neighbours | None = None,
+    groups: Any = None,
+    others: Mapping[str, NDArray[np.float32]] | None = None,
+) -> Evidence:
+    """Evidence from one training on all rows: the predictions of each step before it learns from
+    its rows.
+
+    Averaged over epochs, these are little affected by what the model memorises at the end. A linear
+    classifier is trained beside ``model``; neighbours vote with the given labels, and with the soft
+    labels of the class-noise posterior. With fewer than 100 rows per column, models memorise wrong
+    labels at once: then the linear classifier predicts each third of the rows out of sample, and
+    the training only helps to rank (``dynamics``). Rows of one of the ``groups`` (N,) don't vote
+    for each other, except where no other group has the class. Predictions of ``others`` (N, K)
+    count as those of the models do: the likelihood of labels would favour models that saw them.
+    """
+    inputs, given = prepare_inputs(x, labels, num_classes)
+    fold = _thirds(inputs, given, groups, seed)
+    runs = 2 if fold is None else 2 + int(fold.max())
+    trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
+    near = neighbours or _neighbours(inputs, seed, given, groups)
+    robust, linear = trainer.train(
+        [(method, MODEL if model == "auto" else model, None), ("ce", LINEAR, fold)]
+    )
+    votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
+    # of neighbours alone, as models memorise some rows
+    guess, confidence = votes.argmax(1), votes.max(1)
+    predictions = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
+    if fold is None:
+        predictions["network"] = robust.pred_probs
+    probs = _mean([*predictions.values()])
+    if len(given) * num_classes <= LARGE:
+        votes = neighbour_votes(
+            soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups
+        )[0]
+        predictions[f"neighbours{CORRECTED}"] = votes
+        probs = _mean([*predictions.values()])
+    return replace(
+        robust,
+        pred_probs=probs,
+        features=inputs.flatten(1).numpy(),
+        neighbour_agreement=agreement,
+        dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
+        guess=guess,
+        guess_confidence=confidence,
+        weights=dict.fromkeys(predictions, 1 / len(predictions)),
+    )
+
+
+def _thirds(inputs: Tensor, given: Tensor, groups: Any, seed: int) -> Tensor | None:
+    """Three folds (N,) where features are wide; else None."""
+    several = groups is None or len(np.unique(groups)) > 1
+    if len(inputs) >= WIDE * inputs[0].numel() or not several:
+        return None
+    fold = make_folds(given.numpy(), folds=3, groups=groups, seed=seed)
+    return torch.from_numpy(np.unique(fold, return_inverse=True)[1])
+
+
+def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
+    """P(true k | x, given y), (N, K) float32."""
+    truth = torch.empty_like(probs)
+    rows = NoisyRows.of(given, probs)
+    noise = fit_class_noise(rows, rows.sample(torch.Generator().manual_seed(0)))
+    for block, part in noise.posterior(given, probs):
+        truth[block] = part.to(truth.dtype)
+    return truth
+
+
+def _combined(
+    given: Tensor,
+    predictions: Mapping[str, NDArray[np.float32]],
+    others: Mapping[str, NDArray[np.float32]] | None,
+    taught: Taught | None,
+) -> tuple[NDArray[np.float32], Mapping[str, float]]:
+    """The mixture of all predictions and its weights: by the likelihood of the labels with
+    ``others``, else equal.
+    """
+    if taught is not None:
+        return mix(predictions, taught.weights), taught.weights
+    if others:
+        return join(given.numpy(), predictions)
+    return _mean([*predictions.values()]), dict.fromkeys(predictions, 1 / len(predictions))
+
+
+def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    total = tables[0].copy()
+    for table in tables[1:]:
+        total += table
+    total /= len(tables)
+    return total
+
+
+def prepare_inputs(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Inputs of mean 0 and deviation 1, over all columns where they share one unit, else for each
+    column.
+    """
+    check_count("num_classes", num_classes, 2, "A label of a single class cannot be wrong.")
+    inputs = torch.as_tensor(np.asarray(x)).to(torch.float32)
+    given = torch.as_tensor(np.asarray(labels)).to(torch.int64)
+    if inputs.dim() < 2 or len(inputs) != len(given) or len(given) < 2:
+        raise ValueError(
+            f"Expected `x` of shape (N, …) and N labels, got {tuple(inputs.shape)}, {len(given)}"
+            " labels."
+        )
+    check_labels(given.flatten(), num_classes if given.dim() == 1 else 2)
+    if not bool(torch.isfinite(inputs).all()):
+        raise ValueError(
+            "Expected finite numbers in `x`, got NaN or infinite ones. Drop these rows or fill"
+            " them in."
+        )
+    centred = inputs - inputs.mean(0)
+    deviation = centred.square().mean(0).sqrt()
+    varied = deviation[deviation > 0]
+    if not len(varied):
+        raise ValueError(
+            "Expected columns of `x` that vary, got none. Labels cannot be judged by constants."
+        )
+    low, high = (
+        varied.quantile(torch.tensor([0.1, 0.9]))
+        if len(varied) < 10**6
+        else (varied.min(), varied.max())
+    )
+    unit = (
+        varied.square().mean().sqrt()
+        if high < ONE_UNIT * low
+        else torch.where(deviation > 0, deviation, 1.0)
+    )
+    return centred.div_(unit).clamp_(-CLIP, CLIP), given
+
+
+def _neighbours(
+    inputs: Tensor, seed: int, given: Tensor | None = None, groups: Any = None
+) -> Neighbours:
+    near = nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed, apart=groups)
+    # where no other group has the class, all would vote against it
+    if given is not None and groups is not None:
+        alone = np.flatnonzero(
+            in_one_fold(given.numpy(), np.unique(np.asarray(groups), return_inverse=True)[1])
+        )
+        near.index[alone] = alone[:, None]
+    return near
+
+
+def default_epochs(num_rows: int) -> int:
+    """150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
+
+    >>> [default_epochs(n) for n in (100, 1000, 20_000, 100_000, 1_000_000)]
+    [40, 27, 13, 6, 4]
+    """
+    epochs: float = 150 / num_rows**0.25 * min(1.0, (MANY / num_rows) ** 0.25)
+    return min(40, max(4, round(epochs)))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Networks of one method and model: one for each fold, or one of all rows."""
+
+    method: str
+    model: str
+    fold: Tensor | None  # (N,), None for one run on all rows
+    folds: int
+    is_stacked: bool  # whether all folds train as one network
+    number: int  # of the first run, from which its seed is derived
+    only: int | None = None  # the one fold to leave out; by default all in turn
+
+    @property
+    def left_out(self) -> Sequence[int]:
+        return range(self.folds) if self.only is None else (self.only,)
+
+    @property
+    def runs(self) -> int:
+        return max(1, len(self.left_out))
+
+    def parts(self) -> list[_Training]:
+        """Trainings that do not depend on each other."""
+        if self.is_stacked or self.fold is None:
+            return [self]
+        return [replace(self, number=self.number + i, only=i) for i in range(self.folds)]
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """Predictions of a run for the rows of the fold that it left out, and their sums for those it
+    trained on.
+    """
+
+    evidence: Evidence
+    # (n, K) probabilities, and how often each row was seen (n, 1)
+    sums: tuple[Tensor, Tensor] | None
+
+
+def _train(
+    training: _Training, trainer: Trainer, truth: Tensor | None
+) -> Sequence[Evidence | _LeftOut]:
+    if training.is_stacked:
+        return [trainer.together(training, truth)]
+    return (
+        [trainer.watch(training)] if training.fold is None else trainer.leave_out(training, truth)
+    )
+
+
+class Trainer:
+    """Trains models and collects their predictions: those of all folds at once where the method
+    allows it.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        given: Tensor,
+        num_classes: int,
+        epochs: int | None,
+        seed: int,
+        device: torch.device | str | None,
+        progress: Progress | None,
+        runs: int,
+        learned: Tensor | None = None,
+    ) -> None:
+        N = len(x)
+        self.learned = given if learned is None else learned  # (N,): the labels to train on
+        self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
+        self.epochs = default_epochs(N) if epochs is None else check_count("epochs", epochs, 1)
+        self.batch_size = (
+            min(128, max(24, N // 12)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
+        )
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.seed, self.num_jobs = seed, 0
+        self.done, self.progress, self.total = 0, progress, runs * self.epochs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"progress": None}  # which belongs to this process
+
+    def train(
+        self, wanted: Sequence[tuple[str, str, Tensor | None]], truth: Tensor | None = None
+    ) -> list[Evidence]:
+        """Evidence from each (method, model, fold); as they don't depend on each other, from tasks
+        of their own on Ray.
+
+        With folds (N,) from models trained without a row's own, on soft labels where there is
+        ``truth`` (N, K); with None from one run on all rows, by its predictions for each row during
+        training.
+        """
+        planned = [self._plan(*each) for each in wanted]
+        # a GPU of this machine is faster than tasks
+        is_spread = is_distributed() and self.device.type == "cpu"
+        if not is_spread:
+            return [self._evidence(training, _train(training, self, truth)) for training in planned]
+        parts = [training.parts() for training in planned]
+        results = map_jobs(_train, [part for each in parts for part in each], self, truth)
+        evidence = []
+        for training, each in zip(planned, parts, strict=True):
+            outcomes: list[Evidence | _LeftOut] = []
+            for part in each:
+                outcomes += next(results)
+                self._count_epochs(self.epochs * part.runs)
+            evidence.append(self._evidence(training, outcomes))
+        return evidence
+
+    def _plan(self, method: str, model: str, fold: Tensor | None) -> _Training:
+        """A training of the folds: together where method and model allow it, else one run for
+        each.
+        """
+        folds = 0 if fold is None else int(fold.max()) + 1
+        is_stacked = self._make_stack(method, model, 1, 0) is not None
+        training = _Training(method, model, fold, folds, is_stacked, self.num_jobs + 1)
+        self.num_jobs += 1 if is_stacked else training.runs
+        return training
+
+    def _make_stack(
+        self, method: str, model: str, num_folds: int, number: int
+    ) -> tuple[Method, FoldSettings, Stack] | None:
+        """The networks of all folds as one; None where method or model need runs of their own."""
+        parts = get_method(method, Task(self.data), self._settings(model))
+        if not is_foldable(parts):
+            return None
+        settings = FoldSettings(
+            model, self.epochs, self.batch_size, _rate(model), seed=derive_seed(self.seed, number)
+        )
+        stack = make_members(
+            parts, settings, self.data.to(self.device).x, self.data.num_classes, num_folds
+        )
+        return None if stack is None else (parts, settings, stack)
+
+    def together(self, training: _Training, truth: Tensor | None) -> Evidence:
+        """Evidence from one stacked training of all folds."""
+        made = self._make_stack(training.method, training.model, training.folds, training.number)
+        assert made is not None
+        parts, settings, stack = made
+        data = self.data.to(self.device)
+        fold = torch.full((len(data),), -1) if training.fold is None else training.fold
+        target = (self.learned if truth is None else truth).to(self.device)
+        target = target.float() if target.dim() == 2 else target
+        averages = train_folds(
+            stack,
+            parts.loss.to(self.device),
+            data,
+            target,
+            fold.to(self.device),
+            settings,
+            lambda: self._count_epochs(training.runs),
+        )
+        tables = (
+            each.cpu().numpy()
+            for each in (averages.probs, averages.missed, averages.doubt, averages.dynamics)
+        )
+        probs, missed, doubt, dynamics = tables
+        return Evidence(
+            probs, None, missed, doubt, dynamics=None if training.fold is None else dynamics
+        )
+
+    def watch(self, training: _Training) -> Evidence:
+        """Evidence from one run on all rows."""
+        job = self._job(
+            self.data, training.method, training.model, [TrainingAverages()], training.number
+        )
+        (result,) = self._run([job])
+        return _evidence(result.strategies[-1])
+
+    def leave_out(self, training: _Training, truth: Tensor | None) -> list[_LeftOut]:
+        """What runs without each of the folds predict for its rows, and for those that they train
+        on.
+        """
+        data, fold, jobs = self.data, training.fold, []
+        assert fold is not None
+        for i, left_out in enumerate(training.left_out):
+            rows, held_out = (
+                (mask).nonzero()[:, 0] for mask in (fold != left_out, fold == left_out)
+            )
+            extra: list[Strategy] = (
+                [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
+            )
+            extra.append(HeldOutAverages(take(data.x, held_out), data.given[held_out]))
+            learned = replace(data, given=self.learned).subset(rows)
+            jobs.append(
+                self._job(learned, training.method, training.model, extra, training.number + i)
+            )
+        outcomes = []
+        for result in self._run(jobs):
+            seen = result.strategies[-2]
+            sums = (
+                (seen.probs.cpu(), seen.sums[:, :1].cpu())
+                if isinstance(seen, TrainingAverages)
+                else None
+            )
+            outcomes.append(_LeftOut(_evidence(result.strategies[-1]), sums))
+        return outcomes
+
+    def _evidence(self, training: _Training, outcomes: Sequence[Evidence | _LeftOut]) -> Evidence:
+        if isinstance(outcomes[0], Evidence):
+            return outcomes[0]
+        parts, fold = [part for part in outcomes if isinstance(part, _LeftOut)], training.fold
+        assert fold is not None
+        order = (
+            torch.cat([(fold == number).nonzero()[:, 0] for number in range(training.folds)])
+            .argsort()
+            .numpy()
+        )
+
+        def all_rows(name: str) -> NDArray[np.float32]:
+            return np.asarray(
+                np.concatenate([getattr(part.evidence, name) for part in parts])[order]
+            )
+
+        evidence = Evidence(all_rows("pred_probs"), None, all_rows("unlearned"), all_rows("doubt"))
+        if parts[0].sums is None:
+            return evidence
+        total, times = torch.zeros(len(fold), self.data.num_classes), torch.zeros(len(fold), 1)
+        for number, part in enumerate(parts):
+            assert part.sums is not None
+            total[fold != number] += part.sums[0]
+            times[fold != number] += part.sums[1]
+        return replace(evidence, dynamics=total.div_(times).numpy())
+
+    def _settings(self, model: str) -> Settings:
+        return Settings(
+            model, self.epochs, self.batch_size, f"adam:lr={_rate(model)},weight_decay=1e-4"
+        )
+
+    def _job(
+        self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy], number: int
+    ) -> Job:
+        settings, task = self._settings(model), Task(data)
+        base = get_method(method, task, settings)
+        observed = replace(base, strategies=(*base.strategies, *extra))
+        return Job(task, observed, settings, derive_seed(self.seed, number), progress=self._count)
+
+    def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:
+        if row is not None:
+            self._count_epochs(1)
+
+    def _count_epochs(self, number: int) -> None:
+        self.done += number
+        if self.progress is not None:
+            self.progress("training", self.done, self.total)
+
+    def _run(self, jobs: Sequence[Job]) -> list[Result]:
+        results = []
+        for result in fit_many(jobs, fabric=make_fabric(accelerator=self.device.type, devices=1)):
+            if isinstance(result, Exception):
+                raise result
+            results.append(result)
+        return results
+
+
+def _rate(model: str) -> float:
+    return 1e-2 if model == LINEAR else 2e-3
+
+
+def _evidence(averages: Any) -> Evidence:
+    return Evidence(
+        averages.mean("probs").cpu().numpy(),
+        None,
+        averages.mean("missed").cpu().numpy(),
+        averages.mean("doubt").cpu().numpy(),
+    )

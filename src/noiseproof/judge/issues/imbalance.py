@@ -1,0 +1,61 @@
+"""Classes with too few rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
+
+if TYPE_CHECKING:
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
+
+RARE = 0.1  # share of an even one below which a class is rare
+FEW = 10  # rows below which a class is rare, whatever its share: two for each of five folds
+MOST_BARS = 20
+
+
+@register_issue("imbalance")
+class RareClasses(FoundIssue):
+    """Classes with less than a tenth of an even share of the rows, N / (10 K), or fewer than ten
+    rows.
+
+    The score is 1 − 0.5·(rows / the number below which a class is rare), and 0.4 where predictions
+    find at least half of the class in spite of that.
+    """
+
+    remedy = "Collect more rows of these classes, merge them with others, or judge models by class."
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> RareClasses:
+        data = evidence.data
+        is_audited = data.row >= 0
+        K, given = len(data.classes), data.given[is_audited]
+        counts = np.bincount(given, minlength=K)
+        found = np.bincount(given[labels.predicted[is_audited] == given], minlength=K)
+        even, present = len(given) / max(1, int((counts > 0).sum())), np.flatnonzero(counts)
+        limit = max(RARE * even, FEW)
+        shown = present[np.argsort(counts[present], kind="stable")][:MOST_BARS]
+        rare = shown[counts[shown] < limit]
+        is_complete = len(shown) == len(present)
+        bars = Bars(
+            "rows of each class" if is_complete else f"rows of the {MOST_BARS} smallest classes",
+            [(data.classes[k], int(counts[k])) for k in shown.tolist()],
+            "rows",
+            range(len(rare)),
+        )
+        findings = []
+        for k in present[counts[present] < limit].tolist():
+            is_learned = 2 * found[k] >= counts[k]
+            findings.append(
+                Finding(
+                    f"class {data.classes[k]!r}",
+                    0.8 * NEEDS_ACTION if is_learned else 1 - 0.5 * counts[k] / limit,
+                    f"Class {data.classes[k]!r} has {counts[k]} of {len(given)} rows, where an even"
+                    f" share is {even:.0f}; predictions find {found[k]} of them.",
+                    bars,
+                )
+            )
+        return cls.of(data, findings)

@@ -1,0 +1,212 @@
+"""Rows whose order is not random: sorted, in blocks, or drifting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    FoundIssue,
+    projected,
+    register_issue,
+    words_of,
+)
+from noiseproof.judge.issues.leakage import identify
+
+if TYPE_CHECKING:
+    from noiseproof.data.rows import Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
+
+ALARM = 0.01  # how often data in random order is called ordered
+BLOCKS = 10  # in a row, whose averages are compared
+FEW = 50  # rows below which nothing is concluded
+# correlations below which an order is not worth a line, and from which on it needs action
+WEAK, STRONG = 0.1, 0.3
+
+
+class Dependence(NamedTuple):
+    """How much the values of one column depend on their place."""
+
+    name: str
+    correlation: float  # with the next row, the place or the block, in [0, 1]
+    p_value: float
+    blocks: list[float]  # average rank, or share of the most uneven class, in each block
+    what: str
+
+
+@register_issue("order")
+class OrderedRows(FoundIssue):
+    """Labels or columns whose values depend on the place of the row, or on the time of ``--time``.
+
+    Numbers by their ranks: the correlation with the next row, of mean −1/(n−1) and variance about
+    1/n in random order (Wald and Wolfowitz 1943), that with the place (Spearman 1904), and the
+    spread of ten blocks (Kruskal and Wallis 1952). Classes: the number of runs (Mood 1940) and χ²
+    of the ten blocks. Where the label depends on the order, numbers are compared within classes.
+    All p-values together are held to 1 % by Bonferroni. The score follows the largest of these
+    correlations, from 0.1 on.
+    """
+
+    remedy = (
+        "Split such data by time or by group, never by chance alone, and shuffle it before"
+        " training."
+    )
+
+    @classmethod
+    def applies(cls, data: Rows) -> bool:
+        return data.has_order
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> OrderedRows:
+        data, cells = evidence.data, evidence.cells
+        rows = np.asarray(cells.index)
+        if len(rows) < FEW:
+            return cls.of(data, [])
+        if data.time is not None:
+            rows = rows[np.argsort(data.time[rows], kind="stable")]
+        by_label = _of_classes("the label", data.given[rows], data.classes)
+        is_sorted = by_label.p_value < ALARM / 3
+        tests = [by_label, *_of_columns(evidence, rows, data.given[rows] if is_sorted else None)]
+        limit = ALARM / (3 * len(tests))  # three p-values each
+        by = "the order of the rows" if data.time is None else "time"
+        found = [test for test in tests if test.p_value < limit and test.correlation >= WEAK]
+        of_label = [test for test in found if test is by_label]
+        of_columns = sorted(
+            (test for test in found if test is not by_label), key=lambda test: -test.correlation
+        )
+        findings = [_finding("The label", of_label[0], by, len(rows))] if of_label else []
+        if of_columns:
+            many = f"{len(of_columns)} of {len(tests) - 1} columns depend on {by}, most of all " * (
+                len(of_columns) > 1
+            )
+            findings.append(
+                _finding(f"{many}column {of_columns[0].name!r}", of_columns[0], by, len(rows))
+            )
+        return cls.of(data, findings)
+
+
+def _finding(subject: str, test: Dependence, by: str, n: int) -> Finding:
+    score = (
+        test.correlation
+        if test.correlation >= STRONG
+        else 0.9 * NEEDS_ACTION * test.correlation / STRONG
+    )
+    bars = [
+        (f"rows {k * 100 // BLOCKS} to {(k + 1) * 100 // BLOCKS} %", v)
+        for k, v in enumerate(test.blocks)
+    ]
+    depends = "" if "depend on" in subject else f" depends on {by}"
+    return Finding(
+        test.name,
+        float(min(1.0, max(score, NEEDS_ACTION) if test.correlation >= STRONG else score)),
+        f"{subject[0].upper()}{subject[1:]}{depends}: correlation {test.correlation:.2f} "
+        f"(p = {max(test.p_value, 1e-300):.1g}, {n} rows).",
+        Bars(f"{test.what} of {test.name} in ten parts of the rows, by {by}", bars, "%"),
+    )
+
+
+def _of_columns(
+    evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray[np.int64] | None
+) -> list[Dependence]:
+    """Tests of all columns; with the labels ``given`` (n,), of what remains in each class beside
+    their order.
+    """
+    cells, x = evidence.cells.loc[rows], evidence.data.x
+    if len(cells.columns) == 0 and x is not None:
+        return [_of_numbers(name, values, given) for name, values in projected(x[rows]).items()]
+    tests = []
+    for name in cells.columns:
+        column = cells[name]
+        if identify(str(name), column, evidence.data.row[rows]) == "numbers the rows":
+            continue
+        if column.dtype.kind in "iufb":
+            values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            known = np.isfinite(values)
+            tests.append(
+                _of_numbers(str(name), values[known], None if given is None else given[known])
+            )
+            continue
+        words, codes = np.unique(words_of(column), return_inverse=True)
+        if 1 < len(words) <= len(rows) // 10 and given is None:
+            tests.append(_of_classes(str(name), codes, words))
+    return tests
+
+
+def _of_numbers(
+    name: str, values: NDArray[Any], given: NDArray[np.int64] | None = None
+) -> Dependence:
+    from scipy.stats import chi2, norm, rankdata
+
+    if (n := len(values)) < FEW:
+        return Dependence(name, 0.0, 1.0, [], "")
+    rank = rankdata(values)
+    rank -= rank.mean()
+    if given is not None:
+        rank -= (np.bincount(given, rank) / np.maximum(np.bincount(given), 1))[given]
+    spread = float(rank @ rank)
+    if spread == 0:
+        return Dependence(name, 0.0, 1.0, [], "")
+    serial = float(rank[:-1] @ rank[1:]) / spread
+    z = (serial + 1 / (n - 1)) * np.sqrt(n)
+    parts = np.array_split(rank, BLOCKS)
+    between = sum(len(part) * part.mean() ** 2 for part in parts) / spread
+    place = np.arange(n) - (n - 1) / 2
+    trend = float(rank @ place) / np.sqrt(spread * float(place @ place))
+    p_value = min(
+        2 * norm.sf([abs(z), abs(trend) * np.sqrt(n - 1)]).min(),
+        chi2.sf((n - 1) * between, BLOCKS - 1),
+    )
+    blocks = [round(100 * (part.mean() / n + 0.5), 1) for part in parts]
+    beyond_chance = np.sqrt(max(0.0, between - (BLOCKS - 1) / (n - 1)))
+    return Dependence(
+        name, max(abs(serial), abs(trend), beyond_chance), float(p_value), blocks, "average rank"
+    )
+
+
+def _of_classes(name: str, codes: NDArray[np.int64], names: Any) -> Dependence:
+    from scipy.stats import chi2, norm
+
+    n, counts = len(codes), np.bincount(codes).astype(float)
+    squares, cubes = float((counts**2).sum()), float((counts**3).sum())
+    runs = 1 + int((codes[1:] != codes[:-1]).sum())
+    expected = (n * (n + 1) - squares) / n
+    variance = (squares * (squares + n * (n + 1)) - 2 * n * cubes - float(n) ** 3) / (
+        float(n) ** 2 * (n - 1)
+    )
+    if variance <= 0:
+        return Dependence(name, 0.0, 1.0, [], "")
+    # 1 where each class is one run
+    serial = (expected - runs) / max(expected - (counts > 0).sum(), 1)
+    kept = counts >= 5 * BLOCKS  # χ² is approximate for few rows
+    # (10, K)
+    table = np.stack(
+        [np.bincount(part, minlength=len(counts)) for part in np.array_split(codes, BLOCKS)]
+    )
+    table = (
+        np.c_[table[:, kept], table[:, ~kept].sum(1)]
+        if (~kept & (counts > 0)).any()
+        else table[:, kept]
+    )
+    table = table[:, table.sum(0) >= 5 * BLOCKS].astype(float)
+    even = table.sum(1, keepdims=True) * table.sum(0) / max(table.sum(), 1)
+    statistic = float(((table - even) ** 2 / np.maximum(even, 1e-9)).sum())
+    df = (BLOCKS - 1) * (table.shape[1] - 1)
+    p_blocks = chi2.sf(statistic, df) if df > 0 else 1.0
+    cramer = np.sqrt(
+        max(0.0, statistic - df) / max(table.sum() * min(BLOCKS - 1, max(table.shape[1] - 1, 1)), 1)
+    )
+    p_value = min(2 * norm.sf(abs(expected - runs) / np.sqrt(variance)), p_blocks)
+    parts = [
+        np.bincount(part, minlength=len(counts)) / len(part)
+        for part in np.array_split(codes, BLOCKS)
+    ]
+    uneven = int(np.ptp(parts, axis=0).argmax())
+    blocks = [round(100 * float(part[uneven]), 1) for part in parts]
+    return Dependence(
+        name, max(abs(serial), cramer), float(p_value), blocks, f"share of {str(names[uneven])!r}"
+    )

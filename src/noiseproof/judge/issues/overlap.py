@@ -1,0 +1,120 @@
+"""Rows that are in the test set, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
+
+if TYPE_CHECKING:
+    from noiseproof.data.rows import Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
+
+MOST_PAIRS = 500_000_000  # of a row and a test row that are compared
+ALARM = 0.01  # how often any of the test rows is as close as that by chance
+BLOCK = 2**22  # distances at a time
+
+
+@register_issue("test-overlap")
+class TestOverlap(FoundIssue):
+    """Rows that are equal, or closer than by chance (`find_duplicates`), to a row of ``--test``.
+
+    Of large sets, a sample of the test rows is compared. The score is 0.5 and half of the share of
+    test rows that are in the data.
+    """
+
+    flag = "is_in_test"
+    multilabel = True
+    badges: ClassVar = {"is_in_test": "also in the test set"}
+    remedy = "Take these rows out of the training data, or measure on a test set without them."
+    fixes = "Leaves out rows that are in the test set, too."
+
+    @classmethod
+    def applies(cls, data: Rows) -> bool:
+        return data.test is not None and data.x is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
+        data, test = evidence.data, evidence.data.test
+        assert test is not None and data.x is not None
+        match, is_equal, first, searched = _matches(evidence)
+        # with all rows that equal a match
+        is_in = np.isin(first, first[match[match >= 0]]) & (data.row >= 0)
+        compared, count = len(match), int((match >= 0).sum())
+        if not count:
+            return cls.of(data, [])
+        at = np.flatnonzero(match >= 0)
+        if test.answers is None:
+            other = int((test.given[at] != data.given[match[at]]).sum())
+        else:
+            other = int((test.answers[at] != data.answers[match[at]]).any(1).sum())
+        sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
+        exactly, share = int(is_equal.sum()), count / compared
+        return cls.of(
+            data,
+            [
+                Finding(
+                    "the test set",
+                    NEEDS_ACTION + share / 2,
+                    f"{count} of {compared} rows of the test set ({share:.1%})"
+                    f" {'is' if count == 1 else 'are'} in the data, too, {exactly} of them exactly;"
+                    f" {other} {'has' if other == 1 else 'have'} another label there.{sampled}",
+                    Bars(
+                        "rows of the test set",
+                        [
+                            ("not in the data", compared - count),
+                            ("exactly", exactly),
+                            ("nearly", count - exactly),
+                        ],
+                        "rows",
+                        (1, 2),
+                    ),
+                    rows=tuple(data.row[is_in].tolist()),
+                )
+            ],
+            is_in,
+        )
+
+
+def _matches(
+    evidence: AuditEvidence,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], int]:
+    """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,).
+
+    Also the first row that equals each row of the data, (N,), and how many test rows were compared.
+    """
+    from noiseproof.judge.evidence.neighbours import near_limit, same_rows
+
+    data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
+    assert test is not None and data.x is not None
+    N, T = len(data), len(test.x)
+    known = None if test.unlike is None else data.unlike()
+    unlike = None if known is None else np.concatenate([known, test.unlike])
+    first = same_rows(np.concatenate([data.x, test.x]), unlike)
+    copies = np.bincount(first, minlength=N + T)
+    is_common = copies > max(20, (N + T) // 100)  # a frequent value, not a copy
+    match = np.where((first[N:] < N) & ~is_common[first[N:]], first[N:], -1)
+    is_equal = match >= 0
+    if near is None or near.index.shape[1] < 2:
+        return match, is_equal, first[:N], T
+    limit = torch.from_numpy(near_limit(near, ALARM / T).astype(np.float32))
+    limit[torch.from_numpy(is_common[first[:N]])] = 0
+    x = torch.from_numpy(data.x)
+    left = np.flatnonzero(~is_equal)
+    left = (
+        left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)]
+        if len(left)
+        else left
+    )
+    for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
+        distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
+        is_near = (distance < limit[nearest]).numpy()
+        if unlike is not None:
+            is_near &= unlike[nearest.numpy()] == unlike[N + part]
+        match[part] = np.where(is_near, nearest, -1)
+    return match, is_equal, first[:N], int(is_equal.sum()) + len(left)

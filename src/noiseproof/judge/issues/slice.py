@@ -1,0 +1,165 @@
+"""Parts of the data where predictions disagree with the labels more often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    FoundIssue,
+    register_issue,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.data.rows import Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
+
+ALARM = 0.01  # how often a slice is found where all rows are alike
+DEPTH = 3  # of the tree: a slice has three conditions at most
+FEW = 200  # rows below which nothing is concluded
+MIN_SLICE = 20  # rows of a slice in each half
+# by how much the rate of disagreement is higher: to be listed, and to need action
+WORSE, MUCH_WORSE = 0.1, 0.2
+MOST_WORDS = 10  # of a column that become conditions
+
+
+@register_issue("slice")
+class WeakSlices(FoundIssue):
+    """Slices, such as ``age > 60 and sex is 'f'``, where predictions made without the label match
+    it less often.
+
+    A tree of depth three learns on half of the rows where predictions disagree with the labels; its
+    leaves are tested on the other half against all other rows (Fisher's exact test), at 1 % for all
+    leaves together. The score follows the difference of both rates, from 0.1 on.
+    """
+
+    remedy = (
+        "Look at these rows: their labels are worse, or models need more of them or other columns."
+    )
+
+    @classmethod
+    def applies(cls, data: Rows) -> bool:
+        return data.table is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WeakSlices:
+        data, cells = evidence.data, evidence.cells
+        rows = np.asarray(cells.index)
+        differs = labels.predicted[rows] != data.given[rows]
+        if len(rows) < FEW or not labels.is_predictable or not MIN_SLICE / 2 <= differs.sum():
+            return cls.of(data, [])
+        together = evidence.groups
+        half = _halves(None if together is None else together[rows], len(rows))
+        values, names = _conditions(cells)
+        return cls.of(data, _slices(values, names, differs, half, data.row[rows]))
+
+
+def _halves(groups: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
+    """Half of the rows at random, (n,); those of a group together."""
+    random = np.random.default_rng(0)
+    if groups is None:
+        return random.random(n) < 0.5
+    numbers = np.unique(groups, return_inverse=True)[1].ravel()
+    return np.asarray(random.random(numbers.max() + 1)[numbers] < 0.5)
+
+
+def _conditions(cells: pd.DataFrame) -> tuple[NDArray[np.float32], list[tuple[str, str | None]]]:
+    """Columns of numbers as they are, and one for each of the most frequent words; with their
+    columns and words.
+    """
+    parts: list[NDArray[Any]] = []
+    names: list[tuple[str, str | None]] = []
+    for name in cells.columns:
+        column = cells[name]
+        if column.dtype.kind in "iufb" and column.nunique() > 2:
+            parts.append(column.to_numpy(dtype=np.float32, na_value=np.nan))
+            names.append((str(name), None))
+            continue
+        words = words_of(column)
+        different, counts = np.unique(words, return_counts=True)
+        for word in different[np.argsort(-counts, kind="stable")][:MOST_WORDS]:
+            parts.append((words == word).astype(np.float32))
+            names.append((str(name), str(word)))
+    return np.stack(parts, 1), names
+
+
+def _slices(
+    values: NDArray[np.float32],
+    names: list[tuple[str, str | None]],
+    differs: NDArray[np.bool_],
+    half: NDArray[np.bool_],
+    row: NDArray[np.int64],
+) -> list[Finding]:
+    from scipy.stats import fisher_exact
+    from sklearn.tree import DecisionTreeClassifier
+
+    least = max(MIN_SLICE, int(half.sum()) // 50)
+    tree = DecisionTreeClassifier(max_depth=DEPTH, min_samples_leaf=least, random_state=0)
+    tree.fit(values[half], differs[half])
+    leaf = tree.apply(values)
+    tested = ~half
+    learned_rate = differs[half].mean()
+    candidates = [k for k in np.unique(leaf) if differs[half & (leaf == k)].mean() > learned_rate]
+    findings = []
+    for k in candidates:
+        inside, outside = tested & (leaf == k), tested & (leaf != k)
+        n, m = int(inside.sum()), int(outside.sum())
+        if n < MIN_SLICE or m < MIN_SLICE:
+            continue
+        wrong, others = int(differs[inside].sum()), int(differs[outside].sum())
+        p_value = fisher_exact([[wrong, n - wrong], [others, m - others]], "greater").pvalue
+        worse = wrong / n - others / m
+        if p_value * len(candidates) >= ALARM or worse < WORSE:
+            continue
+        words = _path(tree.tree_, k, names)
+        findings.append(
+            Finding(
+                words,
+                min(1.0, NEEDS_ACTION + worse / 2) if worse >= MUCH_WORSE else 0.9 * NEEDS_ACTION,
+                f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere"
+                f" with {others / m:.0%} (p = {p_value:.1g}, on rows that did not choose the"
+                " slice).",
+                Bars(
+                    "labels that predictions disagree with",
+                    [
+                        (words, round(100 * wrong / n, 1)),
+                        ("all other rows", round(100 * others / m, 1)),
+                    ],
+                    "%",
+                    (0,),
+                ),
+                rows=tuple(row[leaf == k].tolist()),
+            )
+        )
+    return findings
+
+
+def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:
+    """The conditions that lead to a leaf: of several bounds on one side of a column the closest."""
+    parent = {
+        int(child): node
+        for node in range(tree.node_count)
+        for child in (tree.children_left[node], tree.children_right[node])
+        if child >= 0
+    }
+    conditions: dict[str, str] = {}
+    while leaf in parent:  # upwards: the first bound is the closest
+        node = parent[leaf]
+        (name, word), is_left = names[tree.feature[node]], tree.children_left[node] == leaf
+        if word is None:
+            conditions.setdefault(
+                f"{name} {'≤' if is_left else '>'}", f" {tree.threshold[node]:.4g}"
+            )
+        else:
+            conditions[f"{name} is {'not ' if is_left else ''}{word!r}"] = ""
+        leaf = node
+    return " and ".join(condition + bound for condition, bound in reversed(conditions.items()))

@@ -1,0 +1,199 @@
+"""Classes that are one, spelled differently: other spaces or another case, or a letter more, less
+or wrong.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from noiseproof.core.messages import counted
+from noiseproof.data.labelsets import split_set
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Fix,
+    FoundIssue,
+    register_issue,
+)
+
+if TYPE_CHECKING:
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.issues.base import SavedAudit
+    from noiseproof.judge.labelissues import LabelIssues
+
+# that both spellings have at least, where one letter differs: cat and bat are two classes
+LETTERS = 4
+RARE = 10  # a typo has at most a tenth of the rows of what was meant
+
+
+class Spelling(NamedTuple):
+    """A class that is probably another one, spelled differently."""
+
+    spelling: str
+    label: str  # the more frequent one
+    rows: int  # of the spelling
+    label_rows: int
+
+
+def find_spellings(counts: Mapping[str, int]) -> list[Spelling]:
+    """Pairs of classes that are probably one, by their names and numbers of rows; the most frequent
+    ones first.
+
+    >>> find_spellings({"Gentoo": 119, "Gentoo ": 3, "Gentooo": 1, "cat": 50, "bat": 2})
+    [Spelling(spelling='Gentoo ', label='Gentoo', rows=3, label_rows=119), \
+Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
+    """
+    by_form: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(counts, key=lambda name: (-counts[name], name != _form(name), name)):
+        by_form[_form(name).casefold()].append(name)
+    pairs = [(other, names[0]) for names in by_form.values() for other in names[1:]]
+    total = {form: sum(counts[name] for name in names) for form, names in by_form.items()}
+    meant: dict[str, str] = {}  # form of a typo → the most frequent one beside it
+    for rare, frequent in _neighbours(total):
+        if RARE * total[rare] <= total[frequent] and total[frequent] > total.get(
+            meant.get(rare, ""), -1
+        ):
+            meant[rare] = frequent
+    pairs += [(by_form[rare][0], by_form[frequent][0]) for rare, frequent in meant.items()]
+    found = [Spelling(rare, name, counts[rare], counts[name]) for rare, name in pairs]
+    return sorted(found, key=lambda pair: (-pair.label_rows, pair.label, -pair.rows, pair.spelling))
+
+
+def set_spellings_of(audit: SavedAudit) -> list[Spelling]:
+    """Pairs of labels of an audit of several labels a row that are probably one."""
+    multi, words = audit.config["multi_label"], audit.issues["given_label"].tolist()
+    rows = Counter(label for word in words for label in split_set(word, multi["separator"]))
+    return find_spellings({name: rows[name] for name in multi["labels"]})
+
+
+def spellings_of(audit: SavedAudit) -> list[Spelling]:
+    """Pairs of classes of an audit that are probably one, by its audited rows; sets of labels are
+    none.
+    """
+    if audit.config.get("multi_label"):
+        return []
+    rows = Counter(audit.issues["given_label"].tolist())
+    return find_spellings({name: rows[name] for name in audit.classes})
+
+
+def _form(name: str) -> str:
+    """A name without what is hardly seen: composed characters, single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", name).split())
+
+
+def _neighbours(forms: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Pairs of forms that differ by one letter, in both directions.
+
+    Two of them are the same, or one of them is the other, once each has lost one letter or none.
+    Looking these up takes time in proportion to the number of classes.
+    """
+    shared: dict[str, list[str]] = defaultdict(list)
+    for form in forms:
+        if sum(map(str.isalpha, form)) >= LETTERS:
+            for shorter in {
+                form,
+                *(form[:i] + form[i + 1 :] for i, sign in enumerate(form) if sign.isalpha()),
+            }:
+                shared[shorter].append(form)
+    pairs = {
+        pair
+        for group in shared.values()
+        for pair in combinations(group, 2)
+        if _by_one_letter(*pair)
+    }
+    return sorted([*pairs, *((two, one) for one, two in pairs)])
+
+
+def _by_one_letter(one: str, two: str) -> bool:
+    """Whether a letter is inserted, left out or replaced, and nothing else."""
+    begin = next(
+        (i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
+        min(len(one), len(two)),
+    )
+    one, two = one[begin:], two[begin:]
+    if len(one) == len(two):
+        return one[1:] == two[1:] and one[:1].isalpha() and two[:1].isalpha()
+    longer, shorter = (one, two) if len(one) > len(two) else (two, one)
+    return longer[1:] == shorter and longer[0].isalpha()
+
+
+@register_issue("spelling")
+class SpellingVariants(FoundIssue):
+    """Pairs of classes that differ by case, spaces or one letter (`find_spellings`).
+
+    The score is 0.9, and 0.4 where both are about as frequent: they may be two classes.
+    """
+
+    multilabel = True
+    remedy = (
+        "Answer the question on the review page, or merge them: a letter more may be another class."
+    )
+    fixes = "Merges the spellings into the more frequent one."
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> SpellingVariants:
+        data = evidence.data
+        if data.sets is None:
+            names, counts = (
+                data.classes,
+                np.bincount(data.given[data.row >= 0], minlength=len(data.classes)),
+            )
+        else:
+            names, counts = data.sets.names, data.answers[data.row >= 0].sum(0)
+        what = "class" if data.sets is None else "label"
+        pairs = find_spellings(dict(zip(names, counts.tolist(), strict=True)))
+        return cls.of(
+            data,
+            [
+                Finding(
+                    f"{what} {pair.spelling!r}",
+                    0.9 if 0 < 2 * pair.rows <= pair.label_rows else 0.8 * NEEDS_ACTION,
+                    f"{pair.spelling!r} ({counted(pair.rows, 'row')}) is probably {pair.label!r} "
+                    f"({counted(pair.label_rows, 'row')}), spelled differently.",
+                    Bars(
+                        "rows by spelling",
+                        [(pair.label, pair.label_rows), (pair.spelling, pair.rows)],
+                        "rows",
+                        (1,),
+                    ),
+                )
+                for pair in pairs
+            ],
+        )
+
+    @classmethod
+    def fix(cls, audit: SavedAudit) -> Fix:
+        multi = audit.config.get("multi_label")
+        pairs = set_spellings_of(audit) if multi else spellings_of(audit)
+        becomes = {pair.spelling: pair.label for pair in pairs}
+        for spelling, label in becomes.items():  # a typo of a spelling becomes what that becomes
+            while label in becomes:
+                label = becomes[label]
+            becomes[spelling] = label
+        labels = becomes if multi else {}
+        if multi:
+            # sets that no row may have yet
+            chosen = (one.label for one in audit.decided.values() if one.names_label)
+            becomes = _merged_sets([*audit.classes, *chosen], multi, becomes)
+        return Fix(becomes=becomes, labels=labels)
+
+
+def _merged_sets(
+    words: Sequence[str], multi: Mapping[str, Any], becomes: Mapping[str, str]
+) -> dict[str, str]:
+    """The words of sets that have a label spelled differently, and what they become."""
+    merged = {}
+    for word in words:
+        labels = split_set(word, multi["separator"])
+        if not becomes.keys().isdisjoint(labels):
+            merged[word] = multi["joiner"].join(
+                dict.fromkeys(becomes.get(label, label) for label in labels)
+            )
+    return merged

@@ -1,0 +1,224 @@
+"""Texts that are empty, garbled, or in another language than the others."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.messages import counted
+from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
+
+if TYPE_CHECKING:
+    from noiseproof.data.rows import Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues
+
+MOST = 20_000  # texts that are looked at, evenly spread
+LONGEST = 2000  # characters of each
+SHORT = 12  # letters below which no language is recognised
+MIN_WORDS = 3  # function words of another language, and more than twice as many as of the usual one
+USUAL = 0.6  # share of the texts whose language is that of the data
+FUNCTION_WORDS = {
+    "English": "the of and to in is that it for was on are with as at be this have from or by not",
+    "German": (
+        "der die das und ist nicht ein eine zu den von mit auf für sich des dem im auch es ich sie"
+    ),
+    "French": (
+        "le la les des est et que une dans pour qui pas sur plus par avec ce il elle nous vous sont"
+    ),
+    "Spanish": "el los las que y en es una por con para del se no como pero más su al lo muy este",
+    "Italian": (
+        "il gli che di è un una per non con sono della del le da si anche come più ma nel questo"
+    ),
+    "Portuguese": "o os as que e em é um uma para com não do da se por mais como mas foi ao na",
+    "Dutch": (
+        "de het een en van is dat niet op te zijn voor met die er aan om ook als maar bij naar"
+    ),
+    "Swedish": "och att det som en är på för med den inte av till har ett om var jag han men så vi",
+    "Polish": "w na się nie że to jest do z jak ale po co tak za od przez być dla jego już tylko",
+    "Turkish": (
+        "ve bir bu için da de ile çok gibi daha ama ne olarak kadar var olan değil sonra ben en"
+    ),
+}
+LANGUAGE_OF = {name: frozenset(words.split()) for name, words in FUNCTION_WORDS.items()}
+MOJIBAKE = re.compile(
+    r"[ÃÂâÐÑÎÏÄÅ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;|[\x00-\x08\x0b\x0c\x0e-\x1f]"
+)
+SIGN, LATIN, VOWEL = (
+    re.compile(r"[^\w\s]|_"),
+    re.compile("[a-zA-Z]"),
+    re.compile("(?i)[aeiouyäöüáéíóúàèìòùâêîôûåøæ]"),
+)
+# Japanese
+ONE_SCRIPT = dict.fromkeys(
+    ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "HALFWIDTH"), "CJK"
+)
+WORD = re.compile(r"[^\W\d_]+")
+
+
+@register_issue("text")
+class BadTexts(FoundIssue):
+    """Texts without words, with signs of a wrong encoding or of noise, or in another language than
+    most.
+
+    The score is 0.5 and their share.
+    """
+
+    flag = "is_text_issue"
+    badges: ClassVar = {"is_text_issue": "odd text"}
+    remedy = "Repair the encoding, translate such texts, or leave them out."
+    fixes = "Leaves out garbled texts and those in another language."
+
+    @classmethod
+    def applies(cls, data: Rows) -> bool:
+        return data.texts is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadTexts:
+        data = evidence.data
+        rows = np.flatnonzero(data.row >= 0)
+        rows = rows[np.linspace(0, len(rows) - 1, min(MOST, len(rows))).astype(np.int64)]
+        assert data.texts is not None
+        texts = [text[:LONGEST] for text in data.texts[rows]]
+        is_garbled = np.array([_is_garbled(text) for text in texts], dtype=bool)
+        language, usual = _languages(texts)
+        is_foreign = (
+            ~is_garbled
+            & np.array([one not in ("", usual) for one in language], dtype=bool)
+            & (usual != "")
+        )
+        marked = np.zeros(len(data), dtype=bool)
+        marked[rows[is_garbled | is_foreign]] = True
+        empty = sum(
+            len(skipped.rows)
+            for skipped in data.skipped
+            if skipped.reason.startswith(("no text", "no words"))
+        )
+        counts = [
+            ("garbled", int(is_garbled.sum())),
+            (f"not {usual}" if usual else "foreign", int(is_foreign.sum())),
+        ]
+        bars = Bars(
+            "texts",
+            [("others", len(texts) - sum(n for _, n in counts)), *counts, ("empty", empty)],
+            "texts",
+        )
+        found = [
+            _finding("garbled", texts, is_garbled, data.row[rows], bars, 1),
+            _finding(f"not in {usual}", texts, is_foreign, data.row[rows], bars, 2, language),
+        ]
+        if empty:
+            sentence = f"{counted(empty, 'text')} without words, left out of the audit."
+            found.append(
+                Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, bars._replace(marked=(3,)))
+            )
+        return cls.of(data, filter(None, found), marked)
+
+    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+        return [
+            "the text is garbled or in another language" if odd else "" for odd in self.mask[rows]
+        ]
+
+
+def _finding(
+    what: str,
+    texts: list[str],
+    mask: NDArray[np.bool_],
+    row: NDArray[np.int64],
+    bars: Bars,
+    at: int,
+    language: list[str] | None = None,
+) -> Finding | None:
+    count = int(mask.sum())
+    if not count:
+        return None
+    first = int(np.flatnonzero(mask)[0])
+    in_language = (
+        ""
+        if language is None
+        else f" but in {Counter(np.array(language)[mask].tolist()).most_common(1)[0][0]}"
+    )
+    text = texts[first][:60].replace("\n", " ")
+    return Finding(
+        f"{what} texts",
+        min(1.0, NEEDS_ACTION + count / len(texts)),
+        f"{count} of {len(texts)} texts {'is' if count == 1 else 'are'} {what}{in_language}, such"
+        f" as row {row[first]}: {text!r}.",
+        bars._replace(marked=(at,)),
+        rows=tuple(row[mask].tolist()),
+    )
+
+
+def _is_garbled(text: str) -> bool:
+    """Whether a text shows signs of a wrong encoding, or is no writing at all."""
+    broken = len(MOJIBAKE.findall(text))
+    if broken and 50 * broken >= len(text):
+        return True
+    seen = sum(map(len, text.split()))
+    if seen < SHORT:
+        return False
+    signs = len(SIGN.findall(text))
+    long_words = sum(len(word) for word in text.split() if _is_long(word))
+    latin = len(LATIN.findall(text))
+    vowels = len(VOWEL.findall(text)) if latin > 30 else 0
+    return (
+        3 * signs > 2 * seen or 2 * long_words > len(text) or (latin > 30 and 10 * vowels < latin)
+    )
+
+
+def _is_long(word: str) -> bool:
+    """Whether no language has such a word; Chinese, Japanese and Thai have no spaces between
+    words.
+    """
+    return (
+        len(word) > 30
+        and 2 * len(LATIN.findall(word)) > len(word)
+        and "/" not in word
+        and "." not in word[:-1]
+    )
+
+
+def _languages(texts: list[str]) -> tuple[list[str], str]:
+    """The language or script of each text, "" where it is not clear, and the usual one, "" if there
+    is none.
+    """
+    languages = [_language(text) for text in texts]
+    known = Counter(filter(None, languages))
+    usual, count = known.most_common(1)[0] if known else ("", 0)
+    if count < USUAL * max(1, sum(known.values())) or count < 0.2 * len(texts):
+        return languages, ""
+    return [
+        _language(text, usual) if one not in ("", usual) else one
+        for text, one in zip(texts, languages, strict=True)
+    ], usual
+
+
+def _language(text: str, usual: str = "") -> str:
+    words = WORD.findall(text.lower())
+    letters = "".join(words)[:200]
+    if len(letters) < SHORT:
+        return ""
+    if not letters.isascii():
+        names = (unicodedata.name(sign, "? ").split()[0] for sign in letters)
+        scripts = Counter(ONE_SCRIPT.get(name, name) for name in names)
+        script, count = scripts.most_common(1)[0]
+        if script != "LATIN":
+            return script.capitalize() if 2 * count > len(letters) else ""
+    hits = {name: sum(word in known for word in words) for name, known in LANGUAGE_OF.items()}
+    best = max(hits, key=lambda name: hits[name])
+    others = (
+        hits.get(usual, 0)
+        if usual
+        else max((n for name, n in hits.items() if name != best), default=0)
+    )
+    return (
+        best
+        if (hits[best] >= MIN_WORDS and hits[best] > 2 * others)
+        or (not usual and hits[best] > others)
+        else ""
+    )

@@ -1,0 +1,292 @@
+"""The judgement of labels: the quality of each one, rates, and what judges a single row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.core.messages import Brief
+from noiseproof.data.votes import Votes
+from noiseproof.judge.crowd.confusion import Annotators, VotedRows
+from noiseproof.judge.cut import Cut
+from noiseproof.judge.interval import NEGLIGIBLE
+from noiseproof.judge.posterior import SMALL, ClassNoise, RowPosterior, reduce_posterior
+from noiseproof.judge.rate import shift_to_mean
+
+MIN_TRUSTED = 20  # rows that suffice to fit β
+
+
+MAY_HIDE = 0.05  # share that may be wrong, at most, where predictions show that labels look fine
+
+
+# share of a class up to which labels look fine; of clean rare classes, 0.07 were measured
+NEGLIGIBLE_OF_CLASS = 0.1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelIssues:
+    """The quality of N given labels of K classes; rates, matrix and cuts are those of the counted
+    rows.
+    """
+
+    quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the given label is right
+    is_issue: NDArray[np.bool_]  # (N,)
+    suggested: NDArray[np.int64]  # (N,) the most likely label other than the given one
+    # (N,) in [0, 1]: the probability that the suggested label is right
+    suggestion_quality: NDArray[np.float32]
+    predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
+    noise_rate: float
+    noise_interval: tuple[float, float]  # at least and at most
+    class_rates: NDArray[np.float64]  # (K,): share of wrong labels among those of each given class
+    transition: NDArray[np.float64]  # (K, K): T[i, j] = P(given j | true i), rows sum to one
+    cut: NDArray[np.float64]  # (K,): a label of class k whose quality is below cut[k] is an issue
+    false_positive_rate: float  # expected share of right labels that are called issues
+    margin: NDArray[np.float32]  # (N,): log p_given − log p of the best other class
+    confidence: NDArray[np.float32]  # (N,): the predictions' probability of the given label
+    # (N,): the predictions' probability of the suggested label
+    suggested_confidence: NDArray[np.float32]
+    # (N,): share of neighbours with the given label
+    neighbour_agreement: NDArray[np.float32] | None = None
+    unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
+    doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
+    hit_rate: float = 1.0  # share of the given labels that match predictions made without them
+    chance_rate: float = 0.0  # share that predictions of the same frequencies match by chance
+    is_predictable: bool = True  # whether labels are predictable from the features
+    # share that confident neighbours contradict, where models count fewer errors
+    contradicted: float | None = None
+    # (K,) of labels that are words; None where labels are class numbers
+    classes: tuple[Any, ...] | None = None
+    judge: RowJudge | None = None  # that a row is judged by, given predictions for it
+    voted: VotedRows | None = None  # the rows with the votes of annotators and all other evidence
+
+    def __repr__(self) -> str:
+        share = (
+            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
+        )
+        counts = (
+            f"{len(self.quality)} labels of {len(self.cut)} classes, {int(self.is_issue.sum())}"
+            " issues"
+        )
+        return f"LabelIssues({counts}, {share})"
+
+    def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Labels of class numbers such as ``suggested``, as the given labels are written."""
+        return numbers if self.classes is None else np.array(self.classes)[numbers]
+
+    def consensus(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The most likely label of each row by all evidence, (N,)."""
+        return np.where(self.suggestion_quality > self.quality, self.suggested, given)
+
+    @property
+    def lost_rates(self) -> NDArray[np.float64]:
+        """P(given ≠ k | true k), (K,): the share of each class whose rows have other labels."""
+        return 1 - self.transition.diagonal()
+
+    @property
+    def may_be_fine(self) -> bool:
+        """Whether overlap between classes may explain all but 1 % of what the predictions
+        contradict.
+        """
+        return self.is_predictable and self.noise_interval[0] < NEGLIGIBLE
+
+    @property
+    def looks_fine(self) -> bool:
+        """Whether at most 1 % of the labels are estimated to be wrong, and at most a tenth of any
+        class.
+        """
+        by_class = max(self.class_rates.max(initial=0), self.lost_rates.max(initial=0))
+        is_low = self.noise_rate <= NEGLIGIBLE and by_class <= NEGLIGIBLE_OF_CLASS
+        is_shown = self.contradicted is None and self.noise_interval[1] <= MAY_HIDE
+        return self.may_be_fine and is_shown and bool(is_low)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether all labels might be right if neighbours did not contradict them."""
+        return self.may_be_fine and self.contradicted is not None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowJudge(Brief):
+    """What all rows share: with it, the label of a row is judged by the predictions for that row
+    alone.
+    """
+
+    noise: ClassNoise
+    annotators: Annotators | None = None
+    shift: float = 0.0  # of the log odds of P(wrong)
+
+    def posterior(self, given: Tensor, probs: Tensor, votes: Votes | None) -> RowPosterior:
+        """Of labels (N,), predictions (N, K) and the votes of annotators, without the shift."""
+        if votes is None or self.annotators is None:
+            return reduce_posterior(given, probs, self.noise.posterior(given, probs))
+        return reduce_posterior(
+            given, probs, self.voted(given, probs, votes).posterior(self.annotators)
+        )
+
+    def describe(
+        self,
+        given: Tensor,
+        probs: Tensor,
+        posterior: RowPosterior,
+        wrong: Tensor,
+        cut: Cut,
+        counted: Tensor,
+    ) -> dict[str, Any]:
+        """Fields of ``LabelIssues`` that follow from P(wrong) (N,) and the cut, by the ``counted``
+        rows (N,).
+        """
+        at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
+        return {
+            "quality": cut.quality.numpy(),
+            "is_issue": cut.is_issue.numpy(),
+            "suggested": posterior.suggested.numpy(),
+            "suggestion_quality": (wrong * posterior.suggested_share).float().numpy(),
+            "predicted": posterior.predicted.numpy(),
+            "transition": (
+                self.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy()
+            ),
+            "cut": cut.thresholds.numpy(),
+            "false_positive_rate": float(
+                right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)
+            ),
+            "margin": posterior.margin.numpy(),
+            "confidence": probs[at, given].numpy(),
+            "suggested_confidence": probs[at, posterior.suggested].numpy(),
+        }
+
+    def voted(self, given: Tensor, probs: Tensor, votes: Votes) -> VotedRows:
+        """The rows that annotators voted on, with all other evidence."""
+        return VotedRows(votes, probs.shape[1], probs, given, self.noise.transition)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedRows:
+    """Which rows rates refer to, and which labels are known to be right."""
+
+    counted: Tensor  # (N,) bool
+    trusted: Tensor  # (N,) bool
+    uncertain: Tensor  # (N,) bool: counted and not trusted
+    uncertain_share: float  # of the counted rows
+    calibrate: bool  # whether there are trusted rows enough to fit β
+
+    @classmethod
+    def of(cls, trusted: Any, counted: Any, num_rows: int) -> CountedRows:
+        is_trusted = _mask("trusted", () if trusted is None else trusted, num_rows)
+        is_counted = _mask(
+            "counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows
+        )
+        if not bool(is_counted.any()):
+            raise ValueError(
+                "Expected rows that are counted, got none. Leave `counted` out to count all."
+            )
+        uncertain = is_counted & ~is_trusted
+        share = float(uncertain.sum() / is_counted.sum())
+        return cls(
+            is_counted,
+            is_trusted,
+            uncertain,
+            share,
+            MIN_TRUSTED <= int(is_trusted.sum()) < num_rows,
+        )
+
+    def shift_to_rate(self, wrong: Tensor, rate: float) -> tuple[Tensor, float]:
+        """P(wrong) of the uncertain rows, shifted so that ``rate`` is that of all counted ones; and
+        the shift.
+        """
+        return shift_to_mean(wrong[self.uncertain], rate / max(self.uncertain_share, SMALL))
+
+
+def select(mask: Tensor) -> Any:
+    """An index for the rows of a mask (N,); of all rows, one that copies nothing."""
+    return slice(None) if bool(mask.all()) else mask
+
+
+def class_means(
+    values: Tensor, classes: Tensor, num_classes: int, counted: Tensor
+) -> NDArray[np.float64]:
+    """The mean of ``values`` (N,) in each class, (K,), over the ``counted`` rows (N,); 0 without
+    rows.
+    """
+    values, classes = values[select(counted)], classes[select(counted)]
+    sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, classes, values)
+    return np.asarray((sums / torch.bincount(classes, minlength=num_classes).clamp(min=1)).numpy())
+
+
+def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
+    """Booleans (N,), or row numbers, as a mask."""
+    chosen = np.asarray(rows)
+    mask = np.zeros(num_rows, dtype=bool)
+    if chosen.dtype == bool and chosen.shape == (num_rows,):
+        mask = chosen.copy()
+    elif (
+        chosen.dtype.kind in "iu"
+        and chosen.ndim == 1
+        and ((chosen >= 0) & (chosen < num_rows)).all()
+    ):
+        mask[chosen] = True
+    elif chosen.size:
+        raise ValueError(
+            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false a row, "
+            f"got {chosen.dtype} of shape {chosen.shape}."
+        )
+    return torch.from_numpy(mask)
+
+
+def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
+    """(1 − a)·p + a·v, with the a of 0, ¼, ½ under which the given labels are most likely."""
+    pair = torch.stack(
+        [probs.gather(1, given[:, None])[:, 0], votes.gather(1, given[:, None])[:, 0]], 1
+    ).double()
+    shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)
+    a = float(shares[1, int((pair @ shares).clamp(min=0.001).log().mean(0).argmax())])
+    return probs if a == 0 else torch.lerp(probs, votes, a)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelSetIssues(LabelIssues):
+    """The quality of N rows with several of K labels, and of each label of a row.
+
+    ``quality`` is that of the worst label of a row, and ``suggested_answers`` the labels without
+    those that are issues and with those that are missing. ``class_rates`` (K,) are shares of wrong
+    labels among the given ones, ``transition`` (K, 2, 2) the probabilities of no and yes by the
+    true answer, ``cut`` (K, 2) those of no and yes.
+    """
+
+    names: tuple[str, ...] = ()  # (K,)
+    answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K): the given labels
+    label_quality: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): P(the answer is right)
+    label_is_issue: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
+    label_probs: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): the predictions' probability of yes
+    suggested_answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
+    is_judged: NDArray[np.bool_] = None  # type: ignore[assignment]  # (K,): whether enough rows have the label
+
+    def __repr__(self) -> str:
+        pairs = (
+            f"{int(self.label_is_issue.sum())} labels to add or remove in"
+            f" {int(self.is_issue.sum())} rows"
+        )
+        share = (
+            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
+        )
+        return (
+            f"LabelSetIssues({len(self.quality)} rows of {len(self.names)} labels, {pairs},"
+            f" {share})"
+        )
+
+    @property
+    def lost_rates(self) -> NDArray[np.float64]:
+        """The share of rows that should have each label and lack it, (K,)."""
+        return np.asarray(self.transition[:, 1, 0])
+
+    def changes(self, row: int) -> tuple[list[str], list[str]]:
+        """The labels to add to a row, and those to remove from it."""
+        issues, given = self.label_is_issue[row], self.answers[row]
+        return tuple(  # type: ignore[return-value]
+            [self.names[k] for k in np.flatnonzero(issues & (given == is_given))]
+            for is_given in (False, True)
+        )
