@@ -24,10 +24,10 @@ from noiseproof.audit.decisions import BadDecisions, DecisionLog
 from noiseproof.audit.files import check_folder, read_audit
 from noiseproof.audit.issues import WrongLabels
 from noiseproof.audit.sources.arrays import ArraySource
-from noiseproof.audit.sources.base import Skipped
 from noiseproof.audit.sources.predictions import PredictionSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, replacing_all
+from noiseproof.data.rows import Rows, Skipped
 from noiseproof.judge.evidence.gather import Surroundings
 from noiseproof.judge.evidence.neighbours import Duplicates
 from noiseproof.judge.issues.base import MAX_LISTED
@@ -69,7 +69,6 @@ def by_hand(**changes: Any) -> LabelReport:
     source = TextSource({"kind": "text", "text": "t", "label": "y", "id": None})
     source.frame = pd.DataFrame({"t": [f"text {i}" for i in range(6)], "y": list("abcabc")})
     data = AuditData(
-        source,
         ("ant", 'b"ee', "Käfer, rot"),
         np.array([0, 1, 0, 2, 1]),
         np.array([4, 0, 2, 1, -1]),
@@ -77,6 +76,7 @@ def by_hand(**changes: Any) -> LabelReport:
         x=np.zeros((5, 2), np.float32),
         ids=np.array(["e", "a", "c", "b", "t"], dtype=object),
         trusted=np.array([False, False, True, False, True]),
+        source=source,
         skipped=(Skipped("no label", np.array([3, 5])),),
         notes=("A note.",),
     )
@@ -514,7 +514,13 @@ def audited(x: np.ndarray, y: np.ndarray, *, mode: str = "thorough", **options: 
         if name in options
     }
     data = AuditData(
-        ArraySource({"kind": "arrays"}), ("a", "b", "c"), y, np.arange(len(y)), len(y), x, **columns
+        ("a", "b", "c"),
+        y,
+        np.arange(len(y)),
+        len(y),
+        x,
+        source=ArraySource({"kind": "arrays"}),
+        **columns,
     )
     return audit(data, mode=mode, epochs=6, folds=2, device="cpu", **options)  # type: ignore[arg-type]
 
@@ -572,13 +578,13 @@ def test_a_trusted_table_dilutes_no_rate() -> None:
     wrong = (random.random(1600) < 0.2) & (np.arange(1600) < 400)
     p = np.eye(3)[y] * 0.85 + 0.05
     data = AuditData(
-        PredictionSource({"kind": "predictions"}),
         ("a", "b", "c"),
         np.where(wrong, (y + 1) % 3, y),
         np.concatenate([np.arange(400), np.full(1200, -1)]),
         400,
         pred_probs=p.astype(np.float32),
         trusted=np.arange(1600) >= 400,
+        source=PredictionSource({"kind": "predictions"}),
     )
     summary = audit(data).summary()
     assert summary["rows"] == 400 and summary["issues"] == wrong.sum()
@@ -676,7 +682,7 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
 
 def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
     n = 2 * (MAX_LISTED + 5)
-    data = AuditData(ArraySource({"kind": "arrays"}), ("a", "b"), np.arange(n) % 2, np.arange(n), n)
+    data = Rows(("a", "b"), np.arange(n) % 2, np.arange(n), n)
     copies = NearDuplicates(Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0))
     counts = copies.summary(data)["near_duplicates"]
     assert (
