@@ -27,7 +27,13 @@ from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import read_rows
 from noiseproof.audit.apply import corrected, write_corrected
 from noiseproof.audit.csvfile import Changes, TextRecords
-from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
+from noiseproof.audit.decisions import (
+    BadDecisions,
+    Decision,
+    find_decisions,
+    read_decisions,
+    write_csv,
+)
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.plan import corrections
@@ -39,9 +45,7 @@ from noiseproof.train import Diverged, Interrupted
 
 
 def write_decisions(folder: Path, *words: tuple[Any, ...]) -> None:
-    (folder / "decisions.csv").write_bytes(
-        b"".join(map(to_line, (COLUMNS, *(Decision(*word) for word in words))))
-    )
+    write_csv([Decision(*word) for word in words], folder / "decisions.csv")
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -549,11 +553,11 @@ def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> No
         (1, 1, "dog", "other", "owl"),
         (2, 2, "fox", "skip", ""),
     )
-    found = corrections(audit, read_decisions(folder / "decisions.csv"), accept_all=True, yes=True)
+    found = corrections(audit, read_decisions(find_decisions(folder)), accept_all=True, yes=True)
     suggested = audit.issues.set_index("row")["suggested_label"]
     # 5 is right with 6/13, its suggestion with 3/4·7/13
     assert found == {1: "owl", 3: suggested[3], 4: suggested[4]}
-    assert corrections(audit, read_decisions(folder / "decisions.csv")) == {1: "owl"}
+    assert corrections(audit, read_decisions(find_decisions(folder))) == {1: "owl"}
 
 
 def test_accept_all_leaves_labels_that_are_likelier_right(tmp_path: Path) -> None:
@@ -1218,19 +1222,12 @@ def test_cells_for_spreadsheets_are_no_formulas_and_data_stays_as_it_is(tmp_path
     exact = pd.read_parquet(tmp_path / "audit-True" / "issues.parquet").sort_values("row")
     assert exact["given_label"].astype(str).tolist() == given
     folder = tmp_path / "audit-True"
-    (folder / "decisions.csv").write_bytes(
-        b"".join(
-            map(
-                to_line,
-                (
-                    COLUMNS,
-                    Decision(0, "=0", "plain", "accept", FORMULAS[0]),
-                    Decision(4, "=4", FORMULAS[4], "unclear", ""),
-                    Decision(4, "=4", FORMULAS[4], "note", "", note="=1+1"),
-                ),
-            )
-        )
-    )
+    decisions = [
+        Decision(0, "=0", "plain", "accept", FORMULAS[0]),
+        Decision(4, "=4", FORMULAS[4], "unclear", ""),
+        Decision(4, "=4", FORMULAS[4], "note", "", note="=1+1"),
+    ]
+    write_csv(decisions, folder / "decisions.csv")
     run("apply", folder, "--out", tmp_path / "new.csv")
     expected = frame.assign(y=[FORMULAS[0], *given[1:]])
     # byte for byte as the user has it

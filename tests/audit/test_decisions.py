@@ -1,8 +1,10 @@
-"""The log of decisions: who answered which question, and what stands."""
+"""The log of decisions: who answered which question, what stands, and what survives a crash."""
 
 from __future__ import annotations
 
-import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,14 @@ from noiseproof.audit.decisions import (
     BadDecisions,
     Decision,
     DecisionLog,
+    check_free,
+    find_decisions,
     read_answers,
     read_decisions,
     read_log,
     read_standing,
     resolve_merges,
-    to_bytes,
-    to_line,
+    write_csv,
 )
 
 
@@ -43,10 +46,10 @@ def write(path: Path, *lines: Decision) -> Path:
     log = DecisionLog(path)
     for line in lines:
         log.add(line)
-    assert log.answers() == read_answers(path)
-    assert log.decisions == read_decisions(path)
+    assert log.answers() == read_answers(log.path)
+    assert log.decisions == read_decisions(log.path)
     log.close()
-    assert read_log(path) == list(lines)
+    assert read_log(path) == read_log(log.path) == list(lines)
     return path
 
 
@@ -58,11 +61,9 @@ def test_reviewers_questions_and_probabilities_come_back_exactly(tmp_path: Path)
     ]
     path = write(tmp_path / "decisions.csv", *lines)
     assert read_answers(path) == lines
-    assert (
-        path.read_bytes().splitlines()[0]
-        == b"row,id,given_label,decision,label,reviewer,asked,probability,batch,note"
-    )
-    assert path.read_bytes().endswith("4,4,cat,accept,dog,é,measure,1.0,,\n".encode())
+    header, *_, last = path.read_bytes().splitlines()
+    assert header == b"row,id,given_label,decision,label,reviewer,asked,probability,batch,note"
+    assert last == "4,4,cat,accept,dog,é,measure,1.0,,".encode()
 
 
 def test_a_second_opinion_replaces_no_decision(tmp_path: Path) -> None:
@@ -201,32 +202,6 @@ def test_merged_classes_follow_each_other_and_circles_stay() -> None:
     assert becomes(("a", "b"), ("b", "a"), ("c", "a")) == {}
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
-        "1,1,cat,exclude,dog,,,,,",
-        "1,1,cat,unclear,cat,,,,,",
-        "1,1,cat,note,cat,,,,,x",
-        "1,1,cat,keep,cat,,,,,x",
-        ",,cat,keep,cat,,,,,",
-        "1,1,cat,merge,dog,,,,,",
-        ",,cat,merge,,,,,,",
-        ",7,cat,merge,dog,,,,,",
-        "1,1,cat,keep,cat,,,,0,",
-        "1,1,cat,keep,cat,,,,one,",
-        "1,1,cat,keep,cat,,,,1 ends,",
-        "-1,,cat,merge,dog,,,,,",
-        "1,1,cat,note,,,measure,0.5,,x",
-    ],
-)
-def test_lines_without_sense_are_refused(tmp_path: Path, cells: str) -> None:
-    path = tmp_path / "decisions.csv"
-    path.write_bytes(to_line(COLUMNS) + f"{cells}\n".encode())
-    for read in (read_standing, DecisionLog):
-        with pytest.raises(BadDecisions, match="a text with note alone in decision 1"):
-            read(path)
-
-
 # --- batches --------------------------------------------------------------------------------------
 
 
@@ -255,93 +230,142 @@ def test_a_batch_is_undone_as_one_and_only_what_is_still_the_last(tmp_path: Path
     with pytest.raises(ValueError, match="Expected one batch for 2 decisions"):
         log.add_all([keep(4), keep(5)])
     log.close()
-    assert [line.split(b",")[-2] for line in log.path.read_bytes().splitlines()[1:]] == [
-        b"",
-        b"1",
-        b"1",
-        b"1 end",
-        b"",
-        b"",
-        b"",
-        b"",
-        b"",
-        b"2",
-        b"2 end",
-    ]
 
 
-def test_a_batch_torn_at_any_byte_goes_as_a_whole(tmp_path: Path) -> None:
-    """Truncated at every byte, the file has all lines of a batch or none, and takes further
-    lines.
-    """
-    path = tmp_path / "decisions.csv"
-    actions = [
-        [keep(1)],
-        [accept(row)._replace(batch=1, id='a "b"\r\n,') for row in (2, 3, 4)],
-        [note(2, "é\n")],
-        [undo(row)._replace(batch=2) for row in (2, 3)],
-        [merge("x", "y")._replace(batch=3), keep(5)._replace(batch=3)],
-        [keep(6)._replace(batch=4)],
-    ]
-    log = DecisionLog(path)
-    sizes, ends, lines = [0], [path.stat().st_size], []
-    for action in actions:
-        log.add_all(action)
-        lines += action
-        sizes.append(len(lines))
-        ends.append(path.stat().st_size)
-    log.close()
-    whole = path.read_bytes()
-    for cut in range(len(whole) + 1):
-        path.write_bytes(whole[:cut])
-        # but for its line end
-        complete = max((n for n, end in enumerate(ends) if end - 1 <= cut and n), default=0)
-        assert read_log(path) == lines[: sizes[complete]], cut
-        log = DecisionLog(path)
-        log.add(keep(7))
-        log.close()
-        assert path.read_bytes() == whole[: ends[complete]] + to_line(keep(7)), cut
-
-
-def test_a_batch_that_the_disk_has_no_room_for_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, real = DecisionLog(tmp_path / "decisions.csv"), os.write
+def test_what_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path / "decisions.sqlite")
     log.add(keep(1))
-    before = log.path.read_bytes()
-    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:40]))
-    with pytest.raises(OSError, match="the disk is full"):
-        log.add_all([keep(row)._replace(batch=1) for row in range(2, 9)])
-    monkeypatch.undo()
-    assert (
-        log.path.read_bytes() == before and log.decisions == {1: keep(1)} and log.next_batch() == 1
-    )
+    log._connection.execute("PRAGMA max_page_count=1")
+    with pytest.raises(OSError, match="Expected space .* is full"):
+        log.add_all([keep(row)._replace(batch=1, id="x" * 5000) for row in range(2, 9)])
+    assert log.decisions == {1: keep(1)} and log.next_batch() == 1
+    log._connection.execute("PRAGMA max_page_count=1000")
+    log.add(keep(2))
+    assert read_log(log.path) == [keep(1), keep(2)]  # another process sees them at once
     log.close()
+
+
+KILLED = """
+import sys
+from noiseproof.audit.decisions import Decision, DecisionLog
+log = DecisionLog(sys.argv[1])
+for row in range(10**6):
+    batch = [Decision(row, str(k), "cat", "keep", "cat", batch=row + 1) for k in range(3)]
+    log.add_all(batch)
+    print(row, flush=True)
+"""
+
+
+def test_killed_during_a_write_no_decision_is_lost_and_no_batch_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.sqlite"
+    for confirmations in (1, 7, 40):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        for _ in range(confirmations):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        confirmed = confirmations + len(process.stdout.read().splitlines())
+        process.wait()
+        check_free(path)
+        lines = read_log(path)
+        assert [line.row for line in lines[::3]] in ([*range(confirmed)], [*range(confirmed + 1)])
+        assert [line.id for line in lines] == ["0", "1", "2"] * (len(lines) // 3)
+        log = DecisionLog(path)
+        assert log.standing.lines(0) == lines[:3]
+        log.close()
+        assert read_log(path.with_suffix(".csv")) == lines
+        path.unlink()
+        path.with_suffix(".csv").unlink()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_csv_file_is_where_a_log_begins_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.csv"
+    assert find_decisions(tmp_path) == path.with_suffix(".sqlite")
+    # as older reviews, pages without a server and people write it
+    path.write_text(
+        ",".join(COLUMNS) + "\n,,x,merge,y,,,,1,\n1,a,cat,keep,cat,,,,1 end,\n\n2,2,cat,note,,,,,,é"
+    )
+    lines = [
+        merge("x", "y")._replace(batch=1),
+        keep(1)._replace(id="a", batch=1),
+        note(2, "é"),
+    ]
+    assert find_decisions(tmp_path) == path and read_log(path) == lines
+    log = DecisionLog(path)
+    assert find_decisions(tmp_path) == log.path != path
+    log.add(keep(3))
+    with pytest.raises(BadDecisions, match="another review writes to it"):
+        DecisionLog(path)
+    with pytest.raises(BadDecisions, match="another review writes to it"):
+        check_free(log.path)
+    log.close()
+    log.close()
+    check_free(log.path)
+    assert read_log(path) == read_log(log.path) == [*lines, keep(3)]
+
+
+def test_an_edited_csv_file_is_not_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "decisions.csv", keep(1), keep(2))
+    write_csv([keep(1)], path)  # an earlier one, as a killed review leaves it
+    DecisionLog(path).close()
+    assert read_log(path) == [keep(1), keep(2)]
+    write_csv([accept(1)], path)
+    with pytest.raises(BadDecisions, match="it was edited. Remove the database to go on with"):
+        DecisionLog(path)
+    assert read_log(path) == [accept(1)]
+    path.with_suffix(".sqlite").unlink()
+    DecisionLog(path).close()
+    assert read_log(path) == [accept(1)]
+
+
+HEADER = ",".join(COLUMNS) + "\n"
+BAD_CELLS = (
+    "1,1,cat,exclude,dog,,,,,",
+    "1,1,cat,unclear,cat,,,,,",
+    "1,1,cat,note,cat,,,,,x",
+    "1,1,cat,keep,cat,,,,,x",
+    ",,cat,keep,cat,,,,,",
+    "1,1,cat,merge,dog,,,,,",
+    ",,cat,merge,,,,,,",
+    ",7,cat,merge,dog,,,,,",
+    "1,1,cat,keep,cat,,,,0,",
+    "1,1,cat,keep,cat,,,,1 ends,",
+    "1,1,cat,note,,,measure,0.5,,x",
+    "1,1,cat,maybe,cat,,,,,",
+    "-2,1,cat,keep,cat,,,,,",
+    "1,1,cat,keep,cat",
+    "1,1,cat,keep,cat,,measure,,,",
+    "1,1,cat,keep,cat,,,0.5,,",
+    "1,1,cat,keep,cat,,often,,,",
+    "1,1,cat,keep,cat,,measure,1.5,,",
+    "1,1,cat,keep,cat,,measure,nan,,",
+    "1,1,cat,keep,cat,,measure,half,,",
+)
 
 
 @pytest.mark.parametrize(
-    "cells",
-    [
-        "keep,cat,,measure,",
-        "keep,cat,,,0.5",
-        "keep,cat,,repeat,0.5",
-        "keep,cat,,often,",
-        "keep,cat,,measure,0",
-        "keep,cat,,measure,1.5",
-        "keep,cat,,measure,nan",
-        "keep,cat,,measure,half",
-        "keep,cat",
-        "keep,cat,,,,,,",
+    "text, match",
+    [(HEADER + cells, "a text with note alone in decision 1") for cells in BAD_CELLS]
+    + [
+        (HEADER + '1,1,cat,keep,cat,,,,,\n2,"5" pipe,cat,keep,cat,,,,,\n', "as UTF-8 in"),
+        (HEADER + '1,1,cat,keep,cat,,,,,\n2,"ow', "as UTF-8 in"),
+        ("a,b\n1,2\n", "with the columns row, id"),
+        ("", "got an empty file"),
+        ("SQLite format 3\0" + "x" * 200, "a database of decisions"),
     ],
 )
-def test_questions_without_sense_are_refused(tmp_path: Path, cells: str) -> None:
+def test_what_is_not_a_list_of_decisions_is_refused_and_left_alone(
+    tmp_path: Path, text: str, match: str
+) -> None:
     path = tmp_path / "decisions.csv"
-    path.write_bytes(to_line(COLUMNS) + f"1,1,cat,{cells},,\n".encode())
-    for read in (read_decisions, read_answers, DecisionLog):
-        with pytest.raises(
-            BadDecisions, match="a probability with measure alone, .* in decision 1"
-        ):
+    path.write_text(text)
+    for read in (read_decisions, DecisionLog):
+        with pytest.raises(BadDecisions, match=match):
             read(path)
+    assert path.read_text() == text and not path.with_suffix(".sqlite").exists()
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
@@ -356,47 +380,3 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
             log.add(bad)
     log.close()
     assert read_log(log.path) == []
-
-
-def test_a_file_that_was_replaced_while_a_review_waited_is_opened_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A review has the file open when another process replaces it."""
-    path, real = tmp_path / "decisions.csv", os.open
-    path.write_bytes(to_bytes([keep(9)]))
-    opened: list[str] = []
-
-    def slow(file: str | Path, flags: int, mode: int = 0o777) -> int:
-        handle = real(file, flags, mode)
-        if Path(file) == path and not opened:
-            opened.append("first")
-            monkeypatch.undo()
-            path.with_suffix(".new").write_bytes(to_bytes([keep(1)]))
-            path.with_suffix(".new").replace(path)
-        return handle
-
-    monkeypatch.setattr(os, "open", slow)
-    log = DecisionLog(path)
-    log.add(keep(2))
-    log.close()
-    assert read_log(path) == [keep(1), keep(2)]
-
-
-def test_a_last_line_without_its_line_end_counts(tmp_path: Path) -> None:
-    path = tmp_path / "decisions.csv"
-    path.write_text(",".join(COLUMNS) + "\n1,a,cat,keep,cat,,,,,\n2,b,cat,accept,dog,,,,,")
-    assert {row: one.label for row, one in read_decisions(path).items()} == {1: "cat", 2: "dog"}
-    log = DecisionLog(path)
-    log.add(keep(3))
-    log.close()
-    assert [line.row for line in read_log(path)] == [1, 2, 3] and path.read_bytes().endswith(b"\n")
-
-
-def test_notes_count_unless_they_are_cut(tmp_path: Path) -> None:
-    path = tmp_path / "decisions.csv"
-    path.write_bytes(to_bytes([note(2, "blurred"), note(3, "")]).removesuffix(b"\n"))
-    assert read_log(path) == [note(2, "blurred"), note(3, "")]
-    path.write_bytes(to_bytes([note(2, "blurred")])[:-3])
-    assert read_log(path) == []
-    path.write_bytes(to_line(COLUMNS) + b"2,2,cat,note,,,,,,written by hand")
-    assert [line.note for line in read_log(path)] == ["written by hand"]

@@ -18,7 +18,13 @@ from scipy.stats import beta
 from test_corrections import run, write_population
 
 from noiseproof.audit import read_audit
-from noiseproof.audit.decisions import Decision, DecisionLog, read_answers, read_decisions
+from noiseproof.audit.decisions import (
+    Decision,
+    DecisionLog,
+    find_decisions,
+    read_answers,
+    read_decisions,
+)
 from noiseproof.audit.files import check_decisions
 from noiseproof.audit.measure.calibrate import recalibrate
 from noiseproof.audit.measure.estimate import measure
@@ -57,7 +63,7 @@ def test_issues_are_recalibrated_and_everything_else_stays(folder: Path) -> None
     before, audit, answers = (
         cells(folder),
         read_audit(folder),
-        read_answers(folder / "decisions.csv"),
+        read_answers(find_decisions(folder)),
     )
     run("measure", folder)
     after = read_audit(folder)
@@ -83,7 +89,7 @@ def test_issues_are_recalibrated_and_everything_else_stays(folder: Path) -> None
 
 
 def test_the_summary_has_what_was_measured(folder: Path) -> None:
-    answers = read_answers(folder / "decisions.csv")
+    answers = read_answers(find_decisions(folder))
     shown = json.loads(run("measure", folder, "--json"))
     audit = read_audit(folder)
     measurement = measure(audit, answers)
@@ -115,7 +121,7 @@ def test_the_summary_has_what_was_measured(folder: Path) -> None:
 def test_what_is_printed(folder: Path) -> None:
     before = read_audit(folder).summary["issues"]
     shown = run("measure", folder)
-    found = measure(read_audit(folder), read_answers(folder / "decisions.csv"))
+    found = measure(read_audit(folder), read_answers(find_decisions(folder)))
     assert found is not None
     lines = shown.splitlines()
     assert lines[0] == f"measured: {DECISIONS} decisions"
@@ -145,7 +151,7 @@ def test_a_second_time_changes_nothing(folder: Path) -> None:
     assert digests(folder) == before
     audit = read_audit(folder)
     assert audit.key == key  # a page that is open, and decisions in a browser, belong to it still
-    check_decisions(read_decisions(folder / "decisions.csv").values(), audit)
+    check_decisions(read_decisions(find_decisions(folder)).values(), audit)
 
 
 def test_a_goal_moves_the_cut_and_is_kept(folder: Path) -> None:
@@ -195,14 +201,15 @@ def test_without_measured_decisions_it_says_what_to_run(tmp_path: Path) -> None:
     log.add(Decision(int(row), id, given, "accept", suggested))
     log.close()
     with pytest.raises(NotMeasured, match="Expected measured decisions"):
-        write_measured(audit, read_answers(folder / "decisions.csv"))
-    (folder / "decisions.csv").unlink()
+        write_measured(audit, read_answers(find_decisions(folder)))
+    for path in folder.glob("decisions.*"):
+        path.unlink()
     assert digests(folder) == before
     assert "found none" in run("measure", folder, "--decisions", tmp_path / "none.csv", code=2)
 
 
 def test_reliability_is_of_the_decisions(folder: Path) -> None:
-    audit, answers = read_audit(folder), read_answers(folder / "decisions.csv")
+    audit, answers = read_audit(folder), read_answers(find_decisions(folder))
     table = reliability(audit, answers)
     assert set(table["probabilities"]) == {"models", "recalibrated"}
     assert table.groupby("probabilities")["decisions"].sum().tolist() == [DECISIONS, DECISIONS]
@@ -224,7 +231,7 @@ def test_a_weighted_share_by_hand() -> None:
 
 
 def test_the_order_of_the_list_has_no_influence(folder: Path) -> None:
-    audit, answers = read_audit(folder), read_answers(folder / "decisions.csv")
+    audit, answers = read_audit(folder), read_answers(find_decisions(folder))
     shuffled = replace(audit, issues=audit.issues.sample(frac=1, random_state=0))
     for goal in ("f1", "budget=100"):
         one, other = (recalibrate(each, answers, goal) for each in (audit, shuffled))

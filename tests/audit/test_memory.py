@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from noiseproof.audit import audit, corrected, read_rows
-from noiseproof.audit.decisions import Decision, to_bytes
+from noiseproof.audit.decisions import Decision, write_csv
 from noiseproof.data.arrays import SparseAxes
 
 N, WRONG = 24, 5
@@ -479,9 +479,7 @@ def test_of_several_label_columns_in_a_dict_these_are_returned(tmp_path: Path) -
     data = {"size": SIZES, "calm": calm, "loud": [int(yes) for yes in loud]}
     probs = np.stack([np.where(calm, 0.9, 0.1), np.where(loud, 0.9, 0.1)], 1)
     audit(data, label=["calm", "loud"], pred_probs=probs).save(tmp_path / "audit")
-    (tmp_path / "audit" / "decisions.csv").write_bytes(
-        to_bytes([Decision(0, "0", "loud", "other", "calm")])
-    )
+    write_csv([Decision(0, "0", "loud", "other", "calm")], tmp_path / "audit" / "decisions.csv")
     copy = corrected(tmp_path / "audit", data)
     assert list(copy.columns) == ["calm", "loud"]
     assert copy["calm"].tolist() == [1, *calm[1:]] and copy["loud"].tolist() == [

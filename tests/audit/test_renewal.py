@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.audit.decisions import COLUMNS, Decision, read_decisions, read_log, to_line
+from noiseproof.audit.decisions import (
+    Decision,
+    find_decisions,
+    read_decisions,
+    read_log,
+    write_csv,
+)
 from noiseproof.audit.files import read_audit
 
 STRATA = np.arange(60, dtype=np.int16) % 4
@@ -49,7 +55,7 @@ def decide(folder: Path) -> bytes:
         Decision(9, ids[9], "cat", "keep", "cat", "bob", "repeat"),
         Decision(15, ids[15], "cat", "other", "owl", "bob"),
     ]
-    (folder / "decisions.csv").write_bytes(b"".join(map(to_line, (COLUMNS, *lines))))
+    write_csv(lines, folder / "decisions.csv")
     (folder / "measure.json").write_text('{"seed": 0}')
     np.save(folder / "strata.npy", STRATA)
     return (folder / "decisions.csv").read_bytes()
@@ -72,7 +78,7 @@ def test_the_sample_stays_where_the_rows_are_the_same(tmp_path: Path) -> None:
     assert (folder / "decisions.csv").read_bytes() == decided
     (message,) = save(folder, [*range(60)])  # they have names now
     assert "2 of 2 decisions on the earlier audit are carried over" in message
-    lines = read_log(folder / "decisions.csv")
+    lines = read_log(find_decisions(folder))
     assert [line.id for line in lines] == ["n9", "n12", "n12", "n9", "n15"]
     assert [line.asked for line in lines] == ["measure", "measure", "", "repeat", ""] and lines[
         0
@@ -81,7 +87,7 @@ def test_the_sample_stays_where_the_rows_are_the_same(tmp_path: Path) -> None:
     # and none again: the same rows by their content
     (message,) = save(folder, [*range(60)], id=None)
     assert "2 of 2 decisions on the earlier audit are carried over" in message
-    assert [line.id for line in read_log(folder / "decisions.csv")] == ["9", "12", "12", "9", "15"]
+    assert [line.id for line in read_log(find_decisions(folder))] == ["9", "12", "12", "9", "15"]
     assert {"measure.json", "strata.npy"} <= {*files(folder)}
 
 
@@ -100,7 +106,7 @@ def test_the_sample_goes_aside_with_its_decisions_where_rows_differ(tmp_path: Pa
         f"measure-{digest}.json",
         f"strata-{digest}.npy",
     ]
-    assert read_log(folder / "decisions.csv") == [
+    assert read_log(find_decisions(folder)) == [
         # no longer measured: the sample was of other rows
         Decision(6, "n9", "cat", "accept", "dog", "ann"),
         Decision(9, "n12", "cat", "keep", "cat", "ann"),
@@ -116,15 +122,15 @@ def test_one_changed_label_ends_the_sample(tmp_path: Path) -> None:
     decide(folder)
     save(folder, [*range(60)], labels={40: "owl"})
     assert not (folder / "measure.json").exists() and not (folder / "strata.npy").exists()
-    assert {line.asked for line in read_log(folder / "decisions.csv")} == {"", "repeat"}
-    assert read_decisions(folder / "decisions.csv")[9].label == "dog"
+    assert {line.asked for line in read_log(find_decisions(folder))} == {"", "repeat"}
+    assert read_decisions(find_decisions(folder))[9].label == "dog"
 
 
 def test_a_sample_without_answers_goes_aside_too(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     save(folder, [*range(60)])
     decide(folder)
-    (folder / "decisions.csv").unlink()
+    find_decisions(folder).unlink()
     assert save(folder, [*range(60)]) == [] and (folder / "measure.json").exists()
     assert save(folder, [*range(1, 60)]) == []
     assert [name[:8] for name in files(folder)] == ["measure-", "strata-" + files(folder)[1][7]]

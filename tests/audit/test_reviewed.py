@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from noiseproof.audit import corrected, plan_retraining, read_audit
 from noiseproof.audit.apply import write_corrected
-from noiseproof.audit.decisions import NO_ROW, Decision, to_bytes
+from noiseproof.audit.decisions import NO_ROW, Decision, write_csv
 from noiseproof.audit.plan import plan_corrections, read_reviewed
 from noiseproof.cli import app
 
@@ -63,7 +63,7 @@ def make(root: Path, data: Path | None, *, kind: str = "table", **config: Any) -
         classes=["cat", "cat ", "cot", "dog"],
         **config,
     )
-    (folder / "decisions.csv").write_bytes(to_bytes(DECISIONS))
+    write_csv(DECISIONS, folder / "decisions.csv")
     return folder
 
 
@@ -175,7 +175,7 @@ def test_pictures_are_left_out_moved_and_merged(tmp_path: Path) -> None:
         line if line.row == NO_ROW else line._replace(row=rows[line.row], id=ids[rows[line.row]])
         for line in DECISIONS
     ]
-    (folder / "decisions.csv").write_bytes(to_bytes(lines))
+    write_csv(lines, folder / "decisions.csv")
     run("apply", folder, "--out", tmp_path / "new")
     written = sorted(
         path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*.png")
@@ -185,7 +185,7 @@ def test_pictures_are_left_out_moved_and_merged(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "dog" / "1.png").exists() and (
         tmp_path / "whole-review.csv"
     ).exists()
-    (folder / "decisions.csv").write_bytes(to_bytes([lines[0]._replace(label="../emu")]))
+    write_csv([lines[0]._replace(label="../emu")], folder / "decisions.csv")
     assert "names of folders" in run("apply", folder, "--out", tmp_path / "bad", code=2)
 
 
@@ -213,10 +213,10 @@ def test_numbers_take_no_class_that_is_a_word(tmp_path: Path) -> None:
         data=tmp_path / "x.npy",
         labels=str(tmp_path / "y.npy"),
     )
-    (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "3", "other", "7")]))
+    write_csv([Decision(0, "0", "3", "other", "7")], folder / "decisions.csv")
     run("apply", folder, "--out", tmp_path / "new.npy")
     assert np.load(tmp_path / "new.npy").tolist() == [7, 4, 3, 4]
-    (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "3", "other", "emu")]))
+    write_csv([Decision(0, "0", "3", "other", "emu")], folder / "decisions.csv")
     assert "Expected a whole number as the name of a new class" in run(
         "apply", folder, "--out", tmp_path / "b.npy", code=2
     )
@@ -299,7 +299,7 @@ def test_retraining_with_new_classes_excluded_rows_and_merges(tmp_path: Path) ->
         *(Decision(row, str(row), names[row], "other", "kiwi") for row in range(2, 40, 3)),
         Decision(NO_ROW, "", "cat ", "merge", "cat"),
     ]
-    (folder / "decisions.csv").write_bytes(to_bytes(decisions))
+    write_csv(decisions, folder / "decisions.csv")
     audit, reviewed = read_audit(folder), read_reviewed(folder, None)
     plan = plan_corrections(audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges)
     assert (

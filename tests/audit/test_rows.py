@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from noiseproof.audit import audit, corrected, read_audit, read_rows
 from noiseproof.audit.again import audit_again
-from noiseproof.audit.decisions import Decision, read_log, to_bytes
+from noiseproof.audit.decisions import Decision, find_decisions, read_log, write_csv
 from noiseproof.audit.rows import digest_array, digest_frame, digest_rows, follow_rows
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
@@ -186,8 +186,9 @@ def twins(tmp_path: Path) -> tuple[Path, pd.DataFrame]:
 
 def test_copies_with_different_decisions_are_refused_once_they_move(tmp_path: Path) -> None:
     folder, frame = twins(tmp_path)
-    (folder / "decisions.csv").write_bytes(
-        to_bytes([Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "keep", "a")])
+    write_csv(
+        [Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "keep", "a")],
+        folder / "decisions.csv",
     )
     # where nothing moved, a row is in its place
     run("apply", folder, "--out", tmp_path / "same.csv")
@@ -198,8 +199,9 @@ def test_copies_with_different_decisions_are_refused_once_they_move(tmp_path: Pa
     frame.iloc[[0, 1, 2, 4, 3, 5]].to_csv(tmp_path / "t.csv", index=False)  # others moved
     run("apply", folder, "--out", tmp_path / "others.csv")
     assert pd.read_csv(tmp_path / "others.csv")["y"].tolist() == list("baabbb")
-    (folder / "decisions.csv").write_bytes(
-        to_bytes([Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "accept", "b")])
+    write_csv(
+        [Decision(0, "0", "a", "accept", "b"), Decision(2, "2", "a", "accept", "b")],
+        folder / "decisions.csv",
     )
     frame.iloc[[1, 3, 2, 0, 4, 5]].to_csv(tmp_path / "t.csv", index=False)
     # alike, it does not matter which is which
@@ -231,7 +233,7 @@ def test_issues_of_other_rows_are_refused(tmp_path: Path) -> None:
 def test_digests_that_are_gone_or_damaged_are_refused(tmp_path: Path) -> None:
     path, out, folder = tmp_path / "t.csv", tmp_path / "new.csv", tmp_path / "audit"
     audit_table(path, folder, frame_of(), WRITERS["csv"])
-    (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
+    write_csv([Decision(0, "0", "dog", "accept", "cat")], folder / "decisions.csv")
     content = (folder / "rows.npy").read_bytes()
     (folder / "rows.npy").write_bytes(content[:-1])
     assert "rows.npy as it was written" in run("apply", folder, "--out", out, code=2)
@@ -246,13 +248,13 @@ def test_decisions_follow_their_rows_into_another_audit(tmp_path: Path) -> None:
     path, folder, frame = tmp_path / "t.csv", tmp_path / "audit", frame_of()
     audit_table(path, folder, frame, WRITERS["csv"])
     lines = [Decision(int(row), str(row), GIVEN[row], "accept", TRUE[row]) for row in WRONG]
-    (folder / "decisions.csv").write_bytes(to_bytes(lines))
+    write_csv(lines, folder / "decisions.csv")
     order = within_classes()
     moved = frame.iloc[order].reset_index(drop=True)
     moved.to_csv(path, index=False)
     probs = np.eye(2)[(moved["true"] == "dog").astype(int)] * 0.8 + 0.1
     audit(read_rows(path, label="y", pred_probs=probs, ignore=["true"])).save(folder, force=True)
-    carried = read_log(folder / "decisions.csv")
+    carried = read_log(find_decisions(folder))
     assert [order[one.row] for one in carried] == WRONG.tolist()
     assert all(one.label == moved["true"][one.row] for one in carried)
     run("apply", folder, "--out", tmp_path / "new.csv")
@@ -266,7 +268,7 @@ def test_an_audit_again_does_not_learn_from_other_rows(tmp_path: Path) -> None:
     audit(read_rows(path, label="y", ignore=["true"]), mode="fast", epochs=2, model="network").save(
         folder
     )
-    (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
+    write_csv([Decision(0, "0", "dog", "accept", "cat")], folder / "decisions.csv")
     frame.iloc[within_classes()].to_csv(path, index=False)
     with pytest.raises(ValueError, match=r"it has changed: row \d+ is another one"):
         audit_again(folder)

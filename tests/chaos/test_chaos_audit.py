@@ -18,7 +18,14 @@ from chaos import THOROUGH, Outcome, bits, flipped, interruptions, outcome_of, w
 from PIL import Image
 
 from noiseproof.audit import audit, read_audit, read_rows, write_corrected
-from noiseproof.audit.decisions import Decision, DecisionLog, read_decisions, read_log, to_bytes
+from noiseproof.audit.decisions import (
+    Decision,
+    DecisionLog,
+    find_decisions,
+    read_decisions,
+    read_log,
+    write_csv,
+)
 from noiseproof.audit.plan import corrections, read_decided
 
 ROWS = 24
@@ -31,6 +38,9 @@ SWAPPED = [8, 2, 4, 3, 0, 5, 6, 7, 16, *range(9, 16), 1, *range(17, 24)]
 
 def table(order: Any = range(ROWS)) -> pd.DataFrame:
     return pd.DataFrame({"x": range(ROWS), "true": TRUE, "y": GIVEN}).iloc[list(order)]
+
+
+DECISIONS = [Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)]
 
 
 def save(folder: Path, frame: pd.DataFrame) -> None:
@@ -68,9 +78,7 @@ def a_replaced_audit(folder: Path) -> dict[str, Any]:
     if not (folder / "ready").exists():
         shutil.rmtree(folder / "audit", ignore_errors=True)
         save(folder, table())
-        log.write_bytes(
-            to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
-        )
+        write_csv(DECISIONS, log)
         (folder / "ready").touch()
     save(folder, table(SWAPPED))
     kept = [read_decisions(file) for file in (folder / "audit").glob("decisions*.csv")]
@@ -83,10 +91,7 @@ def a_replaced_audit(folder: Path) -> dict[str, Any]:
 def an_applied_table(folder: Path) -> dict[str, Any]:
     if not (folder / "audit" / "decisions.csv").exists():
         save(folder, table())
-        with open(folder / "audit" / "decisions.csv", "xb") as file:
-            file.write(
-                to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
-            )
+        write_csv(DECISIONS, folder / "audit" / "decisions.csv")
     found, out = read_audit(folder / "audit"), folder / "new.csv"
     if not out.exists():
         write_corrected(found, dict.fromkeys((0, 8, 16), "cat"), out)
@@ -120,7 +125,7 @@ def a_review(folder: Path) -> list[Any]:
     for row in range(len(log.decisions), 5):
         log.add(Decision(row, str(row), "cat", "accept", "dog"))
     log.close()
-    return [list(line) for line in read_log(folder / "decisions.csv")]
+    return [list(line) for line in read_log(find_decisions(folder))]
 
 
 SCENARIOS = [a_new_audit, a_replaced_audit, an_applied_table, applied_pictures, a_review]
@@ -166,9 +171,7 @@ def test_of_two_writers_each_ends_as_alone_or_is_refused(scenario: Any, tmp_path
 def test_a_flipped_bit_in_an_audit_is_refused_or_changes_nothing(name: str, tmp_path: Path) -> None:
     save(tmp_path, table())
     log = tmp_path / "audit" / "decisions.csv"
-    log.write_bytes(
-        to_bytes([Decision(row, str(row), "dog", "accept", "cat") for row in (0, 8, 16)])
-    )
+    write_csv(DECISIONS, log)
     whole = Outcome(json.loads(json.dumps(apply(tmp_path, tmp_path / "new.csv"))))
     assert whole.value == {"wrong": 0, "rows": [*range(ROWS)]}
     for bit in bits(tmp_path / "audit" / name):
@@ -179,9 +182,7 @@ def test_a_flipped_bit_in_an_audit_is_refused_or_changes_nothing(name: str, tmp_
 
 def test_a_flipped_bit_in_the_data_is_refused(tmp_path: Path) -> None:
     save(tmp_path, table())
-    (tmp_path / "audit" / "decisions.csv").write_bytes(
-        to_bytes([Decision(0, "0", "dog", "accept", "cat")])
-    )
+    write_csv([Decision(0, "0", "dog", "accept", "cat")], tmp_path / "audit" / "decisions.csv")
     before = (tmp_path / "t.csv").read_bytes()
     for bit in bits(tmp_path / "t.csv"):
         with flipped(tmp_path / "t.csv", bit):

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
 from noiseproof.audit import read_rows
-from noiseproof.audit.decisions import Decision, DecisionLog, read_decisions
+from noiseproof.audit.decisions import Decision, DecisionLog, find_decisions, read_decisions
 from noiseproof.audit.early import check_request
 from noiseproof.audit.files import read_audit
 from noiseproof.cli import app
@@ -292,7 +292,7 @@ def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
     assert run(*write_animals(rows), "--seed", "1").exit_code == 0  # the same rows: they stay
     assert (here / "audit" / "decisions.csv").read_bytes() == decided and not aside(here / "audit")
     assert run(*write_animals(rows), "--id", "name").exit_code == 0  # they have names now
-    named = read_decisions(here / "audit" / "decisions.csv")
+    named = read_decisions(find_decisions(here / "audit"))
     assert {row: word.id for row, word in named.items()} == {9: "n9", 12: "n12", 15: "n15"}
     assert aside(here / "audit") == [decided]
     (here / "audit" / "decisions.csv").unlink()
@@ -305,7 +305,7 @@ def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
         and "3 of 3 decisions on the earlier audit are carried over" in done.stderr
     )
     assert aside(here / "audit") == [decided] and {
-        *read_decisions(here / "audit" / "decisions.csv")
+        *read_decisions(find_decisions(here / "audit"))
     } == {6, 9, 12}
     assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
     before, after = (
@@ -323,7 +323,7 @@ def test_decisions_on_rows_that_changed_stay_behind(here: Path) -> None:
         and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
     )
     assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1
-    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+    assert aside(here / "audit") == [decided] and not find_decisions(here / "audit").exists()
     refused = CliRunner().invoke(app, ["apply", "audit"])
     assert refused.exit_code == 2 and "noiseproof review audit" in refused.stderr
 
@@ -336,7 +336,7 @@ def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
     done = run(*write_animals(rows, {18: "dog"}), "--id", "name")
     assert "2 of 4 decisions on the earlier audit are carried over" in done.stderr
     assert aside(here / "audit") == [decided]
-    found = read_decisions(here / "audit" / "decisions.csv")
+    found = read_decisions(find_decisions(here / "audit"))
     assert {(word.row, word.id, word.given_label) for word in found.values()} == {
         (9, "n9", "cat"),
         (14, "n15", "cat"),
@@ -347,7 +347,7 @@ def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
     )
     assert set(before.index[before != after]) == {"n9", "n15"}
     assert run(*write_animals(rows[::-1]), "--id", "name").exit_code == 0
-    assert {word.id for word in read_decisions(here / "audit" / "decisions.csv").values()} == {
+    assert {word.id for word in read_decisions(find_decisions(here / "audit")).values()} == {
         "n9",
         "n15",
     }
@@ -356,7 +356,7 @@ def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
     order = sorted(rows, key=lambda name: name % 3)
     assert run(*write_animals(order), "--id", "name").exit_code == 0
     assert run(*write_animals([*order[:20][::-1], *order[20:]]), "--id", "name").exit_code == 0
-    found = read_decisions(here / "audit" / "decisions.csv")
+    found = read_decisions(find_decisions(here / "audit"))
     names = pd.read_csv("t.csv")["name"]
     assert {word.id for word in found.values()} == {"n9", "n15"}
     assert all(names[word.row] == word.id for word in found.values())
@@ -372,7 +372,7 @@ def test_ids_that_name_several_rows_carry_nothing(here: Path) -> None:
     write_animals(rows[10:])  # of the pair 9 and 39 one is left, with the label that the other had
     pd.read_csv("t.csv").assign(pair=[name % 30 for name in rows[10:]]).to_csv("t.csv", index=False)
     assert run(*twice).exit_code == 0
-    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+    assert aside(here / "audit") == [decided] and not find_decisions(here / "audit").exists()
 
 
 @pytest.mark.parametrize("damage", ["config.json", "decisions.csv", "another audit"])
@@ -380,16 +380,16 @@ def test_decisions_that_nobody_can_place_are_moved_aside(here: Path, damage: str
     rows = [*range(60)]
     assert run(*write_animals(rows), "--id", "name").exit_code == 0
     decided = decide(here / "audit", 9)
+    find_decisions(here / "audit").unlink()  # the database: the CSV file counts
     if damage == "another audit":
         decided = decided.replace(b"9,n9", b"9,n8")
-        (here / "audit" / "decisions.csv").write_bytes(decided)
     elif damage == "decisions.csv":
         decided += b'1,5" pipe,cat,keep,cat\n'
-        (here / "audit" / "decisions.csv").write_bytes(decided)
     else:
         (here / "audit" / "config.json").unlink()
+    (here / "audit" / "decisions.csv").write_bytes(decided)
     assert run(*write_animals(rows[1:]), "--id", "name").exit_code == 0
-    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+    assert aside(here / "audit") == [decided] and not find_decisions(here / "audit").exists()
 
 
 def test_decisions_on_pictures_go_with_their_files(here: Path) -> None:
@@ -403,13 +403,13 @@ def test_decisions_on_pictures_go_with_their_files(here: Path) -> None:
         if left == 40:
             decide(here / "audit", 3, 30)
             (here / "photos" / "cat" / "00.png").unlink()
-    found = read_decisions(here / "audit" / "decisions.csv")
+    found = read_decisions(find_decisions(here / "audit"))
     assert {row: word.id for row, word in found.items()} == {2: "cat/06.png", 29: "dog/21.png"}
     decided = (here / "audit" / "decisions.csv").read_bytes()
     # the same names, and who knows whether the same pictures
     (here / "photos").rename(here / "others")
     assert run("others", "--pred-probs", "p.npy", "--force").exit_code == 0
-    assert decided in aside(here / "audit") and not (here / "audit" / "decisions.csv").exists()
+    assert decided in aside(here / "audit") and not find_decisions(here / "audit").exists()
 
 
 def test_predictions_of_another_model_need_no_training(here: Path) -> None:

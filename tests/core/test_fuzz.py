@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from noiseproof.audit.decisions import Decision, read_log, to_bytes
+from noiseproof.audit.decisions import Decision, read_log, write_csv
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.records import open_records
@@ -129,6 +130,15 @@ LINES = [
     Decision(1, "1", "cat", "accept", "dog"),
     Decision(2, "é", "cat", "note", "", note='a "b"\n'),
 ]
+
+
+def some_decisions() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "decisions.csv")
+        write_csv(LINES, path)
+        return path.read_bytes()
+
+
 LABELS = np.arange(12) % 2
 IDX = bytes([0, 0, 8, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + bytes(12)
 READERS = {
@@ -172,7 +182,7 @@ READERS = {
     "labels.pt": Reader(
         "a.pt", lambda: bytes_of(lambda file: torch.save(torch.arange(3), file)), read_columns
     ),
-    "decisions": Reader("decisions.csv", lambda: to_bytes(LINES), read_log),
+    "decisions": Reader("decisions.csv", some_decisions, read_log),
     "issues": Reader("issues.csv", file_of_audit("issues.csv"), part_of_audit("issues.csv")),
     "summary": Reader("summary.json", file_of_audit("summary.json"), part_of_audit("summary.json")),
     "config": Reader("config.json", file_of_audit("config.json"), part_of_audit("config.json")),

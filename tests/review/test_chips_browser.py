@@ -15,7 +15,7 @@ from review_server import Server
 
 from noiseproof.audit import audit
 from noiseproof.audit.apply import write_corrected
-from noiseproof.audit.decisions import read_decisions
+from noiseproof.audit.decisions import find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.plan import plan_corrections
 from noiseproof.review.page import file_page
@@ -118,7 +118,7 @@ def test_chips_of_a_served_review(chromium: Any, tmp_path: Path) -> None:
         open_page(page, server.link)
         decide_each(page)
         until(page, "() => !store.unsaved")
-    check(folder / "decisions.csv", folder, tmp_path)
+    check(find_decisions(folder), folder, tmp_path)
 
 
 def test_chips_of_a_page_that_is_a_file(chromium: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from handmade_audit import write_audit, write_table_audit
 from review_browser import CHROMIUM, browsing, open_page, row_shown, until
 from review_server import Server
 
-from noiseproof.audit.decisions import Decision, read_log, read_standing
+from noiseproof.audit.decisions import Decision, find_decisions, read_log, read_standing
 from noiseproof.audit.files import read_audit
 from noiseproof.review.page import file_page
 
@@ -95,7 +95,7 @@ def test_every_kind_of_decision_and_undo_after_a_reload(chromium: Any, tmp_path:
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         decide_each_kind(page)
-        check_each_kind(folder / "decisions.csv")
+        check_each_kind(find_decisions(folder))
         page.reload()
         page.wait_for_selector("body[data-ready]")
         page.keyboard.press("l")
@@ -111,7 +111,7 @@ def test_every_kind_of_decision_and_undo_after_a_reload(chromium: Any, tmp_path:
         page.keyboard.press("o")
         page.keyboard.type("red")  # nobody has this label any more
         assert page.locator("#chooser li").all_inner_texts() == ["New class “red”"]
-    assert read_standing(folder / "decisions.csv").notes == {}
+    assert read_standing(find_decisions(folder)).notes == {}
 
 
 def test_a_page_that_is_a_file_decides_everything_and_exports_it(
@@ -157,13 +157,13 @@ def test_when_everything_is_decided_keys_decide_nothing_more(chromium: Any, tmp_
             page.evaluate("say('')")
             page.keyboard.press(key)
             says(page, end)
-        assert [line.decision for line in read_log(folder / "decisions.csv")] == ["accept", "keep"]
+        assert [line.decision for line in read_log(find_decisions(folder))] == ["accept", "keep"]
         page.keyboard.press("ArrowUp")  # chosen by hand, it can be changed
         shows(page, 0)
         page.keyboard.press("x")
         says(page, end)
         until(page, "!store.unsaved")
-    assert [(line.row, line.decision) for line in read_log(folder / "decisions.csv")][2:] == [
+    assert [(line.row, line.decision) for line in read_log(find_decisions(folder))][2:] == [
         (0, "exclude")
     ]
 
@@ -232,7 +232,7 @@ def test_spellings_are_merged_by_key_and_by_click(chromium: Any, tmp_path: Path)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         merge_spellings(page)
-    check_merges(folder / "decisions.csv")
+    check_merges(find_decisions(folder))
 
 
 def test_spellings_are_merged_in_a_file(chromium: Any, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_one_person_undoes_nothing_of_another(chromium: Any, tmp_path: Path) -> 
         assert "exclude" in ann.inner_text("#card")  # what stands is Bob's
         ann.keyboard.press("u")
         says(ann, "There is nothing to undo.")
-    found = read_standing(folder / "decisions.csv").decisions
+    found = read_standing(find_decisions(folder)).decisions
     assert {row: (one.decision, one.reviewer) for row, one in found.items()} == {
         0: ("exclude", "bob"),
         1: ("keep", "bob"),
@@ -290,7 +290,7 @@ def test_measured_questions_can_be_excluded_or_unclear(chromium: Any, tmp_path: 
             until(page, "(n) => store.unsaved === 0 && issueAt(view.current)?.number === n", number)
             page.keyboard.press(key)
         until(page, "store.unsaved === 0 && issueAt(view.current)?.number === 4")
-    answers: list[Decision] = read_standing(folder / "decisions.csv").answers()
+    answers: list[Decision] = read_standing(find_decisions(folder)).answers()
     assert [(one.decision, one.asked) for one in answers] == [
         ("exclude", "measure"),
         ("unclear", "measure"),

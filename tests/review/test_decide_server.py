@@ -11,7 +11,14 @@ import pytest
 from handmade_audit import ANIMALS, write_audit, write_table_audit
 from review_server import Server
 
-from noiseproof.audit.decisions import NO_ROW, Decision, DecisionLog, read_log, read_standing
+from noiseproof.audit.decisions import (
+    NO_ROW,
+    Decision,
+    DecisionLog,
+    find_decisions,
+    read_log,
+    read_standing,
+)
 from noiseproof.audit.files import read_audit
 from noiseproof.review.queue import Filter, Queue
 
@@ -28,7 +35,7 @@ def post(client: Any, path: str, status: int = 200, **body: Any) -> Any:
 
 def choices(folder: Path) -> dict[int, str]:
     return {
-        row: one.decision for row, one in read_standing(folder / "decisions.csv").decisions.items()
+        row: one.decision for row, one in read_standing(find_decisions(folder)).decisions.items()
     }
 
 
@@ -82,7 +89,7 @@ def test_exclude_unclear_note_and_a_new_class(tmp_path: Path) -> None:
         }
         assert post(client, "undo")["new_classes"] == []
         assert (post(client, "undo")["undone"], post(client, "undo")["choice"]) == ([5], "note")
-    standing = read_standing(folder / "decisions.csv")
+    standing = read_standing(find_decisions(folder))
     assert choices(folder) == {0: "exclude", 1: "unclear"} and standing.notes == {}
 
 
@@ -98,7 +105,7 @@ def test_a_request_that_is_sent_again_changes_nothing(tmp_path: Path) -> None:
             post(client, "decisions/many", decision="keep", rows=[0, 1], also_decided=True)
             post(client, "merges", given_label="cat", label="cat")
         # the second round: accept and keep row 0 again
-        assert len(read_log(folder / "decisions.csv")) == 5 + 1 + 1
+        assert len(read_log(find_decisions(folder))) == 5 + 1 + 1
 
 
 def test_many_are_decided_and_undone_as_one(tmp_path: Path) -> None:
@@ -127,7 +134,7 @@ def test_many_are_decided_and_undone_as_one(tmp_path: Path) -> None:
     with Server(folder, "--reviewer", "ann") as server, server.client() as client:
         assert [post(client, "undo")["undone"] for _ in range(3)] == [[5, 4], [3], []]
     assert choices(folder) == {} and {
-        line.reviewer for line in read_log(folder / "decisions.csv")
+        line.reviewer for line in read_log(find_decisions(folder))
     } == {"ann"}
 
 
@@ -136,7 +143,7 @@ def test_ten_thousand_at_once(tmp_path: Path) -> None:
     with Server(folder) as server, server.client() as client:
         answer = post(client, "decisions/many", decision="accept", rows=list(range(10_000)))
         assert answer["saved"] == answer["progress"]["accept"] == 10_000
-        suggested = {line.row: line.label for line in read_log(folder / "decisions.csv")}
+        suggested = {line.row: line.label for line in read_log(find_decisions(folder))}
         assert all(suggested[i] == ANIMALS[(i % 4 + 1 + i // 4 % 3) % 4] for i in range(10_000))
         assert len(post(client, "undo")["undone"]) == 10_000
     assert choices(folder) == {}
@@ -184,13 +191,13 @@ def test_spellings_are_asked_about_and_merged_with_what_is_moot_then(tmp_path: P
             "merge",
             [typo, spaces],
         )
-    lines = read_log(folder / "decisions.csv")
+    lines = read_log(find_decisions(folder))
     assert lines[1:4] == [
         Decision(NO_ROW, "", "Gentoo ", "merge", "Gentoo", "ann", batch=1),
         Decision(0, "0", "Gentoo ", "keep", "Gentoo ", "ann", batch=1),
         Decision(2, "2", "Gentoo", "keep", "Gentoo", "ann", batch=1),
     ]
-    assert choices(folder) == {4: "skip"} and read_standing(folder / "decisions.csv").merges == {}
+    assert choices(folder) == {4: "skip"} and read_standing(find_decisions(folder)).merges == {}
 
 
 def test_a_torn_batch_is_gone_when_the_review_opens_again(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from review_browser import CHROMIUM, browsing, open_page, until
 from review_server import Server
 
-from noiseproof.audit.decisions import read_decisions
+from noiseproof.audit.decisions import find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.review.page import file_page
 
@@ -34,7 +34,7 @@ def says(page: Any, text: str) -> None:
 
 
 def choices(folder: Path) -> Counter[str]:
-    return Counter(one.decision for one in read_decisions(folder / "decisions.csv").values())
+    return Counter(one.decision for one in read_decisions(find_decisions(folder)).values())
 
 
 def test_cells_are_selected_by_keyboard_and_mouse(chromium: Any, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         assert choices(folder) == {"accept": 2} and page.locator("#cell-1 .accept").is_visible()
         press("x")  # nothing is selected: the one in focus
         says(page, "1 decision saved.")
-        assert read_decisions(folder / "decisions.csv")[1].decision == "exclude"
+        assert read_decisions(find_decisions(folder))[1].decision == "exclude"
         # A pair: all of it, also what is not loaded; what is decided stays.
         press("f")
         page.keyboard.type("cat → dog")

@@ -14,7 +14,7 @@ from PIL import Image
 from review_browser import CHROMIUM, browsing, open_page, row_shown, until
 from review_server import Server
 
-from noiseproof.audit.decisions import read_answers, read_log
+from noiseproof.audit.decisions import find_decisions, read_answers, read_log
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measure.estimate import measure
@@ -78,7 +78,7 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(
             else:
                 wait_for_question(page, len(asked) + 1)  # the last answer is saved
     assert len(set(asked)) == 36
-    lines = read_log(folder / "decisions.csv")
+    lines = read_log(find_decisions(folder))
     assert [(line.row, line.decision[0], line.asked, line.reviewer) for line in lines] == [
         (row, key_of(row), "measure", "ann") for row in asked
     ]
@@ -86,7 +86,7 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(
     assert design is not None  # every question is the one that the answers before it lead to
     for number in (0, 7, 30, 35):
         assert design.questions(lines[:number], 36)[0].row == asked[number]
-    measured = measure(audit, read_answers(folder / "decisions.csv"))
+    measured = measure(audit, read_answers(find_decisions(folder)))
     assert measured is not None
     rate, left = measured.rate, measured.wrong_left
     assert (
@@ -153,7 +153,7 @@ def test_undo_asks_again_and_the_panel_follows_each_answer(chromium: Any, tmp_pa
         until(page, "document.getElementById('counts').textContent.includes('accept 1')")
         until(page, "store.unsaved === 0")
         assert panel(page)["noise rate"] == measured["noise rate"]
-    assert [answer.asked for answer in read_answers(folder / "decisions.csv")] == ["measure", ""]
+    assert [answer.asked for answer in read_answers(find_decisions(folder))] == ["measure", ""]
 
 
 def test_a_dead_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_dead_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None
         page.keyboard.press("a")  # it decides nothing: there is no next question yet
         assert page.evaluate("store.waiting") == [{"row": row, "question": 1, "decision": "keep"}]
         page.evaluate("store.waiting.length = 0")  # let the browser close without asking
-    assert read_log(folder / "decisions.csv") == []
+    assert read_log(find_decisions(folder)) == []
 
 
 def test_two_windows_answer_each_question_once(chromium: Any, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_two_windows_answer_each_question_once(chromium: Any, tmp_path: Path) ->
         wait_for_question(other, 3)
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         wait_for_question(page, 3)
-    assert [(line.row, line.decision) for line in read_log(folder / "decisions.csv")] == [
+    assert [(line.row, line.decision) for line in read_log(find_decisions(folder))] == [
         (first, "keep"),
         (second, "keep"),
     ]
@@ -257,7 +257,7 @@ def test_blind_with_a_few_classes_and_a_key_for_each(chromium: Any, tmp_path: Pa
             else:
                 page.locator(f"[data-label={ANIMALS[number % 4]}]").click()
         wait_for_end(page)
-    for number, answer in enumerate(read_answers(folder / "decisions.csv"), 1):
+    for number, answer in enumerate(read_answers(find_decisions(folder)), 1):
         chosen = given[answer.row] if number % 2 else ANIMALS[number % 4]
         following = ANIMALS[(ANIMALS.index(given[answer.row]) + 1) % 4]
         meaning = {given[answer.row]: "keep", following: "accept"}.get(chosen, "other")
@@ -288,7 +288,7 @@ def test_blind_with_many_classes_by_search(chromium: Any, tmp_path: Path) -> Non
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         wait_for_question(page, 3)
-    assert [answer.label for answer in read_answers(folder / "decisions.csv")] == [
+    assert [answer.label for answer in read_answers(find_decisions(folder))] == [
         "cedar-2",
         "beech-1",
     ]
@@ -319,7 +319,7 @@ def test_two_reviewers_one_after_the_other_and_what_they_agree_on(
             page.keyboard.press("a" if row % 2 or number == 5 else "k")
         wait_for_end(page)
         shown = panel(page)["agreement"]
-    answers = read_answers(folder / "decisions.csv")
+    answers = read_answers(find_decisions(folder))
     assert [(answer.reviewer, answer.asked) for answer in answers] == [("ann", "measure")] * 12 + [
         ("bob", "repeat")
     ] * 12
@@ -381,7 +381,7 @@ def test_proposals_by_keyboard(chromium: Any, tmp_path: Path) -> None:
             and progress(page) == "5 of 5 looked at"
         )
         assert page.locator("#next code").first.inner_text() == f"noiseproof audit {folder} --again"
-    lines = read_log(folder / "decisions.csv")
+    lines = read_log(find_decisions(folder))
     assert [line.row for line in lines] == asked and [line.asked for line in lines].count(
         "measure"
     ) == 2

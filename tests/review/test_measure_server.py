@@ -20,7 +20,7 @@ from handmade_audit import write_audit, write_table_audit
 from PIL import Image
 from review_server import Server
 
-from noiseproof.audit.decisions import read_answers, read_decisions, read_log
+from noiseproof.audit.decisions import FILE, find_decisions, read_answers, read_decisions, read_log
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measure.estimate import measure
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path) -> None:
-    audit, path = read_audit(folder), folder / "decisions.csv"
+    audit, path = read_audit(folder), folder / FILE
     frame = audit.issues.set_index("row")
     with (
         Server(folder, "--measure", str(COUNT), "--reviewer", "ann", "--seed", "3") as server,
@@ -117,7 +117,7 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
 
 
 def test_more_can_be_measured_and_decisions_elsewhere_are_named(folder: Path) -> None:
-    own = folder.parent / "my decisions.csv"
+    own = folder.parent / "my decisions.sqlite"
     options = ("--decisions", str(own))
     for count, rows in ((10, 10), (25, 15), (10, 0), (1000, 195)):  # of 220
         with Server(folder, "--measure", str(count), *options) as server, server.client() as client:
@@ -131,7 +131,7 @@ def test_more_can_be_measured_and_decisions_elsewhere_are_named(folder: Path) ->
         f"noiseproof {name} {folder} --decisions '{own}'" for name in ("measure", "review", "apply")
     ]
     assert sorted(line.row for line in read_log(own)) == list(range(220))
-    assert not (folder / "decisions.csv").exists()
+    assert not find_decisions(folder).exists()
 
 
 def test_no_row_can_be_chosen_while_measuring(folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_no_row_can_be_chosen_while_measuring(folder: Path) -> None:
             assert client.post("/api/decisions", json=body).status_code == (
                 422 if number in (0, -1) else 409
             )
-    assert read_log(folder / "decisions.csv") == []
+    assert read_log(find_decisions(folder)) == []
 
 
 def test_killed_again_and_again_it_asks_what_it_would_have_asked(tmp_path: Path) -> None:
@@ -188,20 +188,17 @@ def test_killed_again_and_again_it_asks_what_it_would_have_asked(tmp_path: Path)
         assert enough.wait(60)
         server.kill()
         thread.join()
-        saved = [line.row for line in read_log(killed / "decisions.csv")]
+        saved = [line.row for line in read_log(find_decisions(killed))]
         assert saved[: len(confirmed)] == confirmed and len(saved) - len(confirmed) in (0, 1)
         confirmed[:] = saved  # the last one may be saved, and its confirmation lost
-        # what a crash in the middle of a write leaves
-        with open(killed / "decisions.csv", "ab") as file:
-            file.write(b'7,7,"ow')
     with Server(killed, *options) as server, server.client() as client:
         confirmed += answer_all(client)
     assert confirmed == expected
-    assert (killed / "decisions.csv").read_bytes() == (calm / "decisions.csv").read_bytes()
+    assert read_log(find_decisions(killed)) == read_log(find_decisions(calm))
 
 
 def test_an_answer_that_is_sent_again_counts_once_and_undo_asks_again(folder: Path) -> None:
-    path = folder / "decisions.csv"
+    path = folder / FILE
     with Server(folder, "--measure", str(COUNT)) as server, server.client() as client:
         first = ask(client)["question"]
         body = {"row": first["row"], "decision": "keep", "question": 1}
@@ -256,12 +253,12 @@ def test_of_many_windows_one_answers_a_question(folder: Path) -> None:
         with ThreadPoolExecutor(12) as pool:
             statuses = [status for window in pool.map(review, range(12)) for status in window]
     assert {200} <= set(statuses) <= {200, 404, 409}
-    rows = [line.row for line in read_log(folder / "decisions.csv")]
+    rows = [line.row for line in read_log(find_decisions(folder))]
     assert len(rows) == len(set(rows)) >= 5
 
 
 def test_two_reviewers_one_after_the_other(folder: Path) -> None:
-    path = folder / "decisions.csv"
+    path = folder / FILE
     with (
         Server(folder, "--measure", str(COUNT), "--reviewer", "ann") as server,
         server.client() as client,
@@ -301,7 +298,7 @@ def test_two_reviewers_one_after_the_other(folder: Path) -> None:
 
 
 def test_rows_chosen_from_the_list_are_no_part_of_what_is_measured(folder: Path) -> None:
-    path = folder / "decisions.csv"
+    path = folder / FILE
     with Server(folder, "--measure", str(COUNT)) as server, server.client() as client:
         rows = answer_all(client)
         measured = ask(client)["measured"]
@@ -416,7 +413,7 @@ def test_a_blind_review_sends_nothing_that_names_a_label(cats: Path) -> None:
             assert [word for word in words if word in text.lower()] == [], (reply.url, text)
     assert not [name for name in NAMES if name in page.text]
     # A label is stored as the decision that it means.
-    for answered in read_answers(cats / "decisions.csv"):
+    for answered in read_answers(find_decisions(cats)):
         given, suggested = frame.loc[answered.row, ["given_label", "suggested_label"]]
         assert answered.given_label == given
         meaning = {given: "keep", suggested: "accept"}.get(answered.label, "other")
@@ -447,7 +444,7 @@ def test_a_blind_answer_is_a_class_or_a_skip(cats: Path) -> None:
             ]
             == 2
         )
-    assert [(line.decision, line.label) for line in read_log(cats / "decisions.csv")] == [
+    assert [(line.decision, line.label) for line in read_log(find_decisions(cats))] == [
         ("skip", "")
     ]
 

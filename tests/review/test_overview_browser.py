@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 from test_overview import read_map
 
 from noiseproof.analysis.page.marks import COLORS, GREY
+from noiseproof.audit.decisions import FILE, read_log
 from noiseproof.audit.files import read_audit
 from noiseproof.judge.issues.base import Bars, Finding
 from noiseproof.review import page as review_page
@@ -662,8 +663,8 @@ def test_labels_that_differ_in_spaces_look_different_in_every_view(
         assert "→ sea␣␣dog" in page.locator(".item").first.inner_text()
         page.keyboard.press("g")
         assert page.locator(".cell-labels").nth(1).inner_text().startswith("dog → dog␣")
-    decided = pd.read_csv(folder / "decisions.csv", keep_default_na=False)
-    assert decided["label"].tolist() == ["sea  dog"]  # as the data spells it
+    (decided,) = read_log(folder / FILE)
+    assert decided.label == "sea  dog"  # as the data spells it
 
 
 @pytest.mark.parametrize("width", [1280, 420])

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from handmade_audit import write_table_audit
 
-from noiseproof.audit.decisions import Decision, read_answers, read_decisions, read_standing
+from noiseproof.audit.decisions import (
+    FILE,
+    Decision,
+    find_decisions,
+    read_answers,
+    read_decisions,
+    read_log,
+    read_standing,
+)
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import conflicts, differ
@@ -82,7 +90,7 @@ def test_a_conflict_is_listed_settled_and_comes_back_when_that_is_undone(folder:
         ("ann", "keep"),
         ("bob", "accept"),
     ]
-    assert conflicts(read_standing(folder / "decisions.csv")) == [3]
+    assert conflicts(read_standing(find_decisions(folder))) == [3]
     queue.decide(3, "keep", settles=True, reviewer="cy")
     assert not len(queue.select(listed)) and queue.decided(3)["decision"] == "keep"
     queue.undo("cy")
@@ -92,14 +100,14 @@ def test_a_conflict_is_listed_settled_and_comes_back_when_that_is_undone(folder:
     )
     # What Bob decided already, decided again by Bob, settles it only if he means to; sent twice, it
     # is one line.
-    lines = (folder / "decisions.csv").read_bytes()
+    lines = read_log(folder / FILE)
     queue.decide(3, "accept", reviewer="bob")
-    assert (folder / "decisions.csv").read_bytes() == lines
+    assert read_log(folder / FILE) == lines
     queue.decide(3, "accept", settles=True, reviewer="bob")
-    settled = (folder / "decisions.csv").read_bytes()
+    settled = read_log(folder / FILE)
     queue.decide(3, "accept", settles=True, reviewer="bob")
-    assert (folder / "decisions.csv").read_bytes() == settled != lines
-    assert conflicts(read_standing(folder / "decisions.csv")) == []
+    assert read_log(folder / FILE) == settled != lines
+    assert conflicts(read_standing(find_decisions(folder))) == []
 
 
 def test_undo_is_each_persons_own(folder: Path) -> None:
@@ -185,9 +193,9 @@ def test_a_second_opinion_is_asked_for_blind_and_replaces_nothing(folder: Path) 
         assert len(queue.decided(row, "bob")["by"]) == 2  # now he sees both
         asked.append(row)
     assert asked == second and queue.next_open(-1, Filter(), "cy") == (None, [])  # two are enough
-    decisions = read_decisions(folder / "decisions.csv")
+    decisions = read_decisions(find_decisions(folder))
     assert {row: one.reviewer for row, one in decisions.items()} == dict.fromkeys(range(200), "ann")
-    answers = read_answers(folder / "decisions.csv")
+    answers = read_answers(find_decisions(folder))
     expected = agreement(answers, 4)
     state = queue.people.show("bob")
     assert expected is not None and state["agreement"]["rows"] == expected.rows == len(second)

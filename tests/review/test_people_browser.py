@@ -10,7 +10,7 @@ from handmade_audit import write_table_audit
 from review_browser import CHROMIUM, browsing, open_page, row_shown, until
 from review_server import Server
 
-from noiseproof.audit.decisions import read_decisions, read_log
+from noiseproof.audit.decisions import find_decisions, read_decisions, read_log
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -77,7 +77,7 @@ def test_two_people_never_meet_and_see_what_the_other_does(chromium: Any, tmp_pa
         )
         press(bob, "k")  # as he decided before
         assert "conflict" not in look(bob) and "conflict" not in look(ann)
-    decisions = read_decisions(folder / "decisions.csv")
+    decisions = read_decisions(find_decisions(folder))
     assert {row: (one.decision, one.reviewer) for row, one in decisions.items()} == {
         0: ("accept", "ann"),
         1: ("keep", "bob"),
@@ -106,7 +106,7 @@ def test_two_links_in_two_tabs_of_one_browser_stay_two_people(
         ann.reload()
         ann.wait_for_selector("body[data-ready]")
         assert "ann (you) 3" in look(ann)
-    by = {line.row: (line.reviewer, line.decision) for line in read_log(folder / "decisions.csv")}
+    by = {line.row: (line.reviewer, line.decision) for line in read_log(find_decisions(folder))}
     assert sorted(by.values()) == [("ann", "accept")] * 3 + [("bob", "keep")] * 3 and len(by) == 6
 
 
@@ -122,7 +122,7 @@ def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(
                 press(ann, "a")
                 press(bob, "k")
             port = str(server.port)
-        confirmed = len(read_log(folder / "decisions.csv"))
+        confirmed = len(read_log(find_decisions(folder)))
         assert confirmed == 8
         ann.keyboard.press("a")  # nobody answers
         until(ann, "document.getElementById('counts').textContent.includes('1 not saved yet')")
@@ -135,7 +135,7 @@ def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(
             press(bob, "k")
             assert look(ann).startswith("ann (you) 5") and "ann 5" in look(bob)
             until(bob, "document.getElementById('counts').textContent.startsWith('10 of 200')")
-    lines = read_log(folder / "decisions.csv")
+    lines = read_log(find_decisions(folder))
     # nobody did what the other had done
     assert len(lines) == 10 and len({line.row for line in lines}) == 10
     assert sorted(line.reviewer for line in lines) == ["ann"] * 5 + ["bob"] * 5
@@ -166,7 +166,7 @@ def test_a_tab_notices_what_another_tab_of_the_same_person_undid(
             page, "document.querySelector('#item-2') && !document.querySelector('#item-2 .accept')"
         )
         assert page.inner_text("#people") == "ann (you) 2"
-    assert {*read_decisions(folder / "decisions.csv")} == {0, 1}
+    assert {*read_decisions(find_decisions(folder))} == {0, 1}
 
 
 def test_people_are_asked_for_second_opinions_without_seeing_the_first(
@@ -194,7 +194,7 @@ def test_people_are_asked_for_second_opinions_without_seeing_the_first(
         )
         assert "second opinions 6 of 6\nagreement 83.3 % of 6 rows" in look(bob)
         assert "1 conflict" in look(ann)
-    assert {one.reviewer for one in read_decisions(folder / "decisions.csv").values()} == {"ann"}
+    assert {one.reviewer for one in read_decisions(find_decisions(folder)).values()} == {"ann"}
 
 
 def test_whoever_waits_for_the_last_question_of_a_round_gets_the_next(

@@ -13,7 +13,7 @@ import pytest
 from handmade_audit import write_table_audit
 from review_server import Server
 
-from noiseproof.audit.decisions import read_answers, read_log
+from noiseproof.audit.decisions import find_decisions, read_answers, read_log
 from noiseproof.review.guard import LONGEST_NAME, invite, parse_names
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
@@ -89,7 +89,7 @@ def test_the_token_names_the_reviewer_of_every_decision(folder: Path) -> None:
                 # nobody speaks for another
                 claimed = {"row": row, "decision": "keep", "reviewer": "bob"}
                 assert client.post("/api/decisions", json=claimed).status_code == 422
-    assert [line.reviewer for line in read_log(folder / "decisions.csv")] == ["ann", "bob", "ann"]
+    assert [line.reviewer for line in read_log(find_decisions(folder))] == ["ann", "bob", "ann"]
 
 
 def test_two_links_in_one_browser_stay_two_people(folder: Path) -> None:
@@ -294,7 +294,7 @@ def test_no_two_people_are_asked_the_same_question(folder: Path) -> None:
         assert waited > 0  # the last question of the pilot was another's
         final = ann.get("/api/question").json()
         assert final["progress"] == {"measured": COUNT, "total": COUNT}
-    answers = read_answers(folder / "decisions.csv")
+    answers = read_answers(find_decisions(folder))
     first = {answer.row: answer.reviewer for answer in answers if answer.asked == "measure"}
     second = {answer.row: answer.reviewer for answer in answers if answer.asked == "repeat"}
     assert len(first) == COUNT and {*first.values()} == {"ann", "bob"}
@@ -326,7 +326,7 @@ def test_undo_asks_the_same_person_again_and_leaves_others_alone(folder: Path) -
         assert bob.get("/api/question").json()["question"] == of_bob["question"]
         again = reply(ann, undone, "accept")
         assert again["question"]["row"] not in (first["row"], of_bob["question"]["row"])
-    lines = [(line.reviewer, line.decision) for line in read_log(folder / "decisions.csv")]
+    lines = [(line.reviewer, line.decision) for line in read_log(find_decisions(folder))]
     assert lines == [("ann", "keep"), ("bob", "accept"), ("ann", "undo"), ("ann", "accept")]
 
 
@@ -342,5 +342,5 @@ def test_proposals_are_divided_among_people(folder: Path) -> None:
                 reply(client, client.get("/api/question").json())
         done = ann.get("/api/question").json()
         assert done["question"] is None and done["progress"] == {"measured": 20, "total": 20}
-    rows = [line.row for line in read_log(folder / "decisions.csv")]
+    rows = [line.row for line in read_log(find_decisions(folder))]
     assert len({*rows}) == 20

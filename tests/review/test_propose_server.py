@@ -13,7 +13,7 @@ from handmade_audit import write_audit
 from review_server import Server
 from typer.testing import CliRunner
 
-from noiseproof.audit.decisions import read_answers, read_decisions
+from noiseproof.audit.decisions import find_decisions, read_answers, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design, parse_mixture, propose
 from noiseproof.cli import app
@@ -59,7 +59,7 @@ def test_proposals_are_asked_one_after_the_other_and_keep_their_purpose(folder: 
             assert state["progress"] == {"measured": number - 1, "total": 50}
             state = answer(client, state)
         assert state["question"] is None and state["measured"]["decisions"] == 10
-    answers = {line.row: line for line in read_answers(folder / "decisions.csv")}
+    answers = {line.row: line for line in read_answers(find_decisions(folder))}
     assert len(answers) == 50 and {line.reviewer for line in answers.values()} == {"ann"}
     for proposal in proposals:
         line = answers[proposal.row]
@@ -77,7 +77,7 @@ def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
             for _ in range(20):
                 rows.append(state["question"]["row"])
                 state = answer(client, state)
-    decided, audit = read_decisions(folder / "decisions.csv"), read_audit(folder)
+    decided, audit = read_decisions(find_decisions(folder)), read_audit(folder)
     assert {*decided} == {*rows}
     asked = Counter(line.asked for line in decided.values())
     assert asked["measure"] == 12
@@ -101,7 +101,7 @@ def test_undo_asks_again(folder: Path) -> None:
         assert state["progress"]["measured"] == 4
         body = {"row": first["row"], "question": 1, "decision": "accept"}
         assert client.post("/api/decisions", json=body).status_code == 409  # not asked now
-    assert read_decisions(folder / "decisions.csv")[last["row"]].decision == "accept"
+    assert read_decisions(find_decisions(folder))[last["row"]].decision == "accept"
 
 
 def test_without_measuring_no_sample_is_drawn(folder: Path) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from review_browser import CHROMIUM, browsing, open_page, row_shown, until
 from review_server import Server
 
-from noiseproof.audit.decisions import COLUMNS, read_decisions
+from noiseproof.audit.decisions import COLUMNS, find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.review.page import file_page
 
@@ -74,7 +74,7 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
         )
         until(page, f"document.getElementById('message').textContent === {end!r}")
         assert page.evaluate("document.getElementById('progress').position") == 1
-    found = read_decisions(folder / "decisions.csv")
+    found = read_decisions(find_decisions(folder))
     assert {row: (word.decision, word.label) for row, word in found.items()} == expected
 
 
@@ -102,7 +102,7 @@ def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> Non
         press("u")
         until(page, "document.getElementById('message').textContent === 'Undone: row 0.'")
         decided(page, 1)
-        assert read_decisions(folder / "decisions.csv")[0].decision == "accept"
+        assert read_decisions(find_decisions(folder))[0].decision == "accept"
         # Moves.
         for key, row in (
             ("End", 199),
@@ -188,7 +188,7 @@ def test_what_a_dead_server_did_not_confirm_is_counted_and_two_tabs_see_each_oth
         page.wait_for_selector("#message.bad")
         assert "The server does not answer" in page.inner_text("#message")
         page.evaluate("store.waiting.length = 0")  # let the browser close without asking
-    assert set(read_decisions(folder / "decisions.csv")) == {0}
+    assert set(read_decisions(find_decisions(folder))) == {0}
 
 
 def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(
@@ -216,10 +216,10 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(
             tab.keyboard.press("k")
             decided(tab, 1)
             assert page.inner_text("#counts").startswith("0 of 200")
-    assert not read_decisions(folder / "decisions.csv")
-    assert {
-        row: word.decision for row, word in read_decisions(other / "decisions.csv").items()
-    } == {0: "keep"}
+    assert not read_decisions(find_decisions(folder))
+    assert {row: word.decision for row, word in read_decisions(find_decisions(other)).items()} == {
+        0: "keep"
+    }
 
 
 def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_pa
         with page.expect_download() as download:
             page.keyboard.press("e")
         download.value.save_as(tmp_path / "decisions.csv")
-    found = read_decisions(tmp_path / "decisions.csv")
+    found = read_decisions(find_decisions(tmp_path))
     assert {row: word.decision for row, word in found.items()} == {
         0: "accept",
         1: "keep",
@@ -341,7 +341,7 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
             )
         ),
     ]
-    assert len(read_decisions(tmp_path / "decisions.csv")) == 5
+    assert len(read_decisions(find_decisions(tmp_path))) == 5
     # Another audit in the same browser knows nothing of it.
     (tmp_path / "more").mkdir()
     other = read_audit(write_table_audit(tmp_path / "more", rows=221))
@@ -364,7 +364,7 @@ def test_what_a_full_browser_cannot_keep_can_still_be_exported(
         with page.expect_download() as download:
             page.keyboard.press("e")
         download.value.save_as(tmp_path / "decisions.csv")
-    assert read_decisions(tmp_path / "decisions.csv")[0].label == "dog"
+    assert read_decisions(find_decisions(tmp_path))[0].label == "dog"
 
 
 def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: 
         with page.expect_download() as download:
             page.keyboard.press("e")
         download.value.save_as(tmp_path / "decisions.csv")
-    words = read_decisions(tmp_path / "decisions.csv")
+    words = read_decisions(find_decisions(tmp_path))
     assert [word.label for word in words.values()] == [evil[1], evil[2], evil[3], "tab\there"]
     assert [word.given_label for word in words.values()] == evil and words[2].id == "<b>2</b>,"
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from handmade_audit import write_audit, write_table_audit
 
-from noiseproof.audit.decisions import ROW_CHOICES, read_decisions
+from noiseproof.audit.decisions import ROW_CHOICES, find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
@@ -293,7 +293,7 @@ def test_a_filter_or_ranges_of_its_list_are_decided_as_one_batch(tmp_path: Path)
     folder = write_table_audit(tmp_path)
 
     def decided() -> dict[int, str]:
-        return {row: one.decision for row, one in read_decisions(folder / "decisions.csv").items()}
+        return {row: one.decision for row, one in read_decisions(find_decisions(folder)).items()}
 
     with Server(folder) as server, server.client() as client:
 

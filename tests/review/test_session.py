@@ -21,7 +21,7 @@ import pytest
 from review_browser import CHROMIUM, browsing
 
 from noiseproof.audit import LabelReport, audit
-from noiseproof.audit.decisions import read_decisions
+from noiseproof.audit.decisions import find_decisions, read_decisions
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -84,7 +84,7 @@ def test_in_a_browser_the_rows_in_memory_are_shown_and_decisions_are_saved(
             assert client.get(f"/{token}/api/audit").status_code == 401
     finally:
         session.close()
-    decision = read_decisions(tmp_path / "audit" / "decisions.csv")[7]
+    decision = read_decisions(find_decisions(tmp_path / "audit"))[7]
     assert (decision.label, decision.reviewer) == ("cat", "ann")
     assert "closed" in repr(session) and "<iframe" not in session._repr_html_()
 
@@ -143,7 +143,7 @@ def test_a_cell_run_again_serves_the_same_audit_with_its_decisions(
     third = make_report(wrong=9).review(folder, wait=False, force=True)
     third.close()
     # the decision was on a label that is no issue now
-    assert read_decisions(folder / "decisions.csv") == {}
+    assert read_decisions(find_decisions(folder)) == {}
 
 
 def test_a_script_waits_until_it_is_interrupted(
@@ -211,7 +211,7 @@ def test_the_page_works_inside_the_page_of_a_notebook(
             frame.locator("#counts", has_text="1 of 1 decided").wait_for()
     finally:
         session.close()
-    assert read_decisions(tmp_path / "audit" / "decisions.csv")[7].label == "cat"
+    assert read_decisions(find_decisions(tmp_path / "audit"))[7].label == "cat"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import FILE as DECISIONS
-from noiseproof.audit.decisions import Decision, read_answers, read_decisions
+from noiseproof.audit.decisions import Decision, Standing, find_decisions, read_standing
 from noiseproof.audit.files import Audit, cache_beside, check_decisions, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.labelcells import label_names_of
@@ -51,16 +50,15 @@ def audit_again(
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.
-        decisions: file of the review, by default decisions.csv in the folder.
+        decisions: file of the review, by default decisions.sqlite in the folder.
         estimator: that judged the earlier audit, where it was an object without a name.
     """
-    earlier, path = (
-        read_audit(Path(folder)),
-        Path(folder, DECISIONS) if decisions is None else Path(decisions),
-    )
+    earlier = read_audit(Path(folder))
     config = earlier.config
     _check_trained(earlier)
-    chosen = read_decisions(path) if path.exists() else {}
+    path = Path(decisions or find_decisions(folder))
+    standing = read_standing(path) if path.exists() else Standing()
+    chosen = standing.decisions
     check_decisions(chosen.values(), earlier)
     unlearned = [
         one for one in chosen.values() if one.decision == "exclude" or _is_new(one, earlier)
@@ -105,7 +103,7 @@ def audit_again(
     if Path(folder, DIAGRAM).exists():  # `noiseproof measure` recalibrated the earlier audit
         write_measured(
             read_audit(Path(folder)),
-            read_answers(path),
+            standing.answers(),
             earlier.summary.get("goal") or config["goal"],
         )
     return report

@@ -339,20 +339,17 @@ def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
     label.
     """
     decisions = list(decisions)
-    rows = [decision.row for decision in decisions]
     issues = audit.issues[["row", "id", "given_label"]]
-    known = {
-        row: (id, given)
-        for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)
-    }
+    decided = issues[issues["row"].isin([decision.row for decision in decisions])]
+    known = {row: (id, given) for row, id, given in decided.itertuples(index=False)}
     labels = {*audit.classes, ""}
     for decision in decisions:
         if decision.row == NO_ROW:
             is_known = decision.given_label in labels
         else:
-            is_known = known.get(decision.row) == (decision.id, decision.given_label)
             # other may name a new class
-            is_known &= decision.decision == "other" or decision.label in labels
+            has_label = decision.decision == "other" or decision.label in labels
+            is_known = has_label and known.get(decision.row) == decision[1:3]
         if not is_known:
             row = "classes" if decision.row == NO_ROW else f"row {decision.row}"
             raise BadDecisions(

@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Decision, Standing, resolve_merges
+from noiseproof.audit.decisions import (
+    BadDecisions,
+    Decision,
+    Standing,
+    find_decisions,
+    resolve_merges,
+)
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.labelcells import label_names_of
@@ -291,7 +297,7 @@ def read_reviewed(
 
     ``decisions`` may also be what another tool exports (`noiseproof.audit.exchange`).
     """
-    path = Path(decisions or Path(folder) / FILE)
+    path = Path(decisions or find_decisions(folder))
     if path.exists():
         return read_decided_in(folder, decisions)
     if not accept_all or decisions is not None:
@@ -338,7 +344,7 @@ def read_conflicts(folder: str | Path, decisions: str | Path | None = None) -> l
     """The rows on which people disagree by a file of decisions, by default that of the audit in
     ``folder``.
     """
-    path = Path(decisions or Path(folder) / FILE)
+    path = Path(decisions or find_decisions(folder))
     return conflicts(read_decided_in(folder, decisions)) if path.exists() else []
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import (
     NO_ROW,
     BadDecisions,
     Decision,
-    last_decisions,
+    Standing,
+    find_decisions,
     read_log,
-    to_bytes,
+    write_csv,
 )
 from noiseproof.audit.files import DESIGN, Audit, check_decisions, read_audit
 from noiseproof.audit.result import AuditResult
 from noiseproof.audit.rows import follow_rows, read_row_digests
 from noiseproof.audit.sources import SOURCES
-from noiseproof.core.files import replacing
 
 SOURCE = ("data", "labels", "label")  # entries of config.json that locate the labels
 
@@ -37,78 +36,74 @@ class Renewal:
     def finish(self) -> None:
         """Write the decisions that are carried over."""
         if self.carried:
-            with replacing(self.path) as part:
-                part.write_bytes(to_bytes(self.carried))
+            write_csv(self.carried, self.path)
 
 
 def renew_decisions(folder: str | Path, report: AuditResult) -> Renewal | None:
-    """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved
+    """Move the decisions in ``folder`` aside where they do not fit ``report``, which is to be saved
     there.
 
     A decision stays with its row of the same file: found by its content, else by its id where both
     audits have the same kind of ids. What does not fit is kept under another name. The designed
     sample (measure.json and strata.npy) stays if the audited rows are the same.
     """
-    path = Path(folder, DECISIONS)
+    path = find_decisions(folder)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
     if not path.exists() and not design:
         return None
-    renewed = _renew(path, report)
-    if renewed.is_unchanged and (renewed.keeps_design or not design):
-        return None
+    lines = _read_whole(path)
     digest = hashlib.sha256((path if path.exists() else design[0]).read_bytes()).hexdigest()[:8]
-    for file in () if renewed.keeps_design else design:
-        file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
-    if not path.exists():
+    carried: list[Decision] = []
+    is_same = False
+    try:
+        old = read_audit(path.parent)
+        is_same_source = _agree(old, report, *SOURCE)
+        place = _followed(old, report) if is_same_source else {}
+        is_same = is_same_source and _agree(old, report, "labels_sha256", "rows_sha256")
+        is_same &= old.config["labels_sha256"] is not None
+        if lines is None:
+            raise BadDecisions
+        check_decisions(lines, old)
+        carried = _carry_over(lines, old, report, is_same, place)
+        is_same &= set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
+    except BadDecisions:
+        if is_same:  # the rows are the same, and review and apply refuse the file until repaired
+            return None
+    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
+        pass
+    if not is_same or carried != lines:
+        for file in design:
+            file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
+        carried = [_without_design(line) for line in carried]
+    if carried == lines or not path.exists():
         return None
-    aside = path.with_name(f"decisions-{digest}.csv")
-    path.replace(aside)
-    if not (kept := len(last_decisions(renewed.carried))):
+    aside = _set_aside(path, digest)
+    if not (kept := len(Standing(carried).decisions)):
         gone = (
             "row numbers may mean other rows in this audit. Audits with --id carry decisions over."
         )
         return Renewal(f"The decisions on the earlier audit are now in {aside}: {gone}", path, ())
-    total = len(last_decisions(renewed.lines))
+    total = len(Standing(lines or ()).decisions)
     message = (
         f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
     )
-    return Renewal(message, path, renewed.carried)
+    return Renewal(message, path.with_suffix(".csv"), carried)
 
 
-@dataclass
-class _Renewed:
-    """The lines of decisions.csv, and those that another audit takes over."""
-
-    lines: list[Decision] = field(default_factory=list)
-    carried: list[Decision] = field(default_factory=list)
-    is_unchanged: bool = False
-    keeps_design: bool = False
-
-
-def _renew(path: Path, report: AuditResult) -> _Renewed:
-    renewed, is_same = _Renewed(), False
+def _read_whole(path: Path) -> list[Decision] | None:
+    """Return the lines of a file of decisions, none if there is no file; None if it is damaged."""
     try:
-        old = read_audit(path.parent)
-        is_same = old.config["labels_sha256"] is not None and _agree(
-            old, report, *SOURCE, "labels_sha256"
-        )
-        place = _followed(old, report) if _agree(old, report, *SOURCE) else {}
-        is_same &= _agree(old, report, "rows_sha256")
-        lines = renewed.lines = read_log(path) if path.exists() else []
-        check_decisions(lines, old)
-        carried = _carry_over(lines, old, report, is_same, place)
-        same_rows = set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
-        renewed.keeps_design = is_same and same_rows and len(carried) == len(lines)
-        renewed.carried = (
-            carried if renewed.keeps_design else [_without_design(line) for line in carried]
-        )
-        renewed.is_unchanged = renewed.carried == lines and (is_same or bool(lines))
+        return read_log(path) if path.exists() else []
     except BadDecisions:
-        # the rows are the same, and review and apply refuse the file until repaired
-        renewed.is_unchanged = is_same
-    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
-        pass
-    return renewed
+        return None
+
+
+def _set_aside(path: Path, digest: str) -> Path:
+    """Give the database and the CSV file other names; return that of the one that counted."""
+    for file in {path, path.with_suffix(".csv")}:
+        if file.exists():
+            file.replace(file.with_stem(f"decisions-{digest}"))
+    return path.with_stem(f"decisions-{digest}")
 
 
 def _without_design(line: Decision) -> Decision:

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 Decisions = Annotated[
     Path | None,
     typer.Option(
-        help=(
-            "Decisions, or labels from Label Studio and others; by default the folder's"
-            " decisions.csv."
-        )
+        help=("Decisions, or labels from Label Studio and others; by default the folder's review.")
     ),
 ]
 Yes = Annotated[

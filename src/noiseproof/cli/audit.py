@@ -396,7 +396,7 @@ def _audit_again(
             f" {folder}. Leave them out, or audit the data without --again."
         )
     from noiseproof.audit.again import audit_again
-    from noiseproof.audit.decisions import FILE, read_decisions
+    from noiseproof.audit.decisions import find_decisions, read_decisions
     from noiseproof.audit.files import FILES, read_audit
 
     interrupted = "interrupted, nothing was written."
@@ -414,7 +414,7 @@ def _audit_again(
     if "measured" in saved.summary:
         echo(f"measured: {saved.summary['verdict']}")
     issues = saved.issues.loc[saved.issues["is_label_issue"], "row"]
-    decided = issues.isin(list(read_decisions(Path(folder, FILE))))
+    decided = issues.isin(list(read_decisions(find_decisions(folder))))
     return echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
 
 

@@ -80,7 +80,7 @@ Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
         "review audit/ --port 8765 --no-browser",
         "review audit/ --html review.html",
         "review audit/ --html review.html --max-mb 20 --force",
-        "review audit/ --all --decisions mine.csv --browser",
+        "review audit/ --all --decisions mine.sqlite --browser",
         "review audit/ --measure 100",
         "review audit/ --measure 100 --blind --reviewer ann --repeats 0.1 --seed 1",
         "review audit/ --reviewers ann,bob,cy --overlap 0.1",
@@ -103,7 +103,7 @@ def review(
     decisions: Annotated[
         Path | None,
         typer.Option(
-            help="File that decisions are added to, by default decisions.csv in the folder."
+            help="Database that decisions are added to, by default decisions.sqlite in the folder."
         ),
     ] = None,
     measure: Measure = None,
@@ -158,7 +158,6 @@ def review(
     )
     if html is not None:
         return _write_page(folder, html, everything, max_mb, force)
-    from noiseproof.audit.decisions import FILE as DECISIONS
     from noiseproof.review.guard import invite, parse_names
 
     try:
@@ -185,7 +184,7 @@ def review(
     listening = bind(port, host)
     listening.listen(128)  # requests wait until the server answers
     links = _links(people, hosts[0], listening.getsockname()[1])
-    _show_links(links, decisions or folder / DECISIONS, is_local=host in _own_names())
+    _show_links(links, server.state.review.path, is_local=host in _own_names())
     if browser and not reviewers:
         webbrowser.open(links[""])
     return serve(server, listening)
@@ -356,7 +355,7 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
     epilog=examples(
         "measure audit/",
         "measure audit/ --goal precision=0.9",
-        "measure audit/ --goal budget=300 --decisions mine.csv --json",
+        "measure audit/ --goal budget=300 --decisions mine.sqlite --json",
     ),
     rich_help_panel=YOUR_DATA,
 )
@@ -374,7 +373,7 @@ def measure(
     ] = None,
     decisions: Annotated[
         Path | None,
-        typer.Option(help="Decisions of the review, by default decisions.csv in the folder."),
+        typer.Option(help="Decisions of the review, by default decisions.sqlite in the folder."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

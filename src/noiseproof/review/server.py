@@ -206,8 +206,9 @@ class Review:
         self.audit = read_audit(folder)
         in_memory = data is not None and data.source.config["data"] is None
         self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
-        self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
-        self.queue = Queue(self.audit, self.path, everything, reviewers=reviewers, overlap=overlap)
+        path = Path(decisions or self.audit.folder / DECISIONS).absolute()
+        self.queue = Queue(self.audit, path, everything, reviewers=reviewers, overlap=overlap)
+        self.path = self.queue.log.path
         self.queue.search = Search(self.queue.issues, self.rows)
         self.snippet = lru_cache(maxsize=20_000)(self._snippet)
         self.panel = Panel(self.audit, Design.read(self.audit))
@@ -573,7 +574,7 @@ def make_app(
     overlap: float = 0.0,
 ) -> FastAPI:
     """Return the web application that reviews the audit in ``folder``; decisions go to its
-    decisions.csv by default.
+    decisions.sqlite by default.
 
     ``people`` review it, each with a link of their own, and browsers know the server by one of
     ``hosts``. With a ``plan`` it asks the questions of a designed sample instead. ``data`` is what
@@ -676,4 +677,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
     """Serve until interrupted."""
-    make_server(app).run(sockets=[listening])
+    try:
+        make_server(app).run(sockets=[listening])
+    finally:
+        app.state.review.queue.log.close()

@@ -98,7 +98,7 @@ def open_review(
     In a notebook the session is the page, inline; elsewhere a browser opens.
 
     Args:
-        decisions: the file of decisions, by default decisions.csv in ``folder``.
+        decisions: the database of decisions, by default decisions.sqlite in ``folder``.
         everything: review the other rows, too, after the issues.
         reviewer: who decides; the name is kept with each decision.
         force: replace another audit in ``folder``; its decisions stay with their rows.

@@ -14,7 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Choice, Decision, Standing, read_standing
+from noiseproof.audit.decisions import (
+    BadDecisions,
+    Choice,
+    Decision,
+    Standing,
+    find_decisions,
+    read_standing,
+)
 from noiseproof.audit.files import Audit, read_audit
 from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
@@ -361,10 +368,10 @@ def find_tool(path: Path) -> tuple[Tool, Any] | None:
 
 
 def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standing:
-    """Return what was decided on the audit in ``folder``: in decisions.csv, or in a file of another
+    """Return what was decided on the audit in ``folder``: by its review, or in a file of another
     tool.
     """
-    path = Path(decisions or Path(folder) / FILE)
+    path = Path(decisions or find_decisions(folder))
     if not path.is_dir() and path.suffix.lower() not in ENDINGS:
         return read_standing(path)
     if (found := find_tool(path)) is None:
