@@ -14,7 +14,6 @@ from review_server import Server
 from noiseproof.audit.decisions import (
     NO_ROW,
     Decision,
-    DecisionLog,
     find_decisions,
     read_log,
     read_standing,
@@ -198,17 +197,3 @@ def test_spellings_are_asked_about_and_merged_with_what_is_moot_then(tmp_path: P
         Decision(2, "2", "Gentoo", "keep", "Gentoo", "ann", batch=1),
     ]
     assert choices(folder) == {4: "skip"} and read_standing(find_decisions(folder)).merges == {}
-
-
-def test_a_torn_batch_is_gone_when_the_review_opens_again(tmp_path: Path) -> None:
-    folder = write_table_audit(tmp_path)
-    log = DecisionLog(folder / "decisions.csv")
-    log.add(Decision(0, "0", "cat", "keep", "cat"))
-    log.add_all([Decision(row, str(row), ANIMALS[row], "skip", "", batch=1) for row in (1, 2, 3)])
-    log.close()
-    whole = log.path.read_bytes()
-    log.path.write_bytes(whole[: whole.rindex(b"3,3")])  # two of its three lines are whole
-    with Server(folder) as server, server.client() as client:
-        assert client.get("/api/audit").json()["progress"]["decided"] == 1
-        assert post(client, "decisions/many", decision="skip", rows=[1, 2])["batch"] == 1
-    assert choices(folder) == {0: "keep", 1: "skip", 2: "skip"}

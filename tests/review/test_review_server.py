@@ -655,14 +655,15 @@ def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> Non
 
 def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    for cells in (
+    wrong = (
         (0, "0", "dog", "keep", "dog"),
         (900, "900", "cat", "keep", "cat"),
         (0, "x", "cat", "keep", "cat"),
         (0, "0", "cat", "accept", "bird"),
         (NO_ROW, "", "bird", "merge", "cat"),
-    ):
-        path = folder / f"{cells[1]}.csv"
+    )
+    for number, cells in enumerate(wrong):
+        path = folder / f"{number}.csv"
         write_csv([Decision(*cells)], path)  # type: ignore[arg-type]
         with pytest.raises(BadDecisions, match="another audit"):
             Queue(read_audit(folder), path)

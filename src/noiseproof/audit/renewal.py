@@ -71,7 +71,7 @@ def renew_decisions(folder: str | Path, report: AuditResult) -> Renewal | None:
             return None
     except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
         pass
-    if not is_same or carried != lines:
+    if not is_same or len(carried) != len(lines or ()):
         for file in design:
             file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
         carried = [_without_design(line) for line in carried]
