@@ -53,24 +53,9 @@ def renew_decisions(folder: str | Path, report: AuditResult) -> Renewal | None:
         return None
     lines = _read_whole(path)
     digest = hashlib.sha256((path if path.exists() else design[0]).read_bytes()).hexdigest()[:8]
-    carried: list[Decision] = []
-    is_same = False
-    try:
-        old = read_audit(path.parent)
-        is_same_source = _agree(old, report, *SOURCE)
-        place = _followed(old, report) if is_same_source else {}
-        is_same = is_same_source and _agree(old, report, "labels_sha256", "rows_sha256")
-        is_same &= old.config["labels_sha256"] is not None
-        if lines is None:
-            raise BadDecisions
-        check_decisions(lines, old)
-        carried = _carry_over(lines, old, report, is_same, place)
-        is_same &= set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
-    except BadDecisions:
-        if is_same:  # the rows are the same, and review and apply refuse the file until repaired
-            return None
-    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
-        pass
+    carried, is_same = _carried(path.parent, lines, report)
+    if carried is None:  # review and apply refuse the file until it is repaired
+        return None
     if not is_same or len(carried) != len(lines or ()):
         for file in design:
             file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
@@ -88,6 +73,32 @@ def renew_decisions(folder: str | Path, report: AuditResult) -> Renewal | None:
         f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
     )
     return Renewal(message, path.with_suffix(".csv"), carried)
+
+
+def _carried(
+    folder: Path, lines: list[Decision] | None, report: AuditResult
+) -> tuple[list[Decision] | None, bool]:
+    """Return the lines that ``report`` takes over, and whether it has the same rows; None for lines
+    that are damaged or of another audit, while the rows are the same.
+    """
+    carried: list[Decision] | None = []
+    is_same = False
+    try:
+        old = read_audit(folder)
+        is_same_source = _agree(old, report, *SOURCE)
+        place = _followed(old, report) if is_same_source else {}
+        is_same = is_same_source and _agree(old, report, "labels_sha256", "rows_sha256")
+        is_same &= old.config["labels_sha256"] is not None
+        if lines is None:
+            raise BadDecisions
+        check_decisions(lines, old)
+        carried = _carry_over(lines, old, report, is_same, place)
+        is_same &= set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
+    except BadDecisions:
+        carried = None if is_same else []
+    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
+        pass
+    return carried, is_same
 
 
 def _read_whole(path: Path) -> list[Decision] | None:
