@@ -15,13 +15,13 @@ import pandas as pd
 import pytest
 import torch
 from mpmath import mp
+from noiseproof.analysis.page.paper import to_matplotlib
 from torch import Generator
 
 from noiseproof.analysis import collect
 from noiseproof.analysis.after import calibration, cost, features, predictions
 from noiseproof.analysis.after.predictions import Predictions
 from noiseproof.analysis.figures import Figure, MissingFigure
-from noiseproof.analysis.page.paper import to_matplotlib
 from noiseproof.analysis.runs import RunFolder, open_run, open_runs
 from noiseproof.data import get_dataset
 from noiseproof.models.classifier import build_classifier

@@ -24,7 +24,6 @@ from noiseproof.analysis.before.losses import (
     error_map,
     error_map_figure,
     logit_biases,
-    loss_figures,
     margin_density,
     mean_weight,
     weights,
@@ -32,12 +31,9 @@ from noiseproof.analysis.before.losses import (
 )
 from noiseproof.analysis.before.robustness import robustness
 from noiseproof.analysis.before.untrained import initial_logits
-from noiseproof.analysis.page.marks import legend
 from noiseproof.cli import app
-from noiseproof.core.grammar import split_specs
 from noiseproof.core.margin import margin
 from noiseproof.data import get_dataset
-from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error
 from noiseproof.losses.logistic_normal import negative_log_normal
 from noiseproof.noise import get_noise
@@ -64,7 +60,7 @@ def test_weights_are_the_papers_over_their_maximum() -> None:
         assert np.allclose(table["weight"][of_loss], values[of_loss], rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_classes", [2, 10, 1000])
+@pytest.mark.parametrize("num_classes", [2, 100])
 def test_margin_density_is_that_of_drawn_margins(num_classes: int) -> None:
     drawn = torch.randn(
         40_000, num_classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64
@@ -114,13 +110,6 @@ def test_initial_logits_are_those_that_training_begins_with(digits: Task) -> Non
     assert torch.equal(digits.train.given[nearest.indices], labels)
 
 
-def test_initial_logits_leave_the_global_generator_and_the_method_alone(digits: Task) -> None:
-    before = torch.get_rng_state()
-    first, _ = initial_logits(digits, "sln:sigma=0.5", Settings(model="mlp:hidden=[8]"), rows=40)
-    again, _ = initial_logits(digits, "sln:sigma=0.5", Settings(model="mlp:hidden=[8]"), rows=40)
-    assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_models_own_margins_are_drawn_beside_the_simulated(digits: Task) -> None:
     logits, labels = initial_logits(digits, settings=Settings(model="mlp:hidden=[8]"), rows=300)
     data = weights_figure(Start(["mae"], 10, logits, labels)).data
@@ -162,7 +151,6 @@ def test_the_map_has_the_papers_solution_on_its_line() -> None:
 
 def test_points_on_a_grid_of_colours_are_named() -> None:
     figure = error_map_figure("agce:a=0.6,q=0.6", 1000, ("a", "q"))
-    assert [entry.value for entry in legend(figure)] == ["as with 100 classes"]
     assert [text.get_text() for text in to_matplotlib(figure).legends[0].get_texts()] == [
         "as with 100 classes"
     ]
@@ -259,21 +247,6 @@ def test_the_largest_ratio_of_asymmetric_losses(spec: str, largest: float) -> No
     assert robustness(spec, 10).largest_ratio == pytest.approx(largest, rel=1e-6)
 
 
-def test_the_printed_condition_of_aul_is_wrong() -> None:
-    """A.3 prints I(q ≤ 1)(a/(a−1))^(q−1) + I(q > 1) ≤ 1/r̃: for a = 2, q = 3 it would hold for
-    every r̃ ≤ 1.
-
-    Here is a pair of probabilities whose ratio is below r̃ = 0.9.
-    """
-
-    def aul(p: float) -> float:
-        return (2 - p) ** 3 / 3
-
-    p_i, p_j = 0.9, 0.1
-    assert (aul(p_i) - aul(p_i + p_j)) / (aul(0) - aul(p_j)) < 0.9
-    assert robustness("aul:a=2,q=3", 10).largest_ratio == pytest.approx(0.25, rel=1e-6)
-
-
 def test_the_condition_is_tested_for_a_transition_matrix() -> None:
     pair = get_noise("pairflip:rate=0.3").transition(10)  # r̃ = 3/7
     result = robustness("agce:a=0.6,q=0.6", 10, pair)
@@ -295,49 +268,6 @@ def test_other_matrices_and_losses_of_more_than_logits_are_refused() -> None:
 
 
 # --- Figures and the command ----------------------------------------------------------------------
-
-
-def test_figures_are_complete_and_ln_has_its_own() -> None:
-    figures = {
-        figure.name: figure for figure in loss_figures(Start(["mae", "gce:q=0.7", "ln"], 20))
-    }
-    assert list(figures) == [
-        "loss-weights",
-        "average-error",
-        "logit-bias",
-        "ln-attenuation",
-        "simplex",
-    ]
-    for figure in figures.values():
-        assert figure.reading and figure.paper and figure.stage == "Before training"
-        for layer in figure.layers:
-            assert {layer.x, layer.y} <= set(figure.data.columns)
-    assert list(dict.fromkeys(figures["average-error"].data["panel"])) == [
-        "10 classes",
-        "20 classes",
-        "100 classes",
-        "1000 classes",
-    ]
-    # not logits of a softmax
-    alone = loss_figures(Start(["ln:covariance=identity,dummy=false"], 10))
-    assert [figure.name for figure in alone] == ["ln-attenuation", "simplex"]
-    with pytest.raises(ValueError, match="needs attention, logits"):
-        loss_figures(Start(["nal"], 10))
-
-
-@pytest.mark.parametrize(
-    ("text", "specs"),
-    [
-        ("mae,gce:q=0.7", ["mae", "gce:q=0.7"]),
-        ("agce:a=0.6,q=0.6,ce", ["agce:a=0.6,q=0.6", "ce"]),
-        ("10*nce + 0.1*agce:a=1.8,q=3, mae", ["10*nce + 0.1*agce:a=1.8,q=3", "mae"]),
-        ("remargin:loss=(agce:a=1,q=2),shift=3,ce", ["remargin:loss=(agce:a=1,q=2),shift=3", "ce"]),
-    ],
-)
-def test_a_list_of_losses_is_split_between_losses(text: str, specs: list[str]) -> None:
-    assert split_specs(text) == specs
-    for spec in specs:
-        get_loss(spec)
 
 
 def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> None:

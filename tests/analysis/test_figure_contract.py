@@ -118,6 +118,27 @@ def test_a_page_has_all_of_them(figures: dict[str, Figure | MissingFigure]) -> N
     assert [name for name in figures if f'<article id="{name}"' not in page] == []
 
 
+def test_figures_come_in_the_order_of_a_page(figures: dict[str, Figure | MissingFigure]) -> None:
+    stages = [list(STAGES.values()).index(one.stage) for one in figures.values()]
+    assert stages == sorted(stages)
+    attention = figures["landscape-contour"]
+    assert isinstance(attention, MissingFigure)
+    assert attention.needs == "noiseproof analyze landscape RUN"
+
+
+def test_figures_are_chosen_by_name(runs: dict[str, RunFolder]) -> None:
+    calls: list[Any] = []
+    only = collect(
+        runs, only=["cost", "accuracy-curves"], progress=lambda *what: calls.append(what)
+    )
+    assert [one.name for one in only] == ["accuracy-curves", "cost"]
+    assert calls == [("accuracy-curves", 0, 2), ("cost", 1, 2), ("", 2, 2)]
+    (none,) = collect(runs, only=["sensitivity-q"])
+    assert isinstance(none, MissingFigure) and none.name == "sensitivity-q"
+    with pytest.raises(ValueError, match="Unknown figure 'nonsense'. There are: loss-weights, "):
+        collect(runs, only=["nonsense"])
+
+
 # The decorator
 
 
@@ -161,29 +182,17 @@ def test_runs_are_named_with_what_they_lack_each_cause_once(runs: dict[str, RunF
             f"Expected more in {run.folder}." if run.name != runs[second].name else "Expected less."
         )
 
-    def lacking(names: list[str]) -> MissingFigure:
+    def lacking(names: list[str]) -> str:
         with pytest.raises(Needs) as raised:
             each({name: runs[name.rstrip("'")] for name in names}, fail, needs="a run")
-        return made(lambda subject: None).missing(raised.value)
+        return made(lambda subject: None).missing(raised.value).needs
 
-    missing = lacking([first, second])
-    assert missing.what == "a run"
-    assert missing.lacking == (
-        (first, f"Expected more in {runs[first].folder}."),
-        (second, "Expected less."),
-    )
-    assert (
-        missing.needs
-        == f"a run. Without {first}: {missing.lacking[0][1]} Without {second}: Expected less."
-    )
-    assert lacking([first, f"{first}'"]).lacking == (
-        (f"{first} and {first}'", "Expected more in each folder."),
-    )
+    more = "Expected more in its folder."
+    both = f"a run. Without {first}: {more} Without {second}: Expected less."
+    assert lacking([first, second]) == both
+    assert lacking([first, f"{first}'"]) == f"a run. Without {first} and {first}': {more}"
     many = lacking([second, *(first + "'" * n for n in range(4))])
-    assert many.lacking == (
-        (second, "Expected less."),
-        ("4 of 5 runs", "Expected more in each folder."),
-    )
+    assert many.endswith(f"Expected less. Without 4 of 5 runs: {more}")
 
 
 def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:

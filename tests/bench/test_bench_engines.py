@@ -40,10 +40,9 @@ from noiseproof.bench import (
     status,
 )
 from noiseproof.bench.duration import expected_seconds
-from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
+from noiseproof.bench.engines import MAX_DEATHS, _claim, _train
 from noiseproof.bench.results import holder, lock_run, result_path
 from noiseproof.cli import app
-from noiseproof.cli.show import duration
 from noiseproof.core.messages import install_command
 from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
@@ -126,36 +125,12 @@ def test_a_result_says_how_many_samples_het_averages_over(tmp_path: Path) -> Non
     assert [results[run.key]["samples"] for run in runs] == [7, None]
 
 
-def test_the_expected_time_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) -> None:
-    results = run_all([ONE], tmp_path)
+def test_the_expected_time_is_by_a_few_steps_of_each_kind() -> None:
     other = replace(ONE, seed=5, noise="none")
-    expected = expected_seconds(
-        [other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results
-    )
-    first, *steps = expected.values()
-    assert first == results[ONE.key]["seconds"]
-    assert steps[0] is not None and steps[0] == steps[1] > 0
     wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
-    assert expected_seconds([wild], {}) == {wild: None}
-
-
-def test_the_expected_time_is_of_files_as_they_are_and_of_this_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5)
-    )
-    own = replace(ONE, dataset=f"table:table={own_csv(tmp_path, 40)},label=y")
-    results = run_all([own], tmp_path / "results")
-    other = replace(own, seed=4)
-    assert expected_seconds([other], results) == {other: results[own.key]["seconds"]}
-    on_gpu = {
-        key: {**result, "provenance": {**result["provenance"], "gpu": "H200"}}
-        for key, result in results.items()
-    }
-    assert expected_seconds([other], on_gpu) == {other: 1.5}
-    own_csv(tmp_path, 60)
-    assert expected_seconds([other], results) == {other: 1.5}
+    expected = expected_seconds([ONE, other, wild])
+    assert expected[wild] is None
+    assert expected[ONE] is not None and expected[ONE] == expected[other] > 0
 
 
 def own_csv(folder: Path, rows: int) -> Path:
@@ -252,48 +227,13 @@ def a_result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize(
-    "change, wrong",
-    [
-        ({"key": "0123456789abcdef"}, "that of '0123456789abcdef'"),
-        ({"status": "banana"}, "the status 'banana'"),
-        ({"status": ["done"]}, "the status"),
-        ({"last": None}, "done without its last epoch"),
-        ({"last": [0.5]}, "last"),
-        ({"last": {"test_accuracy": "0.9"}}, "'test_accuracy' of last '0.9'"),
-        ({"best": {"epoch": {"deep": {"deeper": 1}}}}, "'epoch' of best"),
-        ({"seconds": None}, "without its seconds"),
-        ({"seconds": "long"}, "seconds 'long'"),
-        ({"experiment": "digits"}, "experiment 'digits'"),
-        ({"experiment": {}}, "the experiment {}"),
-        ({"provenance": None}, "provenance None"),
-        ({"error": 1}, "error 1"),
-        ({"fruit": "banana"}, "the field 'fruit', which no result has"),
-    ],
-    ids=str,
-)
-def test_a_result_that_is_none_is_refused_by_what_is_wrong_with_it(
-    change: dict[str, Any], wrong: str, a_result: dict[str, Any], tmp_path: Path
-) -> None:
-    path = result_path(tmp_path, ONE.key)
-    path.write_text(json.dumps({**a_result, **change}))
-    for read in (
-        lambda: read_results(tmp_path),
-        lambda: status([ONE], tmp_path),
-        lambda: run_all([ONE], tmp_path),
-    ):
-        with pytest.raises(ValueError, match="Remove it to run it again") as refused:
-            read()
-        assert wrong in str(refused.value) and str(path) in str(refused.value)
-
-
 def test_a_flipped_bit_in_a_result_is_seen(a_result: dict[str, Any], tmp_path: Path) -> None:
     path = result_path(tmp_path, ONE.key)
     data = json.dumps(a_result).encode()
     path.write_bytes(data)
     (whole,) = read_results(tmp_path).values()
     assert "checksum" not in whole and whole["last"] == a_result["last"]
-    for bit in range(0, 8 * len(data), 7):
+    for bit in range(0, 8 * len(data), 41):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
@@ -312,7 +252,7 @@ def test_a_result_without_its_checksum_counts_as_it_is(
 
 
 def test_the_expected_time_is_for_as_many_threads_as_the_runs_will_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
 
@@ -321,8 +261,8 @@ def test_the_expected_time_is_for_as_many_threads_as_the_runs_will_have(
         return SimpleNamespace(seconds=1.5)
 
     monkeypatch.setattr("noiseproof.bench.duration.estimate", estimate)
-    results, before = run_all([ONE], tmp_path), torch.get_num_threads()
-    assert expected_seconds([ONE], results, threads=2) == {ONE: 1.5}  # the result was made with one
+    before = torch.get_num_threads()
+    assert expected_seconds([ONE], threads=2) == {ONE: 1.5}
     assert seen == [2] and torch.get_num_threads() == before
 
 
@@ -527,17 +467,10 @@ def test_the_command_line_refuses_options_of_other_engines(
     assert not list(tmp_path.iterdir())
 
 
-def test_spellings_of_a_run_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5)
-    )
+def test_spellings_of_a_run_are_one(tmp_path: Path) -> None:
     ce, gce, again = (replace(ONE, method=method) for method in ("ce", "gce", "gce:q=0.70"))
     assert status([ce, gce, again], tmp_path) == {ce: "to do", gce: "to do"}
-    assert expected_seconds([ce, gce, again], {}) == {ce: 1.5, gce: 1.5}
-    results = run_all([again], tmp_path)  # a measure of the other spelling, too
-    assert expected_seconds([replace(gce, seed=7)], results) == {
-        replace(gce, seed=7): results[gce.key]["seconds"]
-    }
+    run_all([again], tmp_path)
     assert status([again, ce, gce], tmp_path) == {again: "done", ce: "to do"}
 
 
@@ -652,22 +585,18 @@ def test_a_fleet_is_asked_for_as_many_runs_at_once_as_the_caller_asks(tmp_path: 
     assert asked == [2]  # one call for both
 
 
-def test_a_broken_result_is_named(tmp_path: Path) -> None:
-    result_path(tmp_path, ONE.key).write_text("{")
-    with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got no JSON"):
-        run_all([ONE], tmp_path)
-
-
 # The command line
 
 
-def test_the_command_line_refuses_with_the_line(tmp_path: Path) -> None:
+def test_the_command_line_refuses_with_the_block(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(SPEC.replace("sln:sigma=0.5", "sln:sigma=-1"))
     ran = CliRunner().invoke(
         app, ["bench", "run", str(path), "--results", str(tmp_path / "results")]
     )
-    assert ran.exit_code == 2 and f"{path}:5: Expected `sigma`" in ran.stderr
+    assert (
+        ran.exit_code == 2 and f"{path}, [[experiment]] 1, method: Expected `sigma`" in ran.stderr
+    )
     assert not (tmp_path / "results").exists()
 
 
@@ -703,7 +632,7 @@ def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
     )
     announced: list[tuple[str, int, int]] = []
     expected_seconds(
-        load_experiments(path), {}, progress=lambda run, *k: announced.append((run.method, *k))
+        load_experiments(path), progress=lambda run, *k: announced.append((run.method, *k))
     )
     assert announced == [("ce", 1, 2), ("gce", 2, 2)]
 
@@ -719,19 +648,6 @@ def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
         130,
         f"{timing}noiseproof: Stopped. A dry run saves nothing.\n",
     )
-
-
-def test_long_times_are_in_days_and_years() -> None:
-    hours = {
-        1 / 60: "60 s",
-        1: "60 min",
-        1.5: "1.5 h",
-        47.9: "47.9 h",
-        48: "2 days",
-        17531: "730 days",
-    }
-    assert {hour: duration(3600 * hour) for hour in hours} == hours
-    assert duration(3600 * 48375.2) == "5.5 years"
 
 
 def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:
@@ -1191,20 +1107,6 @@ def test_tasks_of_ray_that_fail_die_or_meet_another_driver(
     with pytest.raises(Interrupted, match=r"^Stopped: 1 of 2 runs done\.$"):
         run_all([replace(ONE, seed=8), replace(ONE, seed=9)], tmp_path, engine="ray", gpus=0)
     assert ray.running and ray.cancelled == [1]
-
-
-def test_what_no_machine_has_is_refused_or_waited_for_aloud(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    _check_room({"CPU": 2.0}, 2, 0.0, None)
-    for threads, gpus in ((4, 0.0), (1, 0.25)):
-        with pytest.raises(
-            ValueError,
-            match=f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has 2",
-        ):
-            _check_room({"CPU": 2.0}, threads, gpus, None)
-    _check_room({"CPU": 2.0}, 1, 0.25, "auto")
-    assert "Waiting until the cluster grows" in caplog.text
 
 
 def test_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -537,7 +536,6 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
             app, ["bench", "table", str(path), "--results", str(tmp_path / "none")]
         )
         assert nothing.exit_code == 0 and "Nothing to compare yet" in nothing.stdout
-        assert "  accuracy  p against" in nothing.stdout  # of which rows is not known before
         assert f"There are no results in {tmp_path / 'none'}/" in nothing.stderr
         (tmp_path / "none").mkdir(exist_ok=True)  # an empty one has none, either
     options = ["--results", str(tmp_path / "mine"), "--format", "markdown"]
@@ -603,21 +601,6 @@ def test_status_needs_no_data() -> None:
     )
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
     assert "--only" not in refused.stderr
-
-
-def test_a_table_whose_data_is_there_in_part_says_which_cells_can_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "noiseproof.bench.experiment.datasets_here", lambda runs, folder: ["cifar100", "digits"]
-    )
-    refused = CliRunner().invoke(
-        app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"]
-    )
-    assert refused.exit_code == 2
-    assert refused.stderr.endswith(
-        ". Add --only cifar100,digits for the cells whose files are here.\n"
-    )
 
 
 def test_only_runs_that_are_left_are_listed() -> None:
@@ -696,8 +679,3 @@ def test_runs_of_a_sweep_that_are_left(tmp_path: Path) -> None:
     left = CliRunner().invoke(app, ["bench", "status", str(more), "--left", "--json"])
     runs = [(run["method"], run["noise"], run["seed"]) for run in json.loads(left.stdout)]
     assert runs == [("ce@bias", f"symmetric:rate={rate}", 3) for rate in (0.2, 0.6)]
-
-
-def test_the_files_are_small() -> None:
-    folder = files("noiseproof.papers") / "reruns"
-    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 300_000

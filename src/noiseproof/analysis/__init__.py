@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from noiseproof.analysis.before.forecast import Forecast, forecast
     from noiseproof.analysis.before.untrained import Probe, probe
     from noiseproof.analysis.figures import Figure, Layer, MissingFigure, collect
+    from noiseproof.analysis.page.drawing import to_matplotlib
     from noiseproof.analysis.page.files import save
     from noiseproof.analysis.page.html import make_page
-    from noiseproof.analysis.page.paper import to_matplotlib
     from noiseproof.analysis.runs import RunFolder, open_run, open_runs
 
 _HOME = {
@@ -28,7 +28,7 @@ _HOME = {
     "open_runs": "runs",
     "probe": "before.untrained",
     "save": "page.files",
-    "to_matplotlib": "page.paper",
+    "to_matplotlib": "page.drawing",
 }
 __all__ = [
     "Figure",

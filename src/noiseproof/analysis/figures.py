@@ -5,7 +5,7 @@ read it: a function that returns the table in a module of ``before``, ``during``
 decorated with :func:`figure`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -22,7 +22,6 @@ from noiseproof.core.messages import Progress
 from noiseproof.core.registry import near_names
 
 T = TypeVar("T")
-Lack = tuple[str, str]  # a run, or several, and why it has not the data of a figure
 Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
@@ -90,27 +89,12 @@ class MissingFigure:
     name: str
     title: str
     paper: str
-    what: str  # records it: "noiseproof train --samples"
+    needs: str  # what records it: "noiseproof train --samples", and what runs lack
     stage: str = ""
-    lacking: tuple[Lack, ...] = ()
-
-    @property
-    def needs(self) -> str:
-        """What records it, and what each run lacks."""
-        if not self.lacking:
-            return self.what
-        return f"{self.what}.{_without(self.lacking)}"
 
 
 class Needs(Exception):
-    """Raised by a figure's function when its data was not recorded: ``what`` records it, and what
-    runs lack.
-    """
-
-    def __init__(self, what: str, lacking: tuple[Lack, ...] = ()) -> None:
-        super().__init__(what)
-        self.what = what
-        self.lacking = lacking
+    """Raised by a figure's function when its data was not recorded; says what records it."""
 
 
 class Subjects(dict[str, T]):
@@ -144,17 +128,14 @@ class FigureMaker(Generic[T]):
             return self.missing(needs)
         if made is None:
             return None
-        if isinstance(made, tuple):
-            data, changes = made
-            drawn = Figure(**self.fields | changes, data=data)
-        else:
-            drawn = Figure(**self.fields, data=made)
+        data, changes = made if isinstance(made, tuple) else (made, {})
+        drawn = Figure(**self.fields | changes, data=data)
         return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
 
     def missing(self, needs: Needs) -> MissingFigure:
         """The figure without its data."""
         about = {key: self.fields[key] for key in ("name", "title", "paper", "stage")}
-        return MissingFigure(**about, what=needs.what, lacking=needs.lacking)
+        return MissingFigure(**about, needs=str(needs))
 
 
 def figure(
@@ -318,29 +299,19 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
     made: dict[str, T] = {}
-    causes: dict[str, list[Lack]] = {}  # in a sweep most runs lack the same
+    causes: dict[str, list[str]] = {}  # in a sweep most runs lack the same
     for name, run in runs.items():
         try:
             made[name] = make(run)
         except (ValueError, OSError) as error:
-            causes.setdefault(str(error).replace(str(run.folder), "each folder"), []).append(
-                (name, str(error))
-            )
-    lacking = []
-    for why, alike in causes.items():
-        if len(alike) == 1:
-            lacking.append(alike[0])
-        elif len(alike) < 4:
-            lacking.append((" and ".join(name for name, _ in alike), why))
-        else:
-            lacking.append((f"{len(alike)} of {len(runs)} runs", why))
+            causes.setdefault(str(error).replace(str(run.folder), "its folder"), []).append(name)
+    lacking = ""
+    for why, names in causes.items():
+        who = " and ".join(names) if len(names) < 4 else f"{len(names)} of {len(runs)} runs"
+        lacking += f" Without {who}: {why}"
     if needs and not made:
-        raise Needs(needs, tuple(lacking))
-    return Subjects(made, _without(lacking))
-
-
-def _without(lacking: Iterable[Lack]) -> str:
-    return "".join(f" Without {run}: {why}" for run, why in lacking)
+        raise Needs(f"{needs}.{lacking}")
+    return Subjects(made, lacking)
 
 
 def stack(

@@ -2,7 +2,6 @@
 models.
 """
 
-import csv
 import json
 import re
 from collections import Counter
@@ -112,11 +111,7 @@ class RunFolder:
             )
         _check(self.folder, path.name)
         try:
-            # pandas would round the last digit
-            with path.open(encoding="utf-8", newline="") as file:
-                rows = pd.DataFrame(
-                    [{name: float(v) for name, v in row.items()} for row in csv.DictReader(file)]
-                )
+            rows = pd.read_csv(path, dtype=float, float_precision="round_trip")
             rows["epoch"] = rows["epoch"].astype(int)
         except (ValueError, TypeError, KeyError) as error:
             raise NotARun(f"Expected the record of a run in {path}, got: {error!r}.") from error

@@ -177,76 +177,61 @@ def split_table(
     that is left out of the whole table is in neither. ``options`` are those of the dataset
     ``table``, or with ``text`` of the dataset ``text``.
     """
-    import pandas as pd
-
     kind = "text" if "text" in options else "table"
     text = options.get("text")
     # errors name rows of the original table
     whole = get_dataset(kind, table=table, label=label, **options)
-    columns = whole.encoder if isinstance(whole.encoder, Columns) else None
-    left_out: list[str] = []
-    held_out: list[str] = []
     train = read_table(table, label, text).reset_index(drop=True)
+    notes: list[str] = []
     if test is None:
-        check_number("share", share, "(0, 1)")
-        mixed = train.iloc[shuffled(len(train), derive_generator(seed)).numpy()]
-        classes = mixed.groupby(mixed[label].astype(str))[label]
-        size = classes.transform("size")
-        # every class keeps a row
-        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)
-        # with numerals alone it would be read as numbers
-        for name in columns.categories if columns else ():
-            words = (
-                pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
-            )
-            if words.any() and not words[~chosen].any():
-                chosen &= mixed.index != words.idxmax()
-        train = mixed[~chosen].sort_index()
-        held = mixed[chosen].sort_index()
-        if held.empty:
-            raise ValueError(
-                f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}."
-            )
-        if columns is not None:  # in a part, row numbers have gaps and words may be few enough
-            used = {label, *columns.numeric, *columns.categories}
-            out = [c for c in mixed if c not in used]
-            train = train.drop(columns=out)
-            held = held.drop(columns=out)
-            left_out = [
-                note
-                for note in whole.notes
-                if note.startswith(tuple(f"Column {c!r} " for c in out))
-            ]
-        held_out.append(
-            f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong,"
-            " too: accuracy is the share of given labels that are predicted. A test table with"
-            " checked labels tells more."
-        )
+        count = len(train)
+        train, held = _hold_out(train, label, share, seed)
+        if isinstance(whole.encoder, Columns):  # fewer rows may make a left-out column look useful
+            used = [label, *whole.encoder.numeric, *whole.encoder.categories]
+            left_out = tuple(f"Column {name!r} " for name in train if name not in used)
+            notes += [note for note in whole.notes if note.startswith(left_out)]
+            train = train[[name for name in train if name in used]]
+            held = held[train.columns]
+        held_out = [
+            f"{len(held)} of {count} rows were held out to test on. Their labels may be wrong, too:"
+            " accuracy is the share of given labels that are predicted. A test table with checked"
+            " labels shows more."
+        ]
     else:
         held = read_table(test, label, text)
+        held_out = []
     ending = "parquet" if str(table).endswith((".parquet", ".pq")) else "csv"
     parts = {"table": _bytes(train, ending), "test": _bytes(held, ending)}
-    place = (
-        Path(folder).resolve()
-        / "data"
-        / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
-    )
-    paths = {
-        name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()
-    }
-    spec = format_call(kind, {**paths, "label": label, **options})
-    read = whole if columns is None else get_dataset(spec)  # with the medians of the training part
-    return spec, [*left_out, *read.notes, *held_out]
+    digest = hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
+    place = Path(folder).resolve() / "data" / digest
+    paths = {name: place / f"{name}.{ending}" for name in parts}
+    for name, path in paths.items():  # which another process may be writing too
+        with suppress(FileExistsError), replacing(path, overwrite=False) as file:
+            file.write_bytes(parts[name])
+    files = {name: str(path) for name, path in paths.items()}
+    spec = format_call(kind, {**files, "label": label, **options})
+    if isinstance(whole.encoder, Columns):
+        whole = get_dataset(spec)  # with the medians of the training part
+    return spec, [*notes, *whole.notes, *held_out]
+
+
+def _hold_out(
+    table: pd.DataFrame, label: str, share: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the other rows, and a ``share`` of the rows of each class, of which some stay."""
+    check_number("share", share, "(0, 1)")
+    mixed = table.iloc[shuffled(len(table), derive_generator(seed)).numpy()]
+    classes = mixed.groupby(mixed[label].astype(str))[label]
+    size = classes.transform("size")
+    chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)
+    if not chosen.any():
+        raise ValueError(
+            f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}."
+        )
+    return mixed[~chosen].sort_index(), mixed[chosen].sort_index()
 
 
 def _bytes(frame: pd.DataFrame, ending: str) -> bytes:
     return (
         frame.to_parquet(index=False) if ending == "parquet" else frame.to_csv(index=False).encode()
     )
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """Write a file named by its content, which another process may be writing too."""
-    with suppress(FileExistsError), replacing(path, overwrite=False) as part:
-        part.write_bytes(content)
-    return path

@@ -14,11 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -152,10 +152,9 @@ def run_all(
     folder_digest.cache_clear()
     folder = check_place(results_dir, folder=True).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    every = {
-        pinned.key: pinned for pinned in (experiment.pinned() for experiment in once(experiments))
-    }
-    todo, failed = _pending(every, folder, retry_failed)
+    every = {experiment.key: experiment.pinned() for experiment in once(experiments)}
+    failed = _failed(every, folder) if retry_failed else []
+    todo = _todo(every, failed, folder)
     if not checked:
         check(todo, data_dir)
     for key in failed:
@@ -180,51 +179,40 @@ def run_all(
         if progress is not None:
             progress(experiment, result, done, len(every))
 
-    with _stops_counted(every.values(), folder):
+    try:
         if todo and engine == "local":
             _run_here(todo, plan, announce, fit)
         elif todo and engine == "processes":
             _run_in_processes(todo, plan, announce, min(workers, len(todo)))
         elif todo:
             _run_on_ray(todo, plan, announce, workers, address, gpus)
+    except (Interrupted, KeyboardInterrupt) as stopped:  # the latter between two runs
+        if type(stopped) not in (Interrupted, KeyboardInterrupt):  # a search gave up one point
+            raise
+        raise Interrupted(_how_far(every.values(), folder)) from stopped
     return {key: result for key in every if (result := read_result(folder, key)) is not None}
 
 
-@contextmanager
-def _stops_counted(every: Collection[Experiment], folder: Path) -> Iterator[None]:
-    """Raise ``Interrupted`` with how far the sweep came; Ctrl-C may also come between two runs."""
-    try:
-        yield
-    except (Interrupted, KeyboardInterrupt) as stopped:
-        if type(stopped) not in (Interrupted, KeyboardInterrupt):  # a search gave up one point
-            raise
-        count = Counter(status(every, folder).values())
-        more = {"failed": count["failed"], "begun": count["interrupted"]}
-        rest = "".join(f", {number} {state}" for state, number in more.items() if number)
-        raise Interrupted(
-            f"Stopped: {count['done']} of {counted(len(every), 'run')} done{rest}."
-        ) from stopped
+def _how_far(every: Collection[Experiment], folder: Path) -> str:
+    count = Counter(status(every, folder).values())
+    more = {"failed": count["failed"], "begun": count["interrupted"]}
+    rest = "".join(f", {number} {state}" for state, number in more.items() if number)
+    return f"Stopped: {count['done']} of {counted(len(every), 'run')} done{rest}."
 
 
-def _pending(
-    every: Mapping[str, Experiment], folder: Path, retry: bool
-) -> tuple[list[Experiment], set[str]]:
-    """The experiments to run, those of one task together so that it is made once; and which have
-    failed before.
-    """
-    states = {
-        key: result["status"] for key in every if (result := read_result(folder, key)) is not None
-    }
-    failed = {key for key, state in states.items() if retry and state == "failed"}
-    todo = [
-        experiment
-        for key, experiment in every.items()
-        if key in failed or not is_complete(folder, experiment)
-    ]
-    order = {
-        task: number for number, task in reversed(list(enumerate(e.without_method for e in todo)))
-    }
-    return sorted(todo, key=lambda experiment: order[experiment.without_method]), failed
+def _failed(keys: Iterable[str], folder: Path) -> list[str]:
+    return [key for key in keys if (read_result(folder, key) or {}).get("status") == "failed"]
+
+
+def _todo(
+    every: Mapping[str, Experiment], failed: Collection[str], folder: Path
+) -> list[Experiment]:
+    """Return the experiments to run, those of one task together so that it is made once."""
+    todo: dict[Experiment, list[Experiment]] = {}
+    for key, experiment in every.items():
+        if key in failed or not is_complete(folder, experiment):
+            todo.setdefault(experiment.without_method, []).append(experiment)
+    return [experiment for of_task in todo.values() for experiment in of_task]
 
 
 def check_engine(
@@ -257,23 +245,24 @@ def check_engine(
 
 
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """The modules that workers import for plug-ins: all of them, since they may need each other."""
+    """Return the modules that workers import for plug-ins: all of them, since they may need each
+    other.
+    """
     names = {name for experiment in experiments for name in plugin_names(repr(experiment))}
-    modules = plugin_modules() if names else set()
-    files = {
-        module: file
-        for module in sorted(modules)
-        if module != "__main__" and (file := module_file(module))
-    }
-    if mine := sorted(
-        name for name in names if not files.keys() >= {*plugins.MODULES[name].values()}
-    ):
+    if not names:
+        return {}
+    files = {module: module_file(module) for module in sorted(plugin_modules() - {"__main__"})}
+    known = {module: file for module, file in files.items() if file}
+    of_script = sorted(
+        name for name in names if not {*plugins.MODULES[name].values()} <= set(known)
+    )
+    if of_script:
         raise ValueError(
             "Expected names that workers can import, got names of the script itself"
-            f" ({', '.join(map(repr, mine))}). Register them in a module of its own and import"
+            f" ({', '.join(map(repr, of_script))}). Register them in a module of its own and import"
             " that, or use the local engine."
         )
-    return files
+    return known
 
 
 def _set_up_worker(plan: Json) -> SweepPlan:
@@ -291,8 +280,7 @@ def _set_up_worker(plan: Json) -> SweepPlan:
 
 def _remove_failed(key: str, folder: Path) -> None:
     lock = lock_run(folder, key)
-    # another driver may have repeated it
-    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":
+    if lock.held and _failed([key], folder):  # another driver may have repeated it
         shutil.rmtree(folder / "runs" / key, ignore_errors=True)
         result_path(folder, key).unlink(missing_ok=True)
     lock.release()
@@ -474,17 +462,8 @@ def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: A
 
 # In several processes
 
-# The order is read first: a long one would fill the pipe and block the driver until torch is
-# imported. Modules come from the driver's path, but the standard library from Python: the folder
-# may hold a csv.py.
-START = """
-import json, os, sys
-order, own = json.loads(sys.stdin.readline()), os.path.dirname(os.__file__)
-library = [place for place in sys.path if place.startswith(own) and "-packages" not in place]
-sys.path[:] = dict.fromkeys([*library, *order["plan"]["path"], *sys.path])
-from noiseproof.bench.engines import work
-work(order)
-"""
+# Closing its input asks a worker to save and end; so does the death of its driver.
+START = "import sys; from noiseproof.bench.engines import work; work(sys.argv[1])"
 
 
 def _run_in_processes(
@@ -494,33 +473,17 @@ def _run_in_processes(
     # with the key of now: files may change
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]
     waiting = {experiment.key: experiment for experiment in todo}
-    made_by = plan.provenance()
-    every = frozenset(waiting)
-    deaths = Counter[str]()
+    deaths = Counter[str]()  # by the run that the worker claimed last
     team: list[_Worker] = []
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, tempfile.TemporaryDirectory() as folder:
         try:
-            team += [_Worker(plan, runs, number) for number in range(workers)]
+            team += [_Worker(plan, runs, number, Path(folder)) for number in range(workers)]
             while waiting and not stop.requested:
-                for place, worker in enumerate(team):
-                    code = worker.process.poll()
-                    key = worker.last_claim(every)
-                    if code in (None, 0, TROUBLE):
+                for worker in team:
+                    if worker.process.poll() in (None, 0, TROUBLE):
                         continue
-                    # of several, any may have killed it
-                    deaths[key] += not key or worker.plan.at_once in (None, 1)
-                    if not key and deaths[key] == MAX_DEATHS:
-                        raise ChildProcessError(
-                            f"Expected workers that start, got {MAX_DEATHS} with exit code {code}."
-                        )
-                    if deaths[key] >= MAX_DEATHS:
-                        reason = (
-                            f"its workers died {deaths[key]} times, the last with exit code {code}"
-                        )
-                        _give_up(waiting.get(key), plan.folder, reason, made_by)
-                    worker.stop()
-                    # shows which run it was
-                    team[place] = _Worker(replace(plan, at_once=1), runs, place)
+                    _count_death(worker, deaths, waiting, plan)
+                    worker.restart()
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
@@ -533,7 +496,7 @@ def _run_in_processes(
             for worker in team:  # all before waiting for any
                 worker.request_stop()
             for worker in team:
-                worker.stop()
+                worker.process.wait()
     if waiting:
         raise Interrupted
 
@@ -541,73 +504,90 @@ def _run_in_processes(
 class _Worker:
     """A process that trains until nothing is left, or until its driver stops or dies."""
 
-    def __init__(self, plan: SweepPlan, runs: Sequence[tuple[Json, str]], number: int) -> None:
+    def __init__(
+        self, plan: SweepPlan, runs: Sequence[tuple[Json, str]], number: int, folder: Path
+    ) -> None:
         self.plan = plan
-        threads = str(plan.threads)
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        self.runs = runs
+        self.number = number
+        self.order = folder / f"order-{number}.json"
+        self.claimed = folder / f"claimed-{number}"  # the key of the run that it started last
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self.claimed.write_text("")
+        order = {"plan": asdict(self.plan), "runs": self.runs, "claimed": str(self.claimed)}
+        self.order.write_text(json.dumps(order))
+        threads = str(self.plan.threads)
+        home = str(Path(__file__).parents[2])  # where this noiseproof is
+        path = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "PYTHONPATH": os.pathsep.join(path),
+        }
         if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
-            devices = (
-                os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-            ).split(",")
-            environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START],  # -P: without the current folder on the path
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+            devices = visible.split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = devices[self.number % len(devices)]
+        return subprocess.Popen(
+            # -P: without the current folder on the path
+            [sys.executable, "-P", "-c", START, str(self.order)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=2,  # what plug-ins print is not the output of the driver
             env=environment,
             start_new_session=True,  # Ctrl-C reaches the driver only, which lets workers save first
         )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
-        with suppress(BrokenPipeError):  # it died already: see its exit code
-            order = {"plan": asdict(plan), "experiments": runs}
-            self.process.stdin.write(f"{json.dumps(order)}\n".encode())
-            self.process.stdin.flush()
-        self._output = b""
 
-    def last_claim(self, keys: Container[str]) -> str:
-        """The key of the run that it started last; "" if it has started none."""
-        assert self.process.stdout is not None
-        self._output = (self._output + (self.process.stdout.read() or b""))[-34:]
-        lines = self._output.decode(errors="replace").split("\n")
-        return lines[-2] if len(lines) > 1 and lines[-2] in keys else ""
+    def restart(self) -> None:
+        """Start again with one run at a time, which shows the run that it dies of."""
+        self.request_stop()
+        self.plan = replace(self.plan, at_once=1)
+        self.process = self._start()
 
     def request_stop(self) -> None:
-        """Close its input, upon which it saves and ends."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def stop(self) -> None:
-        assert self.process.stdout is not None
-        self.request_stop()
-        while self.process.poll() is None:
-            self.process.stdout.read()  # a full pipe would block it
-            time.sleep(POLL / 4)
-        self.process.stdout.close()
+        self.process.stdin.close()
 
 
-def work(order: Json) -> None:
-    """Train the runs of ``order`` in a worker's process, which writes the key of each on its
-    standard output.
-    """
-    claims = os.dup(1)
-    os.dup2(2, 1)  # what plug-ins print is not for the driver
+def _count_death(
+    worker: _Worker, deaths: Counter[str], waiting: Mapping[str, Experiment], plan: SweepPlan
+) -> None:
+    """Count the death for the run that the worker trained; give up a run with too many."""
+    key = worker.claimed.read_text()
+    code = worker.process.returncode
+    if not key or worker.plan.at_once in (None, 1):  # of several runs, any may have killed it
+        deaths[key] += 1
+    if deaths[key] < MAX_DEATHS:
+        return
+    if not key:
+        raise ChildProcessError(
+            f"Expected workers that start, got {MAX_DEATHS} with exit code {code}."
+        )
+    if key in waiting:
+        reason = f"its workers died {deaths[key]} times, the last with exit code {code}"
+        _give_up(waiting[key], plan.folder, reason, plan.provenance())
+
+
+def work(order_file: str) -> None:
+    """Train runs in a process of a worker, as its order says."""
     threading.Thread(target=_stop_with_driver, daemon=True).start()
+    order = json.loads(Path(order_file).read_text())
+    claimed = Path(order["claimed"])
 
-    def report(jobs: Iterable[Job]) -> Iterator[Job]:
+    def claims(jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
-            os.write(claims, f"{Path(str(job.out)).name}\n".encode())
+            claimed.write_text(Path(str(job.out)).name)
             yield job
 
     def fit(jobs: Iterable[Job], **options: Any) -> Sequence[Outcome]:
-        return fit_many(report(jobs), **options)
+        return fit_many(claims(jobs), **options)
 
     try:
         plan = _set_up_worker(order["plan"])
-        _run_here(
-            [Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit
-        )
+        runs = [Experiment.from_dict(*run) for run in order["runs"]]
+        _run_here(runs, plan, lambda *_: None, fit)
     except Interrupted:
         sys.exit(130)
     except (BadCheckpoint, BadExperiment, MemoryError, OSError) as error:
@@ -616,17 +596,13 @@ def work(order: Json) -> None:
 
 
 def _stop_with_driver() -> None:
-    """Wait until the driver's end of the pipe closes, because it stopped or died; then end this
-    process.
-    """
+    """Wait until the driver closes the input of this process or dies, then end the process."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)  # the loop saves a checkpoint
 
 
-def _give_up(experiment: Experiment | None, folder: Path, reason: str, made_by: Json) -> None:
+def _give_up(experiment: Experiment, folder: Path, reason: str, made_by: Json) -> None:
     """Write a failed result, unless another process trains the experiment or has finished it."""
-    if experiment is None:
-        return
     for _, lock in _claim([experiment], folder):
         write_result(folder, make_result(experiment, RuntimeError(reason), None, made_by))
         lock.release()
@@ -646,16 +622,15 @@ def _run_on_ray(
     """Submit one task for each experiment; Ray places them, and restarts one whose worker died."""
     with ray_session(address, num_cpus=workers * plan.threads) as ray:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
-        _check_room(ray.cluster_resources(), plan.threads, share, address)
         task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(
             _work_on_ray
         )
-        made_by = plan.provenance()
+
+        def submit(experiment: Experiment) -> Any:
+            return task.remote(asdict(plan), experiment.as_dict(), experiment.key)
+
         waiting = {experiment.key: experiment for experiment in todo}
-        running = {
-            task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment
-            for experiment in todo
-        }
+        running = {submit(experiment): experiment for experiment in todo}
         troubles: list[Exception] = []
         with stop_on_signals() as stop:
             while running and not stop.requested:
@@ -663,17 +638,13 @@ def _run_on_ray(
                 for ref in ready:
                     experiment = running.pop(ref)
                     try:
-                        taken = _take(ray, ref, experiment, plan.folder, made_by)
-                    except (
-                        ray.exceptions.RayTaskError
-                    ) as error:  # an error in the task, not the death of its worker
+                        has_result = _take(ray, ref, experiment, plan)
+                    except ray.exceptions.RayTaskError as error:  # an error in the task itself
                         troubles.append(error)
                         continue
-                    if not taken:
-                        time.sleep(POLL)  # another driver trains it
-                        running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = (
-                            experiment
-                        )
+                    if not has_result:  # another driver trains it
+                        time.sleep(POLL)
+                        running[submit(experiment)] = experiment
                 _announce_finished(waiting, plan.folder, announce)
             if running:
                 for ref in running:
@@ -684,41 +655,24 @@ def _run_on_ray(
             raise troubles[0]
 
 
-def _check_room(
-    resources: Mapping[str, float], threads: int, gpus: float, address: str | None
-) -> None:
-    """Refuse what Ray could never place; on a cluster, which may grow, warn."""
-    if threads <= resources.get("CPU", 0) and gpus <= resources.get("GPU", 0):
-        return
-    message = (
-        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has"
-        f" {resources.get('CPU', 0):g} and {resources.get('GPU', 0):g}. Ask for less: --threads,"
-        " --gpus."
-    )
-    if address is None:
-        raise ValueError(message)
-    log.warning("%s Waiting until the cluster grows.", message)
-
-
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
-    """A Ray task: the result of one experiment, None if another driver trains it."""
+    """Return the result of one experiment, as a task of Ray; None if another driver trains it."""
     local_plan = _set_up_worker(plan)
     run = Experiment.from_dict(experiment, key)
     _run_here([run], local_plan, lambda *_: None, wait=False)
     return read_result(local_plan.folder, key) if is_complete(local_plan.folder, run) else None
 
 
-def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Json) -> bool:
-    """Whether the task has returned a result, which is written here if its machine has another
-    folder.
-    """
+def _take(ray: Any, ref: Any, experiment: Experiment, plan: SweepPlan) -> bool:
+    """Return whether the experiment has a result; one that another machine made is written here."""
     try:
         result = ray.get(ref)
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
-        _give_up(experiment, folder, f"its Ray task failed: {error}", made_by)
-        return read_result(folder, experiment.key) is not None
-    if result is not None and not is_complete(folder, experiment):
-        write_result(folder, result)
+        reason = f"its Ray task failed: {error}"
+        _give_up(experiment, plan.folder, reason, plan.provenance())
+        return read_result(plan.folder, experiment.key) is not None
+    if result is not None and not is_complete(plan.folder, experiment):
+        write_result(plan.folder, result)
     return result is not None

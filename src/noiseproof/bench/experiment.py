@@ -26,11 +26,11 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.files import file_digest
 from noiseproof.core.grammar import canonical_number, parse_call, parse_value, split_specs
 from noiseproof.core.messages import ELSEWHERE
-from noiseproof.core.plugins import load_plugins, module_file, plugin_digests
+from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
-from noiseproof.data.sources import FILES, PathLike, data_root, find, how_to_get
+from noiseproof.data.sources import FILES, PathLike, data_root, find
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
@@ -134,7 +134,7 @@ class Experiment:
         pinned: str | None = self.__dict__.get("_key")
         # called often in a sweep
         code = plugin_digests(repr(self)).values() if plugins.MODULES else ()
-        return pinned or _digest(self, (*(digest for _, digest in _contents(self)), *code))
+        return pinned or _digest(self, (*_contents(self), *code))
 
     def pinned(self) -> Experiment:
         """A copy that keeps its present key, even if the files that it names change."""
@@ -239,8 +239,8 @@ def _plainly(plain: Callable[[str], str], spec: str) -> str:
         return spec
 
 
-def _contents(experiment: Experiment) -> Iterator[tuple[Path, str]]:
-    """Path and digest of each file or folder that it names, except in the data folder, whose files
+def _contents(experiment: Experiment) -> Iterator[str]:
+    """Yield the digest of each file or folder that it names, except in the data folder, whose files
     are official.
     """
     specs = (
@@ -251,15 +251,7 @@ def _contents(experiment: Experiment) -> Iterator[tuple[Path, str]]:
     for path in (path for registry, spec in specs for path in _paths(registry, spec or "none")):
         with suppress(OSError, ValueError):  # refused later, or not a path
             if not path.resolve().is_relative_to(data_root().resolve()):
-                yield path, folder_digest(str(path)) if path.is_dir() else file_digest(path)
-
-
-def code_and_data(experiment: Experiment) -> list[str]:
-    """Names of the files of plug-ins and data that are part of its key."""
-    modules = plugin_digests(repr(experiment)) if plugins.MODULES else ()
-    return [Path(module_file(module)).name for module in modules] + [
-        path.name for path, _ in _contents(experiment)
-    ]
+                yield folder_digest(str(path)) if path.is_dir() else file_digest(path)
 
 
 def _paths(registry: Registry[Any], spec: str) -> list[Path]:
@@ -291,7 +283,9 @@ _parsed = lru_cache(maxsize=4096)(parse_call)
 
 @lru_cache(maxsize=64)
 def folder_digest(path: str) -> str:
-    """A digest of names and sizes (there may be millions of images), computed once for a sweep."""
+    """Return a digest of names and sizes (there may be millions of images), computed once for a
+    sweep.
+    """
     files: list[Path] = []
     for folder, inner, names in os.walk(path, followlinks=True):
         inner[:] = [name for name in inner if not _is_circle(Path(folder, name))]
@@ -303,7 +297,7 @@ def folder_digest(path: str) -> str:
 
 
 def _is_circle(folder: Path) -> bool:
-    """Whether it is a link to a folder that contains it."""
+    """Return whether a folder is a link to one that contains it."""
     return folder.is_symlink() and folder.resolve() in {above.resolve() for above in folder.parents}
 
 
@@ -358,22 +352,6 @@ def with_data(
     if absent and not there:
         raise FileNotFoundError(" ".join(absent.values()))
     return there, absent
-
-
-def datasets_here(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> list[str]:
-    """Names of the datasets whose experiments find all their files, also those of noise and of
-    other images.
-    """
-    load = lru_cache(maxsize=1)(partial(get_dataset, data_dir=data_dir))
-    found = dict[str, bool]()
-    tasks = {replace(experiment.without_method, seed=0) for experiment in experiments}
-    for task in sorted(tasks, key=repr):
-        if found.setdefault(name := _name(task), True):
-            try:
-                task.make_task(data_dir, data=load(task.dataset))
-            except (ValueError, TypeError, OSError, ImportError):
-                found[name] = False
-    return [name for name, is_here in found.items() if is_here]
 
 
 def _name(experiment: Experiment) -> str:
@@ -441,9 +419,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         try:
             task = make(same.without_method)
         except BadExperiment as error:
-            is_missing = isinstance(error.__cause__, FileNotFoundError)
-            more = _also_missing(str(error), distinct, load) if is_missing else ""
-            raise BadExperiment(f"{error}{more}", experiment, error.field) from error
+            raise BadExperiment(str(error), experiment, error.field) from error
         settings = experiment.settings
         with _blame(experiment, "method"):
             method = get_method(experiment.method, task, settings)
@@ -500,26 +476,6 @@ def _checked_task(
         return experiment.make_task(data_dir, data=data)
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise BadExperiment(str(error), experiment, _culprit(experiment, data, data_dir)) from error
-
-
-def _also_missing(
-    message: str, experiments: Iterable[Experiment], load: Callable[[str], Dataset]
-) -> str:
-    """What other data is missing, and how to get it: all can be fetched at once."""
-    missing = {}
-    for spec in dict.fromkeys(
-        spec for e in experiments for spec in (e.dataset, e.foreign, e.noise.partition(":")[0])
-    ):
-        name = str(spec).partition(":")[0]
-        try:
-            load(str(spec))
-        except FileNotFoundError as error:
-            how = how_to_get(name) if name in FILES else str(error).rstrip(".")
-            if how not in message:
-                missing[how] = f"{name} ({how})" if name in FILES else how
-        except Exception:  # no data, or refused when its turn comes
-            continue
-    return f" Also missing: {'; '.join(missing.values())}." if missing else ""
 
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
@@ -584,7 +540,7 @@ KEYS = [*FIELDS, "protocol", *SETTINGS]
 def load_experiments(
     source: PathLike, *, data_dir: PathLike | None = None, check_runs: bool = True
 ) -> list[Experiment]:
-    """Read experiments from a TOML file, or from its text; errors name file and line.
+    """Read experiments from a TOML file, or from its text; errors name the block and its key.
 
     Experiments that cannot start are refused (``check``), for which the data must be there; without
     ``check_runs`` unknown names are.
@@ -605,9 +561,9 @@ def load_experiments(
     12
     """
     folder_digest.cache_clear()
-    text = str(source)
     name = "text"
-    if not ("\n" in text or text.lstrip().startswith("[")):
+    text = str(source)
+    if "\n" not in text and not text.lstrip().startswith("["):
         name = text
         try:
             text = Path(source).read_text("utf-8-sig")  # some editors write a byte order mark
@@ -616,79 +572,58 @@ def load_experiments(
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise BadExperiment(
-            f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}."
-        ) from None
+        raise BadExperiment(f"{name}: Expected TOML, got: {error}.") from None
     blocks = content.pop("experiment", None)
-    if isinstance(blocks, dict):
+    if content or not isinstance(blocks, list):
         raise BadExperiment(
-            f"{name}:{_line_of('[experiment]', text)}: Expected [[experiment]], in two brackets,"
-            " got one."
-        )
-    if (
-        content
-        or not isinstance(blocks, list)
-        or not all(isinstance(block, dict) for block in blocks)
-    ):
-        other = next(iter(content), None)
-        raise BadExperiment(
-            f"{name}:{_line_of(other, text)}: Expected [[experiment]] blocks and nothing else, got"
-            f" {other or 'none'}."
+            f"{name}: Expected [[experiment]] blocks, in two brackets, and nothing else, got"
+            f" {next(iter(content), '[experiment]' if blocks else 'none')}."
         )
     origins: dict[Experiment, int] = {}
     number = 0
     try:
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(blocks, 1):
             for experiment in _product(block):
                 origins.setdefault(experiment, number)
-        number = -1
         if check_runs:
             check(origins, data_dir)
-        for experiment in origins if not check_runs else ():
-            check_names(experiment)
+        else:
+            for experiment in origins:
+                check_names(experiment)
     except BadExperiment as error:
-        if error.experiment is not None and number < 0:
+        if error.experiment is not None:
             number = origins[error.experiment]
-        line = _line(text, number, error.field, _value(error))
-        raise BadExperiment(f"{name}:{line}: {error}", error.experiment, error.field) from error
+        place = f"{name}, [[experiment]] {number}"
+        if error.field:
+            place += f", {error.field}"
+        raise BadExperiment(f"{place}: {error}", error.experiment, error.field) from error
     return list(origins)
-
-
-class _BadValue(BadExperiment):
-    """A value that is wrong by itself."""
-
-    def __init__(self, message: str, field: str, value: object) -> None:
-        super().__init__(message, None, field)
-        self.value = value
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     for key in block:
         if key not in KEYS:
-            name, example = ELSEWHERE.get(key, ("", ""))
-            remedy = f'Write {name} = "{example}".' if name in KEYS else near_names(key, KEYS)
-            raise _BadValue(f"Unknown key {key!r}. {remedy}", key, None)
+            word, example = ELSEWHERE.get(key, ("", ""))
+            remedy = f'Write {word} = "{example}".' if word in KEYS else near_names(key, KEYS)
+            raise BadExperiment(f"Unknown key {key!r}. {remedy}")
     if "dataset" not in block:
-        raise _BadValue("Expected a `dataset` in each [[experiment]], got none.", "", None)
+        raise BadExperiment("Expected a `dataset` in each [[experiment]], got none.")
     grid = {key: value if isinstance(value, list) else [value] for key, value in block.items()}
     for key, values in grid.items():
         if not values:
-            raise _BadValue(f"Expected values for `{key}`, got an empty list.", key, None)
+            raise BadExperiment(f"Expected values for `{key}`, got an empty list.")
         for value in values:
             try:
                 _check_alone(key, value)
             except (ValueError, TypeError) as error:
-                raise _BadValue(str(error), key, value) from error
+                raise BadExperiment(str(error), None, key) from error
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
     if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # a plug-in may use it
-        message = (
-            "Expected open-set noise beside `foreign`, which gives it images, got"
-            f" {', '.join(sorted(noises))}."
-        )
-        raise _BadValue(
-            f'{message} Leave `foreign` out, or take noise = "open-set:rate=…".', "foreign", None
+        raise BadExperiment(
+            "Expected open-set noise with `foreign`, which gives it images, got"
+            f" {', '.join(sorted(noises))}. Leave `foreign` out, or take noise ="
+            ' "open-set:rate=…".'
         )
     for chosen in product(*grid.values()):
         point = dict(zip(grid, chosen, strict=True))
@@ -698,10 +633,13 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
             try:
                 base = protocol(paper, point["dataset"].partition(":")[0])
             except ValueError as error:
-                raise _BadValue(str(error), "protocol", paper) from error
+                raise BadExperiment(str(error), None, "protocol") from error
             point.setdefault("paper", paper)
         of_experiment = {key: point.pop(key) for key in FIELDS if key in point}
         yield Experiment(**of_experiment, settings=replace(base, **point))
+
+
+WORDS = ("dataset", "noise", "method", "paper", "foreign", "protocol")  # specs and names
 
 
 def _check_alone(key: str, value: object) -> None:
@@ -711,66 +649,12 @@ def _check_alone(key: str, value: object) -> None:
         raise ValueError(
             f"Expected one `{key}`, got {value!r}. For several, write a list: {listed}."
         )
-    if key in SETTINGS:
-        if key == "model" and not isinstance(value, str):
-            raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
+    if key == "noise" and not isinstance(value, str):
+        get_noise(value)  # type: ignore[arg-type]  # says how a rate is written
+    if key in (*WORDS, "model"):
+        if not isinstance(value, str):
+            raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")
+    elif key in SETTINGS:
         Settings(**{key: value})  # type: ignore[arg-type]
-    elif key in (
-        "seed",
-        "noise_seed",
-        "rows",
-        "validation",
-        "precision",
-        "augment",
-        "samples",
-        "weights",
-        "measures",
-    ):
+    else:
         Experiment("", **{key: value})  # type: ignore[arg-type]
-    elif not isinstance(value, str):
-        if key == "noise":
-            get_noise(value)  # type: ignore[arg-type]  # says how a rate is written
-        raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")
-
-
-def _value(error: BadExperiment) -> object:
-    if isinstance(error, _BadValue):
-        return error.value
-    experiment = error.experiment
-    return getattr(experiment, error.field, None) or getattr(
-        experiment and experiment.settings, error.field, None
-    )
-
-
-def _line_of(word: str | None, text: str) -> int:
-    return next((n for n, line in enumerate(text.split("\n"), 1) if word and word in line), 1)
-
-
-def _line(text: str, block: int, key: str, value: object) -> int:
-    """The line of ``value`` at ``key`` in block number ``block``, which tomllib does not give."""
-    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.split("\n")]
-    heads = [
-        n
-        for n, line in enumerate(lines)
-        if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)
-    ]
-    if block >= len(heads):  # written as one array of tables
-        return _line_of(key, text)
-    end = heads[block + 1] if block + 1 < len(heads) else len(lines)
-    inside = range(heads[block] + 1, end)
-    at = next(
-        (n for n in inside if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])),
-        heads[block],
-    )
-    if at == heads[block] or value is None:
-        return at + 1
-    rest = range(
-        at, next((n for n in inside if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end)
-    )
-    written = "|".join(
-        re.escape(text)
-        for text in (json.dumps(value, ensure_ascii=False, default=str), repr(value))
-    )
-    return (
-        next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1
-    )

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
+import numpy as np
+
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, once
 from noiseproof.train import Settings
 
 LEVEL = 0.05  # of significance
-# standard errors of a difference: from these on, p is above LEVEL because seeds are few or tests
-# many
-CLEAR = 1.96
 NOTE = (
     "± is the standard deviation over seeds, p that of paired t tests over seeds, with Holm's"
     " correction."
@@ -49,17 +48,20 @@ class Ranking:
 
 
 def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> list[Place]:
-    """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the
+    """Rank methods by mean accuracy, with t intervals over seeds and paired t tests against the
     best one.
 
-    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run
-    failed. Methods with failed runs come after those without. For n differences d over seeds, t =
-    d̄·√n/s has n − 1 degrees of freedom (with five seeds Wilcoxon's test cannot go below p = 1/16).
-    An accuracy on ``rows`` test rows is rounded to 1/rows, which has the deviation 1/(rows·√12),
-    and √2 times that in a difference: s is at least this, since seeds that agree on few rows need
-    not agree on others. Without ``rows`` and with all d equal, t is undefined, and p = 2¹⁻ⁿ is that
-    of the sign test. Holm's rule corrects for the number of tests, not for having chosen the best
-    by the same runs.
+    For n differences d over seeds, t = d̄·√n/s has n − 1 degrees of freedom (with five seeds
+    Wilcoxon's test cannot go below p = 1/16). An accuracy on ``rows`` test rows is rounded to
+    1/rows, which has the deviation 1/(rows·√12), and √2 times that in a difference: s is at least
+    this, since seeds that agree on few rows need not agree on others. Without ``rows`` and with
+    all d equal, t is undefined, and p = 2¹⁻ⁿ is that of the sign test. Holm's rule corrects for
+    the number of tests, not for having chosen the best by the same runs.
+
+    Args:
+        accuracies: of each method, one number for each seed in the same order; NaN for a failed
+            run. Methods with failed runs come after those without.
+        rows: number of test rows.
 
     >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
     >>> best.method, round(best.mean, 3), round(best.margin, 4), round(other.p, 4)
@@ -70,189 +72,134 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
         raise ValueError(
             f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds."
         )
-    places = []
     rounding = 0.0 if rows is None else 1 / (rows * math.sqrt(12))
-    for method, values in accuracies.items():
-        done = [value for value in values if not math.isnan(value)]
-        mean = fmean(done) if done else None
-        places.append(
-            Place(
-                method,
-                mean,
-                _margin(done, rounding),
-                seeds=len(done),
-                failed=len(values) - len(done),
-            )
-        )
+    places = [_place(method, values, rounding) for method, values in accuracies.items()]
     places.sort(
         key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean)
     )
     best, *others = places
-    pairs = {
-        other.method: zip(accuracies[best.method], accuracies[other.method], strict=True)
-        for other in others
-    }
-    differences = {
-        method: [a - b for a, b in pair if not math.isnan(a - b)] for method, pair in pairs.items()
-    }
-    t = {
-        method: _paired_t(d, math.sqrt(2) * rounding)
-        for method, d in differences.items()
-        if len(d) > 1
-    }
-    p = _holm({method: _p_value(value, len(differences[method])) for method, value in t.items()})
-    shared = {method: len(d) for method, d in differences.items()}
-    return [
-        best,
-        *(
-            replace(o, t=t.get(o.method), p=p.get(o.method), shared=shared[o.method])
-            for o in others
-        ),
-    ]
+    compared = []
+    for other in others:
+        pairs = zip(accuracies[best.method], accuracies[other.method], strict=True)
+        differences = [a - b for a, b in pairs if not math.isnan(a - b)]
+        shared = len(differences)
+        if shared > 1:
+            t = _paired_t(differences, math.sqrt(2) * rounding)
+            other = replace(other, t=t, p=_p_value(t, shared))
+        compared.append(replace(other, shared=shared))
+    return [best, *_holm(compared)]
 
 
-def _margin(values: Sequence[float], least: float) -> float | None:
-    from scipy.special import stdtrit  # installed with scikit-learn
+def _place(method: str, values: Sequence[float], rounding: float) -> Place:
+    from scipy import stats
 
-    if len(values) < 2:
-        return None
-    return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least)
+    done = [value for value in values if not math.isnan(value)]
+    place = Place(method, seeds=len(done), failed=len(values) - len(done))
+    if not done:
+        return place
+    if len(done) == 1:
+        return replace(place, mean=done[0])
+    margin = float(stats.t.ppf(0.975, len(done) - 1)) * _error(done, rounding)
+    return replace(place, mean=fmean(done), margin=margin)
 
 
 def _error(values: Sequence[float], least: float) -> float:
-    """Standard error of the mean, from a deviation of at least ``least``."""
+    """Return the standard error of the mean, from a deviation of at least ``least``."""
     return max(stdev(values), least) / math.sqrt(len(values))
 
 
-def _paired_t(d: Sequence[float], least: float) -> float:
-    """The mean difference over seeds in standard errors."""
-    mean = abs(fmean(d))
-    error = _error(d, least)
+def _paired_t(differences: Sequence[float], least: float) -> float:
+    """Return the mean difference over seeds in standard errors."""
+    mean = abs(fmean(differences))
+    error = _error(differences, least)
     if error >= SAME:
         return mean / error
     return math.inf if mean >= SAME else 0.0
 
 
 def _p_value(t: float, seeds: int) -> float:
-    from scipy.special import stdtr
+    from scipy import stats
 
     if math.isinf(t):
         return 2.0 ** (1 - seeds)
-    return 2 * float(stdtr(seeds - 1, -t))
+    return 2 * float(stats.t.sf(t, seeds - 1))
 
 
-def _holm(tests: Mapping[str, float]) -> dict[str, float]:
-    """p-values by Holm's rule: the smallest times their number, the next times one less, none below
-    the one before.
+def _holm(places: Sequence[Place]) -> list[Place]:
+    """Return the places with p adjusted by Holm's rule: the smallest times the number of tests, the
+    next times one less, none below the one before.
     """
-    adjusted = {}
-    least = 0.0
-    for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
-        adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
-    return adjusted
+    tested = sorted((place.p, place.method) for place in places if place.p is not None)
+    factors = np.arange(len(tested), 0, -1)
+    raised = np.maximum.accumulate([p for p, _ in tested] * factors).clip(max=1.0)
+    adjusted = {name: float(p) for (_, name), p in zip(tested, raised, strict=True)}
+    return [replace(place, p=adjusted.get(place.method)) for place in places]
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n, which has a width even where the share is 0 or 1.
+    """Return Wilson's 95 % interval of a share of n, which has a width even where it is 0 or 1.
 
     >>> low, high = wilson(1.0, 30)
     >>> round(low, 3), round(high, 3)
     (0.886, 1.0)
     """
-    z = 1.959963984540054
-    middle = share + z * z / (2 * n)
-    shrink = 1 + z * z / n
-    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    return max(0.0, (middle - half) / shrink), min(1.0, (middle + half) / shrink)
+    from scipy import stats
+
+    interval = stats.binomtest(round(share * n), n).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def recommend(places: Sequence[Place]) -> str:
-    """One sentence on which method to use, or on why the runs do not decide.
+    """Return one sentence on which method to use, or on why the runs do not decide.
 
     >>> recommend(rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]}))
     'Use gce: with 0.910 it is ahead of all others, and by more than chance explains (p ≤ 0.004...'
     >>> recommend(rank({"ce": [0.90, 0.93, 0.90], "gce": [0.90, 0.91, 0.93]}))
-    'No clear winner: gce is ahead with 0.913, but 3 seeds cannot tell it from ce.'
+    'No clear winner: gce comes first with 0.913, but over 3 seeds ce may be as good.'
     """
     best, *others = places
     if best.mean is None:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    # they have failed runs
-    above = [place for place in others if (place.mean or 0) > best.mean + SAME]
-    level = [
-        place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME
-    ]
-    names = " and ".join([f"{best.method}{_failures(best)}", *(place.method for place in level)])
-    verb = "are level" if level else "is ahead"
-    group = " of those that never failed" if above else ""
-    lead = f"{names} {verb} with {best.mean:.3f}{group}"
-    below = [place for place in others if place not in above]
-    if any(place.p is not None for place in below):
-        return _tested(best, below, level, lead, group)
-    reason = "without two seeds in common nobody can tell better from luckier"
-    if above:
-        reason = f"{_names(above)} did better in the runs that did not fail"
-    return f"Nothing is settled: {lead}, but {reason}."
-
-
-def _tested(
-    best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str
-) -> str:
-    """The recommendation where there are tests against the best."""
-    tested = [p for p in below if p.p is not None]
-    untested = [p for p in below if p.p is None]
+    name = _names([best])
+    tested = [place for place in others if place.p is not None]
+    untested = [place for place in others if place.p is None]
+    if not tested:
+        return (
+            f"Nothing is settled: {name} comes first with {best.mean:.3f}, but without two seeds in"
+            " common chance cannot be excluded."
+        )
     seeds = min(place.shared for place in tested)
+    # a method with failed runs may have the larger mean
+    rivals = [place for place in tested if (place.p or 0) >= LEVEL or (place.mean or 0) > best.mean]
     except_for = f"; too few seeds to judge {_names(untested)}" if untested else ""
-    rivals = [place for place in tested if (place.p or 0.0) >= LEVEL]
     if rivals:
-        near = [place for place in rivals if (place.t or 0.0) < CLEAR]
-        but = _undecided(seeds, near, [place for place in rivals if place not in near], level)
-        return f"No clear winner: {lead}{but}{_quickest([best, *near])}{except_for}."
+        return (
+            f"No clear winner: {name} comes first with {best.mean:.3f}, but over {seeds} seeds"
+            f" {_names(rivals)} may be as good{_quickest([best, *rivals])}{except_for}."
+        )
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
-    if not group:
-        group = f" of {_names(tested)}" if untested else " of all others"
+    behind = _names(tested) if untested else "all others"
     return (
-        f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more"
-        f" than chance explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
+        f"Use {name}: with {best.mean:.3f} it is ahead of {behind}, and by more than chance"
+        f" explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
     )
 
 
-def _undecided(
-    seeds: int, near: Sequence[Place], far: Sequence[Place], level: Sequence[Place]
-) -> str:
-    """From which methods the best cannot be told, and from which only because seeds are few."""
-    it = "them" if level else "it"
-    others = [place for place in near if place not in level]
-    reasons = []
-    if far:
-        reasons.append(f"are too few to tell {it} from {_names(far)} (run more)")
-    if others:
-        reasons.append(f"cannot tell {it} from {_names(others)}")
-    if not reasons:
-        return ""
-    return f", but {seeds} seeds {' and '.join(reasons)}"
-
-
-def _failures(place: Place) -> str:
-    if not place.failed:
-        return ""
-    return f" (though {place.failed} of its runs failed)"
-
-
 def _quickest(tied: Sequence[Place]) -> str:
-    """Which of the methods in a tie take the least time, if they differ by more than 10 %."""
+    """Name the methods in a tie that take the least time, if they differ by more than 10 %."""
     timed = {place: place.seconds for place in tied if place.seconds is not None}
     limit = 1.1 * min(timed.values(), default=0.0)
     quick = [place for place, seconds in timed.items() if seconds <= limit]
-    if not 0 < len(quick) < len(timed):
+    if len(quick) == len(timed):
         return ""
     return f"; the quickest of these: {_names(quick)}"
 
 
 def _names(places: Sequence[Place]) -> str:
-    return ", ".join(place.method for place in places)
+    failures = [f" ({place.failed} failed)" if place.failed else "" for place in places]
+    return ", ".join(place.method + more for place, more in zip(places, failures, strict=True))
 
 
 # A sweep
@@ -294,13 +241,22 @@ def summarise_sweep(experiments: Iterable[Experiment], results: Mapping[str, Jso
 
 
 def data_of(run: Experiment) -> Experiment:
-    """Equal for runs that are ranked together."""
+    """Return what is equal for runs that are ranked together."""
     return replace(run, method="ce", settings=Settings())
 
 
 def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) -> Group:
-    metric = _metric([results[run.key] for runs in entries for run in runs if run.key in results])
-    accuracies = [_accuracies(runs, results, metric) for runs in entries]
+    ended = [
+        {(run.seed, run.seed_of_noise): results[run.key] for run in runs if run.key in results}
+        for runs in entries
+    ]
+    measured = {name for of_runs in ended for one in of_runs.values() for name in one["last"] or ()}
+    metric = "validation_accuracy"
+    if "test_accuracy" in measured or metric not in measured:
+        metric = "test_accuracy"
+    accuracies = [
+        {seeds: _accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
+    ]
     started = {str(i): values for i, values in enumerate(accuracies) if values}
     seeds = sorted(set.intersection(*map(set, started.values()))) if started else []
     ranked = []
@@ -319,39 +275,22 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     return Group(listed, recommendation, metric)
 
 
+def _accuracy(result: Json, metric: str) -> float:
+    value = (result["last"] or {}).get(metric)
+    return math.nan if value is None else float(value)
+
+
 def _entry(
     runs: list[Experiment],
     place: Place | None,
     accuracies: Mapping[tuple[int, int], float],
     seeds: Iterable[tuple[int, int]],
 ) -> Entry:
-    finite = []
-    if place is not None:
-        finite = [accuracies[seed] for seed in seeds if not math.isnan(accuracies[seed])]
+    compared = [accuracies[seed] for seed in seeds] if place is not None else []
+    finite = [value for value in compared if not math.isnan(value)]
     std = stdev(finite) if len(finite) > 1 else None
     named = replace(place or Place(""), method=runs[0].method)
     values = [
         {"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()
     ]
     return Entry(runs[0], named, std, len(runs), values)
-
-
-def _metric(done: Iterable[Json]) -> str:
-    measured = {name for result in done for name in result["last"] or ()}
-    return next(
-        (name for name in ("test_accuracy", "validation_accuracy") if name in measured), "accuracy"
-    )
-
-
-def _accuracies(
-    runs: Iterable[Experiment], results: Mapping[str, Json], metric: str
-) -> dict[tuple[int, int], float]:
-    ended = {
-        (run.seed, run.seed_of_noise): results[run.key]["last"] or {}
-        for run in runs
-        if run.key in results
-    }
-    return {
-        seeds: math.nan if (value := last.get(metric)) is None else value
-        for seeds, last in ended.items()
-    }

@@ -11,49 +11,29 @@ import json
 import os
 import platform
 import re
-import reprlib
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 
-from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, Experiment, code_and_data
+from noiseproof.bench.experiment import RESULT_VERSION, Experiment
 from noiseproof.core import files
-from noiseproof.core.messages import counted
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Result, Task
 from noiseproof.train.checkpoint import BEST, write_text
 from noiseproof.train.loop import EPOCHS
 
 Json = dict[str, Any]
-STATUSES = ("done", "failed")
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
-_NEEDED = {"key", "version", "status", "experiment", "provenance", "last"}
-_KINDS: dict[str, tuple[type, ...]] = {
-    "key": (str,),
-    "status": (str,),
-    "checksum": (str, NoneType),
-    "experiment": (dict,),
-    "provenance": (dict,),
-    "version": (int,),
-    "error": (str, NoneType),
-    "stopped": (str, NoneType),
-    **dict.fromkeys((*EPOCHS, "measured"), (dict, NoneType)),
-    **dict.fromkeys(
-        ("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)
-    ),
-}
 
 
 def lock_run(folder: Path, key: str) -> files.Lock:
@@ -75,58 +55,26 @@ def result_path(folder: Path, key: str) -> Path:
 
 
 def read_result(folder: Path, key: str) -> Json | None:
-    """The result of an experiment; None if there is none yet. All reading of results is here."""
+    """Return the result of an experiment; None if there is none yet. All results are read here."""
     path = result_path(folder, key)
     try:
-        result = json.loads(path.read_bytes(), parse_constant=_no_constant)
-        problem = _problem(result, key)
+        result: Json = json.loads(path.read_bytes())
+        checksum = result.pop("checksum", None)
+        problem = ""
+        if checksum not in (None, _checksum(result)):
+            problem = "a damaged or changed one"
+        elif result["key"] != key or result["status"] not in ("done", "failed"):
+            problem = "other JSON"
     except FileNotFoundError:
         return None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not written by ``write_result``, whose files are complete
-        problem = f"no JSON: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"
     if problem:
-        raise ValueError(f"Expected a result in {path}, got {problem}. Remove it to run it again.")
-    checked: Json = result
-    if checked.pop("checksum", None) not in (None, _checksum(checked)):
         raise ValueError(
-            f"Expected a result in {path} as it was written, got a damaged or changed one. Remove"
-            " it to run it again, or remove its `checksum` to have it read as it is."
+            f"Expected a result in {path} as it was written, got {problem}. Remove it to run it"
+            " again, or remove its `checksum` to have it read as it is."
         )
-    return checked
-
-
-def _problem(result: Any, key: str) -> str:
-    """What is wrong with a result, in words; "" if nothing is."""
-    if not isinstance(result, dict) or not _NEEDED <= result.keys():
-        return "other JSON"
-    if result["key"] != key:
-        return f"that of {reprlib.repr(result['key'])}"
-    if result["status"] not in STATUSES:
-        return f"the status {reprlib.repr(result['status'])}"
-    if unknown := next(iter(result.keys() - _KINDS), None):
-        return f"the field {reprlib.repr(unknown)}, which no result has"
-    if wrong := next(
-        (name for name, kinds in _KINDS.items() if not isinstance(result.get(name), kinds)), None
-    ):
-        return f"{wrong} {reprlib.repr(result.get(wrong))}"
-    epochs = {name: result.get(name) or {} for name in (*EPOCHS, "measured")}
-    for name, metric in ((name, metric) for name, metrics in epochs.items() for metric in metrics):
-        if not isinstance(epochs[name][metric], (int, float, NoneType)):
-            return f"{reprlib.repr(metric)} of {name} {reprlib.repr(epochs[name][metric])}"
-    if result["status"] == "done" and (result["last"] is None or result.get("seconds") is None):
-        return "a run that is done without its last epoch, or without its seconds"
-    if not isinstance(result["experiment"].get("dataset"), str) or not isinstance(
-        result["experiment"].get("settings"), dict
-    ):
-        return f"the experiment {reprlib.repr(result['experiment'])}"
-    return ""
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+    return result
 
 
 def _checksum(result: Json) -> str:
@@ -162,13 +110,11 @@ def is_complete(folder: Path, experiment: Experiment) -> bool:
         return result is not None
     run = folder / "runs" / experiment.key
     measured = result.get("measured") or {}
-    asks = [
-        not experiment.samples or (run / "samples").is_dir(),
-        not experiment.weights or (run / "checkpoints").is_dir(),
-        not experiment.records_samples or "snr" in measured,
-        "annotators" not in experiment.measures or "annotator_nll" in measured,
-    ]
-    return all(asks)
+    has_samples = not experiment.samples or (run / "samples").is_dir()
+    has_weights = not experiment.weights or (run / "checkpoints").is_dir()
+    has_snr = not experiment.records_samples or "snr" in measured
+    has_nll = "annotators" not in experiment.measures or "annotator_nll" in measured
+    return has_samples and has_weights and has_snr and has_nll
 
 
 def write_result(folder: Path, result: Json) -> None:
@@ -244,28 +190,27 @@ def make_result(
     result: Json = {
         "key": experiment.key,
         "version": RESULT_VERSION,
-        "status": "done",
-        "error": None,
-    }
-    result |= {
+        "status": "failed",
+        "error": f"{type(outcome).__name__}: {outcome}",
         "experiment": experiment.as_dict(),
         "rate": rate,
         "samples": None,
         "measured": measured or {},
+        "epochs": None,
+        "stopped": None,
+        **dict.fromkeys(EPOCHS),
+        "seconds": None,
     }
     if isinstance(outcome, Result):
-        result |= {"samples": outcome.run.loss.samples}
-        result |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
-        result |= {name: getattr(outcome, name) for name in EPOCHS}
-        result |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
-    else:
         result |= {
-            "status": "failed",
-            "error": f"{type(outcome).__name__}: {outcome}",
-            "epochs": None,
-            "stopped": None,
+            "status": "done",
+            "error": None,
+            "samples": outcome.run.loss.samples,
+            "epochs": len(outcome.metrics),
+            "stopped": outcome.stopped,
+            **{name: getattr(outcome, name) for name in EPOCHS},
+            "seconds": sum(row["seconds"] for row in outcome.metrics),
         }
-        result |= {**dict.fromkeys(EPOCHS), "seconds": None}
     result |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
     plain: Json = json.loads(json.dumps(result), parse_constant=lambda _: None)  # JSON has no NaN
     return plain
@@ -318,33 +263,6 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
     return states
 
 
-def earlier_results(experiments: Iterable[Experiment], results: Mapping[str, Json]) -> list[str]:
-    """A line on results that do not count, since they are of the same runs with other plug-ins,
-    data or noiseproof.
-    """
-    others: dict[str, list[Json]] = {}
-    for result in results.values():
-        others.setdefault(_spelled(result["experiment"]), []).append(result)
-    counts = Counter[str]()
-    for run in once(experiments):
-        if run.key not in results and (earlier := others.get(_spelled(run.as_dict()))):
-            is_older = any(one["version"] != RESULT_VERSION for one in earlier)
-            changed = code_and_data(run) + ["noiseproof"] * is_older
-            counts[" or ".join(dict.fromkeys(changed)) or "version"] += len(earlier)
-    return [
-        f"{counted(count, 'result')} of an earlier {what} {'is' if count == 1 else 'are'} not"
-        " counted."
-        for what, count in counts.items()
-    ]
-
-
-def _spelled(experiment: Json) -> str:
-    return json.dumps(
-        {name: value for name, value in experiment.items() if name not in OUTSIDE_KEY},
-        sort_keys=True,
-    )
-
-
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:
     """Each run once, in its first spelling, with all that is asked of it."""
     by_key: dict[str, Experiment] = {}
@@ -381,17 +299,11 @@ def _now() -> str:
 def _commit() -> str | None:
     """The commit of this package's source, marked dirty where it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent)]
+    is_tracked = [*git, "ls-files", "--error-unmatch", "../__init__.py"]
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        subprocess.run(
-            [*git, "ls-files", "--error-unmatch", "../__init__.py"], check=True, capture_output=True
-        )
-        described = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return described.stdout.strip()
+        subprocess.run(is_tracked, check=True, capture_output=True)
+        return subprocess.run(describe, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -377,31 +377,6 @@ def _compare_cell(
     return summarise(empty, [measured(result, cell) for result in done], table, base)
 
 
-def count_other_epochs(
-    table: PaperTable,
-    results: Mapping[str, Json],
-    seeds: Iterable[int] | None = None,
-    precision: str | None = None,
-) -> dict[int, int]:
-    """How many of ``results`` are runs of ``table`` but for their epochs, by the number of
-    these.
-    """
-    # keys are slow: only for what may be there
-    papers = {cell.fields["paper"] for cell in table.cells}
-    made = [
-        run
-        for run in (result["experiment"] for result in results.values())
-        if run.get("paper") in papers
-    ]
-    counts = Counter[int]()
-    for epochs, of_run in {(run["settings"].get("epochs"), run.get("precision")) for run in made}:
-        if isinstance(epochs, int) and of_run in ((precision,) if precision else PRECISIONS):
-            cells = tuple(cell for cell in table.with_epochs(epochs).cells if cell.usual_epochs)
-            runs = replace(table, cells=cells).experiments(seeds)
-            counts[epochs] += sum(replace(run, precision=of_run).key in results for run in runs)
-    return {epochs: count for epochs, count in sorted(counts.items()) if count}
-
-
 def measured(result: Json, cell: Cell) -> float | None:
     """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not
     measured.
@@ -496,15 +471,12 @@ Rows = list[tuple[str, ...]]
 
 
 def lines(
-    yours: Sequence[CellComparison],
-    reruns: Sequence[CellComparison],
-    escape: Callable[[str], str] = str,
-    bold: Callable[[str], str] = str,
+    yours: Sequence[CellComparison], reruns: Sequence[CellComparison]
 ) -> tuple[tuple[str, ...], Rows]:
-    """Column names and a row for each cell; without the columns of blocks or of your runs where
-    there are none.
+    """Return column names and a row for each cell, with asterisks around what the paper prints in
+    bold.
 
-    ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
+    The columns of blocks and of your runs are left out where there are none.
     """
     any_yours = any(one.values or one.failed for one in yours)
     columns: tuple[str, ...] = (*CELL, *RERUN)
@@ -513,31 +485,21 @@ def lines(
     rows: Rows = []
     for own, rerun in zip(yours, reruns, strict=True):
         cell = own.cell
-        published = escape(str(cell.published))
+        published = str(cell.published)
         if cell.published.bold:
-            published = bold(published)
-        rest = _rerun_texts(rerun)
+            published = f"*{published}*"
+        texts = [cell.block, cell.row, cell.column, published, *_rerun_texts(rerun)]
         if any_yours:
-            rest += _your_texts(own)
-        rows.append(
-            (
-                escape(cell.block),
-                escape(cell.row),
-                escape(cell.column),
-                published,
-                *map(escape, rest),
-            )
-        )
+            texts += _your_texts(own)
+        rows.append(tuple(texts))
     if any(row[0] for row in rows):
         return columns, rows
     return columns[1:], [row[1:] for row in rows]
 
 
 def _rerun_texts(one: CellComparison) -> list[str]:
-    if one.cell.unavailable and one.mean is None:
-        return ["cannot run", "", "", ""]
     if one.mean is None:
-        return ["not rerun", "", "", ""]
+        return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
     first, *others = one.commits
     more = f" +{len(others)}" if others else ""
     return [*_texts(one), first + more]
@@ -568,19 +530,18 @@ def _number(value: float, spread: float | None, digits: int) -> str:
 
 
 def heading(table: PaperTable) -> str:
-    """Paper, number and title."""
+    """Return paper, number and title."""
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
 def notes(
     table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]
 ) -> list[str]:
-    """Lines below the table: how many cells have run, where and by which code, why others cannot,
-    what ± is.
+    """Return the lines below a table: how many cells have run, where and by which code, why others
+    cannot, what ± is.
     """
     reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
     done = [one for one in reruns if one.mean is not None]
-    cannot = reasons.total()
     ran = [one.precision or "" for one in yours if one.mean is not None]
     judged = [abs(one.z) for one in done if one.z is not None]
     complete = sum(one.seeds >= table.runs for one in done)
@@ -588,12 +549,16 @@ def notes(
     precision = f", precision {' and '.join(sorted(set(ran)))}" if ran else ""
     texts = [
         f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's"
-        f" {table.runs} seeds; {within} of {len(judged)} within |z| ≤ 2; {cannot} cannot run. You"
-        f" ran {len(ran)}{precision}."
+        f" {table.runs} seeds; {within} of {len(judged)} within |z| ≤ 2; {reasons.total()} cannot"
+        f" run. You ran {len(ran)}{precision}."
     ]
     texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
     texts += _sessions(done)
-    texts += _epochs_note(yours)
+    changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
+    if changed:
+        usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
+        epochs = counted(changed[0].epochs or 0, "epoch")
+        texts.append(f"Yours: {epochs} in place of the protocol's {usual}, so no z.")
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     texts.append(MEANING[table.statistic].format(runs=table.runs))
@@ -603,7 +568,7 @@ def notes(
 
 
 def _sessions(done: Sequence[CellComparison]) -> list[str]:
-    """Hardware, precision and commits of the reruns, a line for each machine."""
+    """Return hardware, precision and commits of the reruns, a line for each machine."""
     commits: dict[str, dict[str, None]] = {}
     for one in done:
         for session in one.made_by:
@@ -618,21 +583,13 @@ def _sessions(done: Sequence[CellComparison]) -> list[str]:
     ]
 
 
-def _epochs_note(yours: Sequence[CellComparison]) -> list[str]:
-    changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
-    usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
-    # one number at most: that of ``with_epochs``
-    epochs = {counted(cell.epochs or 0, "epoch") for cell in changed}
-    return [f"Yours: {number} in place of the protocol's {usual}, so no z." for number in epochs]
-
-
 def render(
     table: PaperTable,
     yours: Sequence[CellComparison],
     reruns: Sequence[CellComparison],
     format: str,
 ) -> str:
-    """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
+    """Return the comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
     >>> none = compare_cells(table, {})
@@ -641,34 +598,89 @@ def render(
     | :-- | :-- | --: | --: | --: | --: | --: |
     | MAE scale | 50 classes | **66.72** | not rerun |  |  |  |
     """
+    columns, rows = lines(yours, reruns)
+    texts = len(set(columns) & set(CELL[:3]))
+    return document(format, heading(table), columns, rows, notes(table, yours, reruns), texts=texts)
+
+
+def document(
+    format: str,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Sequence[str] = (),
+    *,
+    texts: int = 1,
+) -> str:
+    """Return a table in a format of documents.
+
+    Args:
+        format: markdown, latex or html.
+        rows: cells as text; ``*…*`` is bold.
+        notes: paragraphs below the table.
+        texts: number of first columns that are aligned left; the others are numbers.
+    """
     if format not in FORMATS:
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
     escape, bold, assemble = FORMATS[format]
-    columns, rows = lines(yours, reruns, escape, bold)
-    title = escape(heading(table))
-    below = [escape(note) for note in notes(table, yours, reruns)]
-    sides = ["left" if column in CELL[:3] else "right" for column in columns]
-    return assemble(title, columns, sides, rows, below)
+
+    def cell(text: str) -> str:
+        if text.startswith("*") and text.endswith("*"):
+            return bold(escape(text[1:-1]))
+        return escape(text)
+
+    cells = [[cell(text) for text in row] for row in (columns, *rows)]
+    return assemble(escape(title), cells, [escape(note) for note in notes], texts)
 
 
-Assemble = Callable[
-    [str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str
-]
+Cells = Sequence[Sequence[str]]  # the first row has the names of the columns
 
 
-def _markdown(
-    title: str,
-    columns: Sequence[str],
-    sides: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str],
-) -> str:
-    marks = [":--" if side == "left" else "--:" for side in sides]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in (columns, marks, *rows))
+def _markdown(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
+    head, *rows = cells
+    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
+    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows))
     return "\n\n".join([f"### {title}", table, *notes]) + "\n"
 
 
-ONE_PAGE = 40  # rows; a longer table is set as longtable
+def _latex(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
+    head, *rows = [" & ".join(row) + r" \\" for row in cells]
+    form = "l" * texts + "r" * (len(cells[0]) - texts)
+    parts = [
+        r"% needs \usepackage{longtable}",
+        rf"\begin{{longtable}}{{{form}}}",
+        rf"\caption{{{title}}} \\",
+        r"\hline",
+        head,
+        r"\hline",
+        r"\endhead",
+        *rows,
+        r"\hline",
+        r"\end{longtable}",
+        r"{\footnotesize",
+        *notes,
+        r"\par}",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _html(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
+    def line(row: Sequence[str], tag: str) -> str:
+        sides = ["left"] * texts + ["right"] * (len(row) - texts)
+        filled = [
+            f'<{tag} style="text-align: {side}">{cell}</{tag}>'
+            for cell, side in zip(row, sides, strict=True)
+        ]
+        return f"<tr>{''.join(filled)}</tr>"
+
+    head, *rows = cells
+    parts = ["<table>", f"<caption>{title}</caption>", f"<thead>{line(head, 'th')}</thead>"]
+    parts += ["<tbody>", *(line(row, "td") for row in rows), "</tbody>", "</table>"]
+    parts += [f"<p>{note}</p>" for note in notes]
+    return "\n".join(parts) + "\n"
+
+
+_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in r"\|*_`<>"})
 _LATEX = str.maketrans(
     {
         **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -696,91 +708,9 @@ _LATEX = str.maketrans(
         "|": r"\textbar{}",
     }
 )
-
-
-def _latex(
-    title: str,
-    columns: Sequence[str],
-    sides: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str],
-) -> str:
-    head, *body = [" & ".join(row) + r" \\" for row in (columns, *rows)]
-    form = "".join(side[0] for side in sides)
-    if len(rows) > ONE_PAGE:
-        return "\n".join(
-            [
-                r"% needs \usepackage{longtable}",
-                rf"\begin{{longtable}}{{{form}}}",
-                rf"\caption{{{title}}} \\",
-                r"\hline",
-                head,
-                r"\hline",
-                r"\endhead",
-                *body,
-                r"\hline",
-                r"\end{longtable}",
-                r"{\footnotesize",
-                *notes,
-                r"\par}",
-                "",
-            ]
-        )
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{title}}}",
-            rf"\begin{{tabular}}{{{form}}}",
-            r"\hline",
-            head,
-            r"\hline",
-            *body,
-            r"\hline",
-            r"\end{tabular}",
-            r"\par\footnotesize",
-            *notes,
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _html(
-    title: str,
-    columns: Sequence[str],
-    sides: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str],
-) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return (
-            "<tr>"
-            + "".join(
-                f'<{tag} style="text-align: {side}">{cell}</{tag}>'
-                for cell, side in zip(cells, sides, strict=True)
-            )
-            + "</tr>"
-        )
-
-    return "\n".join(
-        [
-            "<table>",
-            f"<caption>{title}</caption>",
-            "<thead>",
-            line(columns, "th"),
-            "</thead>",
-            "<tbody>",
-            *(line(row, "td") for row in rows),
-            "</tbody>",
-            "</table>",
-            *(f"<p>{note}</p>" for note in notes),
-            "",
-        ]
-    )
-
-
+Assemble = Callable[[str, Cells, Sequence[str], int], str]
 FORMATS: dict[str, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
-    "markdown": (lambda text: re.sub(r"([\\|*_`<>])", r"\\\1", text), "**{}**".format, _markdown),
+    "markdown": (lambda text: text.translate(_MARKDOWN), "**{}**".format, _markdown),
     "latex": (lambda text: text.translate(_LATEX), r"\textbf{{{}}}".format, _latex),
     "html": (html.escape, "<b>{}</b>".format, _html),
 }

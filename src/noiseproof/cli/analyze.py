@@ -433,12 +433,12 @@ def analyze_page(
 
 def _note_missing(figures: Sequence[MissingFigure]) -> None:
     """Print one line for all figures that lack the same."""
-    causes: dict[tuple[str, ...], list[MissingFigure]] = {}
+    causes: dict[str, list[str]] = {}
     for one in figures:
-        causes.setdefault((one.what, *(why for _, why in one.lacking)), []).append(one)
-    for first, *others in causes.values():
-        names = ", ".join(one.name for one in (first, *others))
-        say(f"not drawn: {names}, need{'' if others else 's'} {first.needs}")
+        causes.setdefault(one.needs, []).append(one.name)
+    for needs, lacking in causes.items():
+        verb = "needs" if len(lacking) == 1 else "need"
+        say(f"not drawn: {', '.join(lacking)}, {verb} {needs}")
 
 
 @analyze_app.command(

@@ -167,7 +167,7 @@ def _show_plan(
     as_json: bool,
 ) -> None:
     """List the runs to do, with an estimate from a few real steps of each kind of run."""
-    from noiseproof.bench import read_results, status
+    from noiseproof.bench import status
     from noiseproof.bench.duration import expected_seconds
 
     ended = ("done",) if retry_failed else ("done", "failed")
@@ -175,7 +175,6 @@ def _show_plan(
     todo = [run for run, state in states.items() if state not in ended]
     expected = expected_seconds(
         todo,
-        read_results(results, _say_damaged),
         data_dir=data_dir,
         accelerator=accelerator,
         threads=threads,
@@ -292,7 +291,6 @@ def bench_status(
         _experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left),
         results,
     )
-    _results_with_notes(states, results)
     running = {
         e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"
     }
@@ -409,8 +407,8 @@ def _runs_of(
     """The runs of a table that can be made here; with ``left`` those without a rerun, in
     ``precision`` or in any.
     """
-    from noiseproof.bench import BadExperiment, check
-    from noiseproof.bench.experiment import datasets_here, with_data
+    from noiseproof.bench import check
+    from noiseproof.bench.experiment import with_data
     from noiseproof.bench.reruns import runs_left
 
     if not table.parts:
@@ -425,16 +423,7 @@ def _runs_of(
         experiments, without_data = with_data(experiments, data_dir)
         for dataset, message in without_data.items():
             say(f"Left out: the runs on {dataset}. {message}")
-        try:
-            check(experiments, data_dir)
-        except BadExperiment as error:
-            here = (
-                datasets_here(experiments, data_dir)
-                if error.field in ("dataset", "noise", "foreign")
-                else []
-            )
-            more = f" Add --only {','.join(here)} for the cells whose files are here." * bool(here)
-            raise BadExperiment(f"{error}{more}", error.experiment, error.field) from error
+        check(experiments, data_dir)
     return experiments
 
 
@@ -519,7 +508,6 @@ def _show_paper_table(
     from noiseproof.bench.reruns import explain, rerun_cells
     from noiseproof.bench.tables import (
         compare_cells,
-        count_other_epochs,
         heading,
         lines,
         notes,
@@ -531,9 +519,6 @@ def _show_paper_table(
     found = read_results(results, _say_damaged)
     yours = compare_cells(table.with_epochs(epochs), found, seeds, precision)
     reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
-    if not epochs and (others := count_other_epochs(table, found, seeds, precision)):
-        counts = ", ".join(f"{count} (--epochs {number})" for number, count in others.items())
-        say(f"Results of yours with other epochs: {counts}.")
     if as_json or format == "csv":
         records = [
             _record(table, *pair, flat=not as_json) for pair in zip(yours, reruns, strict=True)
@@ -541,7 +526,7 @@ def _show_paper_table(
         return show_json(records) if as_json else show_csv(records)
     if format != "text":
         return echo(render(table, yours, reruns, format), nl=False)
-    columns, rows = lines(yours, reruns, bold="*{}*".format)
+    columns, rows = lines(yours, reruns)
     echo(heading(table))
     show(columns, rows)
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
@@ -653,23 +638,20 @@ def _export(
     notes: Sequence[str] = (),
     left: int = 1,
 ) -> None:
-    """Print a table in a format of documents; its first columns, ``left`` of them, are texts."""
-    from noiseproof.bench.tables import FORMATS
+    from noiseproof.bench.tables import document
 
-    escape, _, assemble = FORMATS[format]
-    top, *cells = [[escape(cell) for cell in row] for row in (head, *rows)]
-    sides = ["left"] * left + ["right"] * (len(head) - left)
-    echo(assemble(escape(title), top, sides, cells, [escape(note) for note in notes]))
+    echo(document(format, title, head, rows, notes, texts=left))
 
 
 def _show_sweep(
     experiments: Sequence[Experiment], results: str, format: str, as_json: bool
 ) -> None:
+    from noiseproof.bench import read_results
     from noiseproof.bench.ranking import NOTE, data_of, summarise_sweep
 
     if not any(Path(results).glob("*.json")):
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, _results_with_notes(experiments, results))
+    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if as_json:
         return show_json([dataclasses.asdict(group) for group in groups])
     if format == "csv":
@@ -721,17 +703,6 @@ def _show_sweep_csv(groups: Sequence[Group]) -> None:
             for (metric, entry), value in zip(entries, values, strict=True)
         ]
     )
-
-
-def _results_with_notes(experiments: Iterable[Experiment], folder: str) -> dict[str, Any]:
-    """The results in ``folder``; a line on stderr says which are of earlier code or data."""
-    from noiseproof.bench import read_results
-    from noiseproof.bench.results import earlier_results
-
-    results = read_results(folder, _say_damaged)
-    for line in earlier_results(experiments, results):
-        say(line)
-    return results
 
 
 def _mean(mean: float | None, std: float | None) -> str:

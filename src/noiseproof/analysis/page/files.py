@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from noiseproof.analysis.figures import Figure, MissingFigure
+from noiseproof.analysis.page.drawing import to_matplotlib
 from noiseproof.analysis.page.html import make_page, to_csv
 from noiseproof.analysis.page.marks import Styles, palette
-from noiseproof.analysis.page.paper import to_matplotlib
 from noiseproof.core.tablefiles import safe_table
 
 ENDINGS = (".html", ".png", ".pdf", ".csv")
