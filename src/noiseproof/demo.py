@@ -51,7 +51,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Audited:
-    """Result of the audit of the training labels, beside the truth, which it did not see."""
+    """Result of the audit of the training labels, next to the truth, which it did not see."""
 
     folder: Path
     rows: int
@@ -64,7 +64,7 @@ class Audited:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Reviewed:
     """What a reviewer who knows the digits measured on a designed sample of the training labels."""
 
     decisions: int
@@ -86,7 +86,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Corrected:
+class Applied:
     """The table with the decisions, and with suggestions that are more likely right than the other
     labels.
     """
@@ -119,7 +119,7 @@ class Doubted:
     seconds: float
 
 
-Step = Trained | Audited | Measured | Written | Corrected | Mended | Doubted
+Step = Trained | Audited | Reviewed | Written | Applied | Mended | Doubted
 
 
 def demo(
@@ -148,12 +148,12 @@ def demo(
     settings = replace(SETTINGS, epochs=epochs)
     accuracy = {}
     for method in methods:
-        rows = train(
-            task, method, settings, seed=seed, out=folder / "runs" / method, samples=True
-        ).metrics
-        last, seconds = rows[-1], sum(row["seconds"] for row in rows)
+        out_run = folder / "runs" / method
+        metrics = train(task, method, settings, seed=seed, out=out_run, samples=True).metrics
+        last = metrics[-1]
+        seconds = sum(row["seconds"] for row in metrics)
         accuracy[method] = last["test_accuracy"]
-        yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)
+        yield Trained(method, accuracy[method], last["false_label_accuracy"], seconds)
     # None: the default of the audit
     yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)
     yield _measure(task, folder)
@@ -161,9 +161,8 @@ def demo(
     corrected, task = _correct(task, folder)
     yield corrected
     for method in mended:
-        yield Mended(
-            method, accuracy[method], train(task, method, settings, seed=seed).last["test_accuracy"]
-        )
+        after = train(task, method, settings, seed=seed).last["test_accuracy"]
+        yield Mended(method, accuracy[method], after)
     yield _doubt(task, folder, seed)
 
 
@@ -177,24 +176,22 @@ def _write_table(task: Task, labels: torch.Tensor, path: Path) -> Path:
 
 
 def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
-    began, data = time.perf_counter(), task.train
-    assert data.is_flipped is not None
-    report = audit(
-        read_rows(_write_table(task, data.given, folder / "digits.csv"), label="digit"),
-        epochs=epochs,
-        seed=seed,
-    )
+    began = time.perf_counter()
+    assert task.train.is_flipped is not None
+    wrong = task.train.is_flipped.numpy()
+    table = _write_table(task, task.train.given, folder / "digits.csv")
+    report = audit(read_rows(table, label="digit"), epochs=epochs, seed=seed)
     report.save(folder / "audit")
-    called, wrong = report.label_issues.is_issue, data.is_flipped.numpy()
+    labels = report.label_issues
     return Audited(
         folder / "audit",
-        len(data),
-        int(wrong.sum()),
-        int(called.sum()),
-        int((called & wrong).sum()),
-        report.label_issues.noise_rate,
-        report.label_issues.noise_interval,
-        time.perf_counter() - began,
+        rows=len(wrong),
+        wrong=int(wrong.sum()),
+        issues=int(labels.is_issue.sum()),
+        found=int((labels.is_issue & wrong).sum()),
+        noise_rate=labels.noise_rate,
+        interval=labels.noise_interval,
+        seconds=time.perf_counter() - began,
     )
 
 
@@ -202,42 +199,47 @@ def review_by(audit: Audit, truth: Sequence[str], count: int) -> list[Decision]:
     """Answer the questions of a designed sample, up to ``count`` rows in all, by the labels
     ``truth`` of the source.
     """
-    path, design = audit.folder / FILE, Design.open(audit)
-    rows = {
-        row: cells
-        for row, *cells in audit.issues[
-            ["row", "id", "given_label", "suggested_label"]
-        ].values.tolist()
-    }
+    path = audit.folder / FILE
+    design = Design.open(audit)
+    columns = audit.issues[["row", "id", "given_label", "suggested_label"]]
+    rows = {row: cells for row, *cells in columns.values.tolist()}
     log = DecisionLog(path)
     # a pilot, then where it showed most to learn
     while questions := design.questions(read_answers(path), count):
         for question in questions:
-            true, (id, given, suggested) = truth[question.row], rows[question.row]
-            choice: Choice = "keep" if true == given else "accept" if true == suggested else "other"
-            log.add(
-                Decision(
-                    question.row, id, given, choice, true, "", question.asked, question.probability
-                )
-            )
+            true = truth[question.row]
+            id, given, suggested = rows[question.row]
+            choice: Choice = "other"
+            if true == given:
+                choice = "keep"
+            elif true == suggested:
+                choice = "accept"
+            decided = (question.row, id, given, choice, true, "")
+            log.add(Decision(*decided, question.asked, question.probability))
     log.close()
     return read_answers(path)
 
 
-def _measure(task: Task, folder: Path) -> Measured:
+def _measure(task: Task, folder: Path) -> Reviewed:
     """Answer the questions of a designed sample by the true digits, and recalibrate the audit by
     the answers.
     """
-    began, data = time.perf_counter(), task.train
+    began = time.perf_counter()
+    data = task.train
     assert data.clean is not None and data.is_flipped is not None
     saved = read_audit(folder / "audit")
     answers = review_by(saved, [data.classes[k] for k in data.clean.tolist()], DECISIONS)
     measured = write_measured(saved, answers)
-    found, issues = measured.measurement, measured.audit.issues.query("is_label_issue")["row"]
-    wrong = int(data.is_flipped[torch.from_numpy(issues.to_numpy(copy=True))].sum())
-    seconds = time.perf_counter() - began
-    return Measured(
-        found.decisions, found.rate, found.precision, found.wrong_left, len(issues), wrong, seconds
+    issues = measured.audit.issues.query("is_label_issue")["row"].to_numpy(copy=True)
+    result = measured.measurement
+    return Reviewed(
+        decisions=result.decisions,
+        rate=result.rate,
+        precision=result.precision,
+        wrong_left=result.wrong_left,
+        issues=len(issues),
+        found=int(data.is_flipped[torch.from_numpy(issues)].sum()),
+        seconds=time.perf_counter() - began,
     )
 
 
@@ -245,27 +247,41 @@ def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     from noiseproof.analysis import collect, open_runs, save
     from noiseproof.analysis.runs import page_title, runs_table
 
-    began, analysis, review = time.perf_counter(), folder / "analysis.html", folder / "review.html"
+    began = time.perf_counter()
+    analysis = folder / "analysis.html"
     runs = open_runs([folder / "runs" / method for method in methods])
     save(collect(runs, only=FIGURES), analysis, title=page_title(runs), runs=runs_table(runs))
-    review.write_text(file_page(read_audit(folder / "audit")), "utf-8")
+    review = _write_review(folder / "audit", folder / "review.html")
     return Written(analysis, review, time.perf_counter() - began)
 
 
-def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
+def _write_review(folder: Path, page: Path) -> Path:
+    page.write_text(file_page(read_audit(folder)), "utf-8")
+    return page
+
+
+def _correct(task: Task, folder: Path) -> tuple[Applied, Task]:
     import pandas as pd
 
-    saved, data = read_audit(folder / "audit"), task.train
+    saved = read_audit(folder / "audit")
+    data = task.train
     decided = read_decided(saved.folder, None)
     plan = plan_corrections(saved, *decided, accept_all=True)
     # as `noiseproof apply` does: what may spoil labels is not done
     if plan.gain is None or plan.gain.net.low <= 0:
         plan = plan_corrections(saved, *decided)
     path = write_corrected(saved, plan.changes, folder / "corrected.csv")
-    mended = replace(data, given=torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True)))
+    labels = torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True))
+    mended = replace(data, given=labels)
     assert data.is_flipped is not None and mended.is_flipped is not None
-    counts = int(data.is_flipped.sum()), int(mended.is_flipped.sum())
-    return Corrected(path, len(plan.changes), plan.expected(), *counts), replace(task, train=mended)
+    applied = Applied(
+        path,
+        changed=len(plan.changes),
+        expected=plan.expected(),
+        wrong_before=int(data.is_flipped.sum()),
+        wrong_after=int(mended.is_flipped.sum()),
+    )
+    return applied, replace(task, train=mended)
 
 
 def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
@@ -275,14 +291,12 @@ def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
     table = _write_table(task, task.train.clean, folder / "originals.csv")
     report = audit(read_rows(table, label="digit"), mode="fast", seed=seed)
     report.save(folder / "originals")
-    page = folder / "originals.html"
-    page.write_text(file_page(read_audit(folder / "originals")), "utf-8")
     worst = report.table()[["row", "given_label", "suggested_label"]].head(3)
     return Doubted(
         folder / "originals",
-        page,
-        len(task.train),
-        int(report.label_issues.is_issue.sum()),
-        tuple(worst.itertuples(index=False, name=None)),
-        time.perf_counter() - began,
+        _write_review(folder / "originals", folder / "originals.html"),
+        rows=len(task.train),
+        issues=int(report.label_issues.is_issue.sum()),
+        worst=tuple(worst.itertuples(index=False, name=None)),
+        seconds=time.perf_counter() - began,
     )

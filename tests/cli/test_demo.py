@@ -25,11 +25,11 @@ from noiseproof.demo import (
     METHODS,
     NOISE,
     SETTINGS,
+    Applied,
     Audited,
-    Corrected,
     Doubted,
-    Measured,
     Mended,
+    Reviewed,
     Step,
     Trained,
     Written,
@@ -60,9 +60,9 @@ def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
         Trained,
         Trained,
         Audited,
-        Measured,
+        Reviewed,
         Written,
-        Corrected,
+        Applied,
         Mended,
         Doubted,
     ]
@@ -91,7 +91,7 @@ def test_what_was_trained_is_the_last_epoch_of_a_run(story: tuple[Path, list[Ste
 def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
     audited, corrected = steps[2], steps[5]
-    assert isinstance(audited, Audited) and isinstance(corrected, Corrected)
+    assert isinstance(audited, Audited) and isinstance(corrected, Applied)
     true = get_dataset("digits", seed=2).train.y.numpy()
     before, after = (pd.read_csv(folder / name) for name in ("digits.csv", "corrected.csv"))
     issues = pd.read_csv(folder.parent / "audited/issues.csv").query("is_label_issue")
@@ -110,7 +110,7 @@ def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> 
 def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
     measured, corrected = steps[3], steps[5]
-    assert isinstance(measured, Measured) and isinstance(corrected, Corrected)
+    assert isinstance(measured, Reviewed) and isinstance(corrected, Applied)
     audit, true = read_audit(folder / "audit"), get_dataset("digits", seed=2).train.y.tolist()
     answers = read_answers(folder / "audit/decisions.csv")
     assert len(answers) == measured.decisions == DECISIONS
@@ -238,10 +238,10 @@ def test_it_shows_what_it_is_for(tmp_path: Path) -> None:
     (audited,) = (step for step in steps if isinstance(step, Audited))
     assert audited.found > 0.9 * audited.issues and audited.found > 0.9 * audited.wrong
     assert audited.interval[0] <= audited.wrong / audited.rows <= audited.interval[1]
-    (measured,) = (step for step in steps if isinstance(step, Measured))
+    (measured,) = (step for step in steps if isinstance(step, Reviewed))
     assert measured.rate.low <= audited.wrong / audited.rows <= measured.rate.high
     assert measured.found > 0.9 * measured.issues and measured.found > 0.9 * audited.wrong
-    (corrected,) = (step for step in steps if isinstance(step, Corrected))
+    (corrected,) = (step for step in steps if isinstance(step, Applied))
     assert corrected.wrong_after < corrected.wrong_before / 5
     mended = {step.method: step for step in steps if isinstance(step, Mended)}
     assert mended["ce"].after > mended["ce"].before + 0.15

@@ -507,7 +507,7 @@ def demo(
 
 def _demo_lines(step: Step) -> tuple[str, ...]:
     """Return a title for steps of this kind, and the lines that describe this one."""
-    from noiseproof.demo import Audited, Measured, Trained, Written
+    from noiseproof.demo import Audited, Reviewed, Trained, Written
 
     if isinstance(step, Trained):
         return (
@@ -531,7 +531,7 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
             ),
             f"  {step.folder}",
         )
-    if isinstance(step, Measured):
+    if isinstance(step, Reviewed):
         return (
             (
                 "measure: a reviewer who knows the truth decides on a random sample of"
@@ -556,9 +556,9 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
 
 
 def _correction_lines(step: Step) -> tuple[str, ...]:
-    from noiseproof.demo import Corrected, Doubted, Mended
+    from noiseproof.demo import Applied, Doubted, Mended
 
-    if isinstance(step, Corrected):
+    if isinstance(step, Applied):
         return (
             (
                 "correct: apply the decisions, and suggestions that are more likely right than the"
