@@ -133,7 +133,7 @@ class FigureMaker(Generic[T]):
         return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
 
     def missing(self, needs: Needs) -> MissingFigure:
-        """The figure without its data."""
+        """Return the figure without its data."""
         about = {key: self.fields[key] for key in ("name", "title", "paper", "stage")}
         return MissingFigure(**about, needs=str(needs))
 
@@ -183,7 +183,7 @@ def figure(
 
 @cache
 def figure_makers() -> tuple[FigureMaker[Any], ...]:
-    """All registered figures, in the order of a page."""
+    """Return all registered figures, in the order of a page."""
     modules = [import_module(f"noiseproof.analysis.{name}") for name in MODULES]
     makers = [(module, value) for module in modules for value in vars(module).values()]
     return tuple(
@@ -201,7 +201,7 @@ def collect(
     data_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[Figure | MissingFigure]:
-    """All figures of a set of runs; a figure without data says what records it.
+    """Return all figures of a set of runs; a figure without data says what records it.
 
     Args:
         runs: folders of runs, or the result of ``open_runs``.
@@ -256,8 +256,8 @@ def _matches(name: str, maker: FigureMaker[Any]) -> bool:
 def _make(
     maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]
 ) -> list[Figure | MissingFigure]:
-    """The figures of ``runs``, one for each subject in a list; ``subjects`` has those so far, or
-    why there is none.
+    """Return the figures of ``runs``, one for each subject in a list; ``subjects`` has those so
+    far, or why there is none.
     """
     if maker.subject not in subjects:
         try:
@@ -275,13 +275,13 @@ def _make(
 
 
 def all_runs(runs: Runs) -> Runs:
-    """The subject of figures that show every run."""
+    """Return the subject of figures that show every run."""
     return runs
 
 
 def first_seeds(runs: Runs) -> Subjects[RunFolder]:
-    """The subject of figures that show samples: of runs that differ only in their seed, the one
-    with the smallest.
+    """Return the subject of figures that show samples: of runs that differ only in their seed, the
+    one with the smallest.
     """
     groups = seeds_of(runs)
     note = ""

@@ -92,8 +92,8 @@ class RunFolder:
         return len(self.classes)
 
     def alike(self, *but: str) -> str:
-        """A key that is the same for runs that differ only in their seed and in the keys ``but`` of
-        run.json.
+        """Return a key that is the same for runs that differ only in their seed and in the keys
+        ``but`` of run.json.
         """
         same = {key: value for key, value in self.config.items() if key not in (*OF_A_SEED, *but)}
         source = self.config["source"]
@@ -141,7 +141,7 @@ class RunFolder:
         if epoch not in self.sample_epochs:
             known = "was trained without --samples"
             if self.sample_epochs:
-                known = f"has those of {_few(self.sample_epochs)}"
+                known = f"has samples of {_few(self.sample_epochs)}"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
         return {
@@ -248,8 +248,8 @@ class RunFolder:
         return self.data_dir or self.config["source"].get("data_dir")
 
     def result(self, accelerator: str = "cpu") -> Result:
-        """The run as of its last checkpoint, on that device: models, loss and strategies with their
-        state.
+        """Return the run as of its last checkpoint, on that device: models, loss and strategies
+        with their state.
         """
         recorded = self.config["precision"]
         precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
@@ -273,8 +273,8 @@ class RunFolder:
         return self.result()
 
     def models(self, which: Which = "last") -> list[nn.Module]:
-        """The models that predict, on the CPU in evaluation mode: of the last checkpoint or of the
-        best epoch.
+        """Return the models that predict, on the CPU in evaluation mode: of the last checkpoint or
+        of the best epoch.
 
         Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
@@ -295,7 +295,7 @@ class RunFolder:
         return [model.eval() for model in models]
 
     def inputs(self, part: Part) -> Inputs:
-        """The inputs of a part, not normalised."""
+        """Return the inputs of a part, not normalised."""
         check_word("part", part, get_args(Part))
         rows = getattr(self.task, part)
         if rows is None:
@@ -406,8 +406,8 @@ def open_run(
 
 
 def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFolder]:
-    """Several runs by name: their method, then noise, dataset, settings and seed as far as they
-    differ.
+    """Return several runs by name: their method, then noise, dataset, settings and seed as far as
+    they differ.
 
     Runs of sweeps, whose folders are named by their keys, come in the order of dataset, method,
     noise and seed.
@@ -415,12 +415,12 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
     runs = [open_run(folder, **options) for folder in folders]
     if all(map(is_of_sweep, runs)):
         runs.sort(key=lambda run: (run.dataset, run.name, run.noise, run.seed))
-    return dict(zip(told_apart([run.name for run in runs], runs), runs, strict=True))
+    return dict(zip(distinct_names([run.name for run in runs], runs), runs, strict=True))
 
 
-def told_apart(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
-    """Names of runs, with what else differs between those of the same name; a seed only of those
-    that need it.
+def distinct_names(names: list[str], runs: Sequence[RunFolder]) -> list[str]:
+    """Return names of runs with what else differs between runs of one name; seeds only where they
+    are needed.
     """
     for key in ("noise", "dataset", *(f.name for f in fields(Settings)), "seed"):
         if len(set(names)) == len(names):
@@ -492,7 +492,7 @@ def _without_seed(name: str) -> str:
 
 
 def runs_table(runs: Runs) -> list[dict[str, Any]]:
-    """The table of runs at the top of a page."""
+    """Return the table of runs at the top of a page."""
     rows = []
     for name, run in runs.items():
         row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
@@ -514,7 +514,7 @@ def runs_table(runs: Runs) -> list[dict[str, Any]]:
 
 
 def page_title(runs: Runs) -> str:
-    """The title of a page about these runs."""
+    """Return the title of a page about these runs."""
     datasets = " and ".join(dict.fromkeys(run.dataset for run in runs.values()))
     if len(runs) == 1:
         return f"{next(iter(runs))} on {datasets}"

@@ -129,7 +129,9 @@ def _mean_seconds(results: Sequence[Json]) -> float | None:
 def _memory(
     run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str
 ) -> int | None:
-    """Bytes of a run's tensors, from a few steps: the peak of a process is that of all its runs."""
+    """Return the bytes of a run's tensors from a few steps: the peak of a process is of all its
+    runs.
+    """
     try:
         fabric = make_fabric(run.precision, accelerator=accelerator, devices=1)
         return estimate(
@@ -142,8 +144,8 @@ def _memory(
 
 
 def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> list[str]:
-    """The uncertainty from the choice of test rows, which the intervals leave out; and why runs
-    failed.
+    """Return the uncertainty from the choice of test rows, which the intervals leave out; and why
+    runs failed.
     """
     notes = []
     if (best := places[0].mean) is not None:
@@ -174,7 +176,7 @@ def split_table(
 
     Without ``test``, a ``share`` of the rows of each class is held out. Both parts are written to
     ``folder``, named by their content: experiments on other rows are other experiments. A column
-    that is left out of the whole table is in neither. ``options`` are those of the dataset
+    that is left out of the whole table is in neither. ``options`` belong to the dataset
     ``table``, or with ``text`` of the dataset ``text``.
     """
     kind = "text" if "text" in options else "table"

@@ -207,7 +207,7 @@ def _failed(keys: Iterable[str], folder: Path) -> list[str]:
 def _todo(
     every: Mapping[str, Experiment], failed: Collection[str], folder: Path
 ) -> list[Experiment]:
-    """Return the experiments to run, those of one task together so that it is made once."""
+    """Return the experiments to run, the runs of one task together so that it is made once."""
     todo: dict[Experiment, list[Experiment]] = {}
     for key, experiment in every.items():
         if key in failed or not is_complete(folder, experiment):
@@ -234,7 +234,7 @@ def check_engine(
     for option, (value, engines) in users.items():
         if value is not None and engine not in engines:
             raise ValueError(
-                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which"
+                f"Expected the engine {' or '.join(engines)} with `{option}`, got {engine}, which"
                 f" ignores it. Choose another engine, or leave `{option}` out."
             )
     for option, count in {"workers": workers, "at_once": at_once}.items():
@@ -321,7 +321,7 @@ def _run_here(
         del waiting[experiment.key]
         announce(experiment, result)
 
-    # runs of one method have one head: next to each other, those of one shape can be stacked
+    # runs of one method have one head: next to each other, runs of one shape can be stacked
     if fleet:
         methods = list(dict.fromkeys(experiment.method for experiment in todo))
         waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
@@ -361,8 +361,8 @@ Claim = tuple[Experiment, Lock]
 
 
 def _batches(claims: Iterator[Claim], size: int) -> Iterator[Iterable[Claim]]:
-    """Up to ``size`` claims at a time, each taken only when it is used, so that other drivers find
-    some.
+    """Yield up to ``size`` claims at a time, each taken only when it is used, so that other
+    drivers find some.
     """
     while (first := next(claims, None)) is not None:
         yield chain([first], islice(claims, size - 1))
@@ -392,14 +392,14 @@ def _train(
 ) -> None:
     """Train experiments side by side; write and announce each result as soon as it is complete.
 
-    Errors that are not the run's own give no result: those of the disk are raised, others are added
-    to ``troubles``.
+    Errors that are not the run's own give no result: errors of the disk are raised, others go to
+    ``troubles``.
     """
     started: list[tuple[Experiment, Lock, Task]] = []
     disk_errors: list[OSError] = []
 
     def jobs() -> Iterator[Job]:
-        """Each is made, with its task, when ``fit`` has room for it."""
+        """Yield the jobs; each is made, with its task, when ``fit`` has room for it."""
         for experiment, lock in claims:
             run = experiment.plain  # checkpoints compare specs as text
             try:

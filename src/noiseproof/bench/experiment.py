@@ -75,8 +75,8 @@ class Experiment:
         augment: False only normalises training inputs.
         samples: record margin, weight and prediction of every sample in every epoch, for figures.
         weights: keep the last checkpoint, for figures that need the model.
-        measures: what to measure besides the metrics of epochs, of ``MEASURES``, separated by
-            spaces.
+        measures: what to measure in addition to the metrics of epochs, of ``MEASURES``, separated
+            by spaces.
 
     The last three do not change the run, and so not its key; a result that lacks what they ask for
     is made again.
@@ -137,7 +137,7 @@ class Experiment:
         return pinned or _digest(self, (*_contents(self), *code))
 
     def pinned(self) -> Experiment:
-        """A copy that keeps its present key, even if the files that it names change."""
+        """Return a copy that keeps its present key, even if the files that it names change."""
         copy = replace(self)
         copy.__dict__["_key"] = self.key
         return copy
@@ -198,7 +198,7 @@ class Experiment:
         return experiment
 
     def load(self, data_dir: PathLike | None = None, data: Dataset | None = None) -> Dataset:
-        """The dataset, unless it is given, cut to its first ``rows``."""
+        """Return the dataset, unless it is given, cut to its first ``rows``."""
         data = data or get_dataset(self.dataset, data_dir)
         return data if self.rows is None else replace(data, train=_first(data.train, self.rows))
 
@@ -323,7 +323,7 @@ def _first(split: Split, n: int) -> Split:
 
 
 def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor | None:
-    """The training images of another dataset, for open-set noise; None without a spec."""
+    """Return the training images of another dataset, for open-set noise; None without a spec."""
     images = get_dataset(spec, data_dir).train.x if spec else None
     if images is not None and not isinstance(images, Tensor):
         raise ValueError(
@@ -517,7 +517,7 @@ def _try(task: Task, method: Method, settings: Settings) -> None:
 
 
 def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
-    """The field because of which the task of ``experiment`` cannot be made."""
+    """Return the field because of which the task of ``experiment`` cannot be made."""
     plain = replace(experiment, validation=0.0, paper=None)
     for name, simpler in (
         ("noise", plain),

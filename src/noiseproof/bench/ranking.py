@@ -188,7 +188,7 @@ def recommend(places: Sequence[Place]) -> str:
 
 
 def _quickest(tied: Sequence[Place]) -> str:
-    """Name the methods in a tie that take the least time, if they differ by more than 10 %."""
+    """Return the methods in a tie that take the least time, if they differ by more than 10 %."""
     timed = {place: place.seconds for place in tied if place.seconds is not None}
     limit = 1.1 * min(timed.values(), default=0.0)
     quick = [place for place, seconds in timed.items() if seconds <= limit]

@@ -32,7 +32,7 @@ from noiseproof.bench.tables import (
 )
 from noiseproof.papers import PAPERS
 
-PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
+PRECISIONS = ("bf16", "32", "64")  # the one of most reruns first
 DIGITS = 8  # of a key that a row has, enough for all that there are
 
 
@@ -46,13 +46,13 @@ class Reruns:
 
 
 def row_key(run: Experiment) -> str:
-    """The key of the row that has ``run``: the first digits of that with seed 0."""
+    """Return the key of the row that has ``run``: the first digits of that with seed 0."""
     return replace(run, seed=0).key[:DIGITS]
 
 
 @cache
 def load_reruns(paper: str) -> Reruns:
-    """The file of a paper; empty where nothing of it was rerun.
+    """Return the file of a paper; empty where nothing of it was rerun.
 
     >>> len(load_reruns("ln").rows), len(load_reruns("nal").rows)
     (77, 0)
@@ -69,8 +69,8 @@ def load_reruns(paper: str) -> Reruns:
 
 
 def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellComparison]:
-    """Each cell with its rerun, in ``precision`` or in that with most seeds; without values where
-    there is none.
+    """Return each cell with its rerun, in ``precision`` or in that with most seeds; without values
+    where there is none.
 
     >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
     >>> (cell,) = rerun_cells(table)
@@ -87,7 +87,7 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellCom
 def runs_left(
     table: PaperTable, seeds: Iterable[int] | None = None, precision: str | None = None
 ) -> list[Experiment]:
-    """The runs of ``table`` that a cell lacks a rerun of, in ``precision`` or in any.
+    """Return the runs of ``table`` that a cell lacks a rerun of, in ``precision`` or in any.
 
     >>> cell = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
     >>> [run.seed for run in runs_left(cell, seeds=range(7))]
@@ -128,7 +128,7 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
 
 
 def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:
-    """The rows that have what ``cell`` reports, one of each precision at most."""
+    """Return the rows that have what ``cell`` reports, one of each precision at most."""
     first = cell.experiment(0)
     keys = [row_key(replace(first, precision=precision)) for precision in precisions]
     rows = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
@@ -156,8 +156,8 @@ def _rerun(
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
-    """What an experiment on ``cell`` says about why it differs; None if there is none, or it has
-    not run.
+    """Return what an experiment on ``cell`` says about why it differs; None if there is none, or it
+    has not run.
     """
     for one in load_reruns(table.paper).diagnoses:
         named = (load_table(id).only(*words).cells for id, *words in one["cells"] if id == table.id)
@@ -167,8 +167,8 @@ def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
 
 
 def explain(table: PaperTable, reruns: Sequence[CellComparison]) -> list[str]:
-    """Lines on the cells with |z| > 2: what experiments on them found, and for which there is
-    none.
+    """Return lines on the cells with |z| > 2: what experiments on them found, and for which there
+    is none.
     """
     outside = [one.cell for one in reruns if one.z is not None and abs(one.z) > 2]
     found = {id(cell): find_diagnosis(table, cell) for cell in outside}
@@ -182,7 +182,7 @@ def explain(table: PaperTable, reruns: Sequence[CellComparison]) -> list[str]:
 
 
 def largest_differences(count: int) -> list[tuple[PaperTable, CellComparison]]:
-    """The reruns with the largest |z| of all tables, each with its table.
+    """Return the reruns with the largest |z| of all tables, each with its table.
 
     >>> [(table.id, one.cell.row, round(one.z)) for table, one in largest_differences(2)]
     [('bias-table-a3', 'symCE', 31), ('bias-table-a3', 'symCE', 23)]

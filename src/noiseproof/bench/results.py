@@ -46,7 +46,7 @@ def _lock_path(folder: Path, key: str) -> Path:
 
 
 def holder(folder: Path, key: str) -> Json | None:
-    """The process and machine that train an experiment now; None if none does."""
+    """Return the process and machine that train an experiment now; None if none does."""
     return files.holder(_lock_path(folder, key))
 
 
@@ -84,9 +84,9 @@ def _checksum(result: Json) -> str:
 def read_results(
     folder: str | Path, damaged: Callable[[ValueError], None] | None = None
 ) -> dict[str, Json]:
-    """All results in ``folder`` by key, including failed ones (see ``status``).
+    """Return all results in ``folder`` by key, including failed ones (see ``status``).
 
-    A damaged one is left out and told to ``damaged``; without it, it is refused.
+    A damaged one is left out and passed to ``damaged``; without it, it is refused.
     """
     folder = files.check_place(folder, folder=True)
     results = dict[str, Json]()
@@ -102,8 +102,8 @@ def read_results(
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
-    """Whether there is a result with all that ``experiment`` asks for; a failed one has all that
-    there will be.
+    """Return whether there is a result with all that ``experiment`` asks for; a failed one has all
+    that there will be.
     """
     result = read_result(folder, experiment.key)
     if result is None or result["status"] == "failed":
@@ -137,8 +137,8 @@ def write_result(folder: Path, result: Json) -> None:
 def measure(
     experiment: Experiment, outcome: Result, task: Task, folder: Path, data_dir: str | None
 ) -> Json:
-    """The ``measures`` of a finished run by name, from ``folder`` of results; None for what could
-    not be measured.
+    """Return the ``measures`` of a finished run by name, from ``folder`` of results; None for what
+    could not be measured.
 
     ``sample-weights`` are ``alpha`` and ``snr`` of the curriculum paper at the end of training,
     over all epochs. ``annotators`` is ``annotator_nll`` of CIFAR-10N's three labels of each
@@ -180,7 +180,8 @@ def make_result(
     made_by: Json,
     measured: Json | None = None,
 ) -> Json:
-    """The result of a run: metrics of the epochs of ``EPOCHS``, or its error; cost and provenance.
+    """Return the result of a run: metrics of the epochs of ``EPOCHS``, or its error; cost and
+    provenance.
 
     ``measured`` is what its ``measures`` gave, ``samples`` the number of samples over which Het
     averages, which the LN paper does not state. ``seconds`` is the sum over epochs, also of
@@ -219,7 +220,7 @@ def make_result(
 def provenance(
     engine: str, threads: int, command: str | None = None, accelerator: str = "auto"
 ) -> Json:
-    """How a result was made: command, commit, hardware, threads, versions."""
+    """Return how a result was made: command, commit, hardware, threads, versions."""
     return {
         "command": " ".join(sys.argv) if command is None else command,
         "commit": _commit(),
@@ -239,7 +240,7 @@ def provenance(
 
 
 def gpu(accelerator: str = "auto") -> str | None:
-    """The name of the GPU that runs use, if any."""
+    """Return the name of the GPU that runs use, if any."""
     return (
         torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None
     )
@@ -264,7 +265,7 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
 
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """Each run once, in its first spelling, with all that is asked of it."""
+    """Return each run once, in its first spelling, with all that is asked of it."""
     by_key: dict[str, Experiment] = {}
     for experiment in experiments:
         first = by_key.setdefault(experiment.key, experiment)
@@ -297,7 +298,7 @@ def _now() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit of this package's source, marked dirty where it was changed since."""
+    """Return the commit of this package's source, marked dirty where it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent)]
     is_tracked = [*git, "ls-files", "--error-unmatch", "../__init__.py"]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

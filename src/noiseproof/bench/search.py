@@ -67,7 +67,8 @@ class Range:
 
 
 def free_parts(spec: str) -> tuple[list[str], list[list[Any] | Range]]:
-    """The text around the free values of ``spec``, and their choices: lists of values, or ranges.
+    """Return the text around the free values of ``spec``, and their choices: lists of values, or
+    ranges.
 
     >>> free_parts("sln:sigma=log 0.01..1,until=[10,20]")
     (['sln:sigma', ',until', ''], [Range(low=0.01, high=1, log=True), [10, 20]])
@@ -98,7 +99,7 @@ def _write(text: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def expand(spec: str) -> Iterator[str]:
-    """The points of a grid: every list in ``spec`` stands for its values, several for their
+    """Return the points of a grid: every list in ``spec`` stands for its values, several for their
     product.
 
     A value that is a list itself stands in one: ``gce:weight=[[1,2]]``.
@@ -121,8 +122,8 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
 
 
 def table_grids(table: PaperTable) -> list[Experiment]:
-    """The cells whose parameters their paper searched, each as its grid, with the cell's rows,
-    noise and protocol.
+    """Return the cells whose parameters their paper searched, each as its grid, with the cell's
+    rows, noise and protocol.
 
     >>> from noiseproof.bench.tables import load_table
     >>> cells = load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS")
@@ -149,11 +150,11 @@ def make_grids(
     precision: str = "32",
     **settings: Any,
 ) -> list[Experiment]:
-    """The grids that ``specs`` name: methods with lists or ranges, papers (all that they search),
-    tables (their cells).
+    """Return the grids that ``specs`` name: methods with lists or ranges, papers (all that they
+    search), tables (their cells).
 
     ``only`` selects cells of tables, which have data and protocol of their own; ``dataset``
-    (digits), ``noise`` (none) and ``paper``, whose protocol is used, are those of the other grids.
+    (digits), ``noise`` (none) and ``paper``, whose protocol is used, are for the other grids.
     ``settings`` override the protocols.
     """
     tables = set(list_tables())
@@ -255,7 +256,7 @@ def _check_data(grids: Sequence[Experiment], full: bool, data_dir: str | Path | 
     for dataset in dict.fromkeys(grid.dataset for grid in grids) if full else ():
         if get_dataset(dataset, data_dir).test is None:
             raise ValueError(
-                "Expected a dataset with a test part beside `full`, which holds no rows out, got"
+                "Expected a dataset with a test part for `full`, which holds no rows out, got"
                 f" {dataset!r}. Leave `full` out, or give it test rows."
             )
 
@@ -288,7 +289,7 @@ def _try_all(
 
 
 def _errors(grid: Experiment, tried: _Tried, folder: Path) -> dict[str, str]:
-    """Why points failed; refuses a grid of which all did."""
+    """Return why points failed; refuses a grid of which all did."""
     errors = {}
     for method in (method for method, accuracy in tried.validation.items() if accuracy is None):
         result = read_result(folder, replace(grid, method=method).key) or {}
@@ -331,7 +332,7 @@ class Pruned(Interrupted):
 def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
     if engine.get("engine", "local") != "local":
         raise ValueError(
-            f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point"
+            f"Expected the engine local with `trials`, got {engine['engine']!r}: each point"
             " follows from the results before it. Start the same search several times, on one"
             " results folder, to have it in parallel."
         )
@@ -357,7 +358,7 @@ def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any])
 
 
 def _corners(free: Sequence[list[Any] | Range]) -> Iterator[list[Any]]:
-    """Every value, or end of a range, with the first value of the others."""
+    """Return every value, or end of a range, with the first value of the others."""
     ends = [[part.low, part.high] if isinstance(part, Range) else part for part in free]
     for place, values in enumerate(ends):
         for value in values:

@@ -99,7 +99,7 @@ class Cell:
     unavailable: str = ""  # why it cannot run
 
     def experiment(self, seed: int) -> Experiment:
-        """The run of this cell with ``seed``."""
+        """Return the run of this cell with ``seed``."""
         if self.unavailable:
             raise ValueError(
                 f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}."
@@ -155,8 +155,8 @@ class PaperTable:
     note: str = ""
 
     def only(self, *words: str) -> PaperTable:
-        """The cells that match every word: a name of a block, row, column, dataset or method;
-        commas mean or.
+        """Return the cells that match every word: a name of a block, row, column, dataset or
+        method; commas mean or.
 
         >>> len(load_table("ln-table1").only("mnist", "LN,GCE").cells)
         14
@@ -175,7 +175,7 @@ class PaperTable:
         return replace(self, cells=cells)
 
     def with_epochs(self, epochs: int | None) -> PaperTable:
-        """The table with another number of epochs; None: that of the protocols.
+        """Return the table with another number of epochs; None: the number of the protocols.
 
         Cells whose protocol has another number are not judged: what was published is not of such
         runs.
@@ -206,7 +206,7 @@ class PaperTable:
         seeds: Iterable[int] | None = None,
         done: Callable[[Cell], Container[int]] = lambda cell: (),
     ) -> list[Experiment]:
-        """Every run of the table, once; by default with as many seeds as the paper has runs,
+        """Return every run of the table, once; by default with as many seeds as the paper has runs,
         without those ``done``.
         """
         chosen = range(self.runs) if seeds is None else list(seeds)
@@ -223,7 +223,7 @@ class PaperTable:
 
 
 def list_tables() -> list[str]:
-    """The ids of all tables.
+    """Return the ids of all tables.
 
     >>> list_tables()[:5]
     ['ln-table1', 'ln-table2', 'ln-table3', 'ln-table4', 'sln-table1']
@@ -232,7 +232,7 @@ def list_tables() -> list[str]:
 
 
 def load_table(id: str) -> PaperTable:
-    """A paper's table.
+    """Return a paper's table.
 
     >>> table = load_table("ln-table1")
     >>> table.paper, table.number, len(table.cells), str(table.cells[0].published)
@@ -378,7 +378,7 @@ def _compare_cell(
 
 
 def measured(result: Json, cell: Cell) -> float | None:
-    """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not
+    """Return what ``cell`` reports of a finished run, in the unit of the tables; None if it was not
     measured.
     """
     if cell.metric == "hours":
@@ -403,8 +403,8 @@ def summarise(
     table: PaperTable,
     base: CellComparison | None,
 ) -> CellComparison:
-    """Return ``empty`` with the summary of its runs, less that of ``base``; unchanged where either
-    has no value.
+    """Return ``empty`` with the summary of its runs, less the mean of ``base``; unchanged where
+    either has no value.
     """
     values = tuple(value for value in measured if value is not None)
     if not values:
@@ -436,8 +436,8 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
 def z_score(
     values: Sequence[float], published: Published, statistic: Statistic, runs: int
 ) -> float | None:
-    """The number of standard errors by which our mean exceeds the published one; None where none is
-    published.
+    """Return the number of standard errors by which our mean exceeds the published one; None where
+    none is published.
 
     z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). A single run has
     no s: the paper's s_p stands for it. Where both spreads are 0, the error is that of rounding to

@@ -70,14 +70,14 @@ class Paper:
 
     @cached_property
     def method_presets(self) -> tuple[Preset, ...]:
-        """Settings of methods; those of losses hold for the methods of the same name."""
+        """Settings of methods; settings of losses hold for the methods of the same name."""
         as_methods = (
             p._replace(name="bitemp") if p.name == "bitempered" else p for p in self.loss_presets
         )
         return (*self._expand("methods"), *as_methods)
 
     def _expand(self, kind: Literal["losses", "methods"]) -> Iterator[Preset]:
-        """One preset for each row and column of the blocks."""
+        """Return one preset for each row and column of the blocks."""
         for block in self.content["preset"]:
             data = {key: value for key, value in block.items() if key in QUALIFIERS}
             width = max(
@@ -118,7 +118,7 @@ class Paper:
         }
 
     def grids(self, dataset: str) -> dict[str, str]:
-        """What the paper searches on ``dataset``, by method; empty if it reports no search.
+        """Return what the paper searches on ``dataset``, by method; empty if it reports no search.
 
         >>> get_paper("ln").grids("cifar10")["ln"], get_paper("ln").grids("mnist")["ln"]
         ('ln:tau=[0.1,0.5,1],lam=[0.5,1],start=1', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1],start=1')
@@ -137,7 +137,7 @@ class Paper:
 
 @cache
 def get_paper(name: str) -> Paper:
-    """The paper of this name.
+    """Return the paper of this name.
 
     >>> get_paper("curriculum").citation
     'Ou, Zhang: A Curriculum View of Robust Loss Functions (arXiv 2023)'
@@ -148,7 +148,7 @@ def get_paper(name: str) -> Paper:
 
 
 def by_column(values: Mapping[str, Any], width: int) -> dict[str, list[Any]]:
-    """One value for each of ``width`` columns: lists as they are, anything else repeated."""
+    """Return one value for each of ``width`` columns: lists as they are, anything else repeated."""
     for key, value in values.items():
         if isinstance(value, list) and len(value) != width:
             raise ValueError(
@@ -173,7 +173,7 @@ def pop_qualifiers(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def loss_presets(paper: str | None = None) -> list[Preset]:
-    """Settings of losses in one paper, or in all; none of an unknown paper."""
+    """Return settings of losses in one paper, or in all; none of an unknown paper."""
     return [
         preset
         for name in PAPERS
@@ -183,7 +183,7 @@ def loss_presets(paper: str | None = None) -> list[Preset]:
 
 
 def method_presets(paper: str | None = None) -> list[Preset]:
-    """Settings of methods in one paper, or in all; none of an unknown paper."""
+    """Return settings of methods in one paper, or in all; none of an unknown paper."""
     return [
         preset
         for name in PAPERS
@@ -193,7 +193,7 @@ def method_presets(paper: str | None = None) -> list[Preset]:
 
 
 def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
-    """The spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must
+    """Return the spec that ``paper`` gives ``loss``; where it depends on the data, ``data`` must
     decide.
     """
     candidates = [preset for preset in loss_presets(paper) if preset.name == loss]
@@ -207,7 +207,7 @@ def loss_preset(loss: str, paper: str, data: Mapping[str, Any]) -> str:
 
 
 def presets_of(method: str, paper: str) -> list[Preset]:
-    """All settings of ``method`` in ``paper``, one at least."""
+    """Return all settings of ``method`` in ``paper``, one at least."""
     if candidates := [preset for preset in method_presets(paper) if preset.name == method]:
         return candidates
     papers = dict.fromkeys(preset.paper for preset in method_presets() if preset.name == method)
@@ -216,7 +216,9 @@ def presets_of(method: str, paper: str) -> list[Preset]:
 
 
 def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
-    """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``."""
+    """Return the spec that ``paper`` gives ``method`` for ``data``: what is known of
+    ``QUALIFIERS``.
+    """
     candidates = presets_of(method, paper)
     matches = [
         p for p in candidates if all(data.get(key, value) == value for key, value in p.data.items())

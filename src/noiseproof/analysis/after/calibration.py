@@ -155,7 +155,7 @@ def annotator_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
         name: annotator_nll(votes, probs) for name, votes, probs in annotated if votes is not None
     }
     if not measured:
-        raise Needs("a run on CIFAR-10, and CIFAR-10N's labels beside it")
+        raise Needs("a run on CIFAR-10, and CIFAR-10N's labels in the data folder")
     sources = {"measured": measured, "published": PUBLISHED}
     rows = [
         (source, method, nll)

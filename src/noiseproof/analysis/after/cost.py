@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
-from noiseproof.analysis.runs import RunFolder, Runs, seeds_of, told_apart
+from noiseproof.analysis.runs import RunFolder, Runs, distinct_names, seeds_of
 from noiseproof.core.grammar import format_value, parse_call, parse_sum
 
 
@@ -79,7 +79,7 @@ def sensitivity(
 class Trials(NamedTuple):
     """Results of runs that differ in one or two hyperparameters."""
 
-    results: pd.DataFrame  # a row for each run; ``method`` are curves
+    results: pd.DataFrame  # one run in each row; ``method`` are curves
     by: Sequence[str]  # the columns of the hyperparameters
     metric: str = "test_accuracy"
     note: str = ""  # a sentence for the reader
@@ -112,7 +112,7 @@ def trials(runs: Runs) -> list[Trials]:
     several = []
     for by, tables in compared.items():
         firsts = [run for run, _ in tables]
-        names = told_apart([_short(run) for run in firsts], firsts)
+        names = distinct_names([_short(run) for run in firsts], firsts)
         results = stack({name: table for name, (_, table) in zip(names, tables, strict=True)})
         several.append(Trials(results, by, note=note))
     return several

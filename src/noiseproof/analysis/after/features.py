@@ -26,8 +26,8 @@ ROWS = 500  # of a map on a page: t-SNE takes seconds, and the dots stay apart
 
 @torch.no_grad()
 def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024) -> Tensor:
-    """The inputs (N, num_features) of the head of ``model`` for inputs ``x`` (N, …), in evaluation
-    mode.
+    """Return the inputs (N, num_features) of the head of ``model`` for inputs ``x`` (N, …), in
+    evaluation mode.
     """
     if not hasattr(model, "backbone"):
         raise ValueError(
@@ -39,8 +39,8 @@ def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024
 
 
 def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Array:
-    """A map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van der
-    Maaten & Hinton 2008).
+    """Return a map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van
+    der Maaten & Hinton 2008).
 
     More than 50 features are first reduced to their 50 principal components. ``perplexity`` is
     lowered for few rows.
@@ -102,13 +102,13 @@ def feature_map(
 
 
 def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:
-    """The names of the classes of ``labels``, ordered as the classes are."""
+    """Return the names of the classes of ``labels``, ordered as the classes are."""
     names = [*classes, "none of these"]  # −1 is the last one
     return pd.Series(pd.Categorical(np.array(names, object)[labels], categories=names))
 
 
 def feature_maps(runs: Runs) -> Subjects[pd.DataFrame]:
-    """The feature maps of runs whose data and weights can be read."""
+    """Return the feature maps of runs whose data and weights can be read."""
     return each(runs, lambda run: feature_map(run, rows=ROWS), needs=READABLE)
 
 
@@ -133,7 +133,7 @@ def feature_figure(maps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15) -> Array:
-    """A grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides:
+    """Return a grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides:
     (resolution², 2).
     """
     x = np.asarray(points, dtype=np.float64)
@@ -146,8 +146,8 @@ def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15)
 
 
 def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
-    """The predicted probability of the second class over the plane, and the training points (LN
-    paper, Fig. 3).
+    """Return the predicted probability of the second class over the plane, and the training points
+    (LN paper, Fig. 3).
 
     Rows of the grid have a ``probability``, rows of points a ``given`` label and ``label`` (right
     or wrong).
@@ -181,7 +181,7 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
 
 
 def boundaries(runs: Runs) -> Subjects[pd.DataFrame]:
-    """The decision boundaries of runs on points in the plane."""
+    """Return the decision boundaries of runs on points in the plane."""
     return Subjects(each(runs, decision_boundary))  # most runs have none: no note on them
 
 

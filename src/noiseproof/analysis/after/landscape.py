@@ -55,8 +55,8 @@ LOGITS = "noise on the gradient in logits, σ_f = 1"
 
 
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
-    """A random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖ (Li et
-    al. 2018, section 4).
+    """Return a random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖
+    (Li et al. 2018, section 4).
 
     A filter is one output of a convolution or of a linear layer; biases and batch normalisation do
     not move.
@@ -104,7 +104,7 @@ class Landscape:
         inside = self.losses[distance <= radius * (1 + 1e-9)]  # 3 · 0.1 is more than 0.3
         if len(inside) == 1:
             raise ValueError(
-                f"Expected `radius` to reach a point beside the model, got {radius:g}. Use more"
+                f"Expected `radius` to reach a point next to the model, got {radius:g}. Use more"
                 " points."
             )
         return 100 * (float(inside.max()) - self.centre) / (1 + self.centre)
@@ -122,7 +122,7 @@ class Landscape:
         return float(around - 4 * self.centre) / (2 * step**2)
 
     def table(self) -> pd.DataFrame:
-        """One row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows,
+        """Return one row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows,
         ``made_by``.
         """
         alpha, beta = torch.meshgrid(self.points, self.points, indexing="ij")
@@ -154,8 +154,8 @@ def landscape(
     directions: tuple[Direction, Direction] | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
-    """The mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points`` weights
-    around its own.
+    """Return the mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points``
+    weights around its own.
 
     Computed on the model's device, in evaluation mode; the model is not changed.
 
@@ -239,11 +239,11 @@ def run_landscape(
     accelerator: str = "cpu",
     **options: Any,
 ) -> Landscape:
-    """The landscape of a run's (first) model over given training labels: of cross entropy, or of
-    its ``own`` loss.
+    """Return the landscape of a run's (first) model over given training labels: of cross entropy,
+    or of its ``own`` loss.
 
     ``rows`` training rows, not augmented, and the directions are drawn with ``seed``; ``options``
-    are those of :func:`landscape`.
+    go to :func:`landscape`.
     """
     if loss not in ("ce", "own"):
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
@@ -284,7 +284,7 @@ def keep_landscape(run: RunFolder, around: Landscape) -> Path:
 
 
 def kept_landscape(run: RunFolder) -> Landscape | None:
-    """The landscape in the folder of a run."""
+    """Return the landscape in the folder of a run."""
     path = run.folder / FILE
     if not path.is_file():
         return None
@@ -307,8 +307,8 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
 
 
 def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
-    """The tables of landscapes of one seed and criterion, refused otherwise, with their sharpness
-    as a note.
+    """Return the tables of landscapes of one seed and criterion, refused otherwise, with their
+    sharpness as a note.
     """
     made = {
         name: [around.made_by.get(key) for key in ("seed", "criterion")]
@@ -336,7 +336,7 @@ def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
 
 
 def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
-    """The landscapes that ``noiseproof analyze landscape`` wrote, by run."""
+    """Return the landscapes that ``noiseproof analyze landscape`` wrote, by run."""
     kept = {
         name: around for name, run in runs.items() if (around := kept_landscape(run)) is not None
     }
@@ -349,7 +349,7 @@ def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
 
 
 def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
-    """The total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``,
+    """Return the total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``,
     ``confidence`` and ``label``.
 
     Of ``rows`` training rows, evenly spread, at the last checkpoint of the first model.

@@ -87,7 +87,7 @@ def _check_classes(name: str, y: Array, num_classes: int, lowest: int = 0) -> No
 
 
 def _same_rows(**columns: ArrayLike) -> list[Array]:
-    """The columns as arrays, refused unless they have one number per row."""
+    """Return the columns as arrays, refused unless they have one number per row."""
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     shapes = [array.shape for array in arrays.values()]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
@@ -147,12 +147,12 @@ def predict(
 
 
 def training_predictions(runs: Runs) -> Subjects[Predictions]:
-    """The predictions of runs for their training rows."""
+    """Return the predictions of runs for their training rows."""
     return each(runs, lambda run: predict(run, "train"), needs=READABLE)
 
 
 def heldout_predictions(runs: Runs) -> Subjects[Predictions]:
-    """The predictions of runs for their test rows."""
+    """Return the predictions of runs for their test rows."""
     tested = {name: run for name, run in runs.items() if "test_accuracy" in run.rows}
     if not tested:
         raise Needs("a dataset with test rows")
@@ -173,8 +173,8 @@ def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
-    """The most probable class of each target that strategies made of the given labels; None if they
-    changed none.
+    """Return the most probable class of each target that strategies made of the given labels; None
+    if they changed none.
 
     ``given`` are classes (N,) or distributions (N, K).
     """
@@ -214,8 +214,8 @@ def _distributions(labels: Array, K: int) -> Array:
 
 
 def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
-    """The three human labels of each of CIFAR-10's training images, (50000, 3), from the official
-    file.
+    """Return the three human labels of each of CIFAR-10's training images, (50000, 3), from the
+    official file.
 
     ``clean`` are the labels of CIFAR-10, which check that the file has the same images in the same
     order.
@@ -229,8 +229,8 @@ def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> 
 
 
 def _annotations(run: RunFolder) -> Array | None:
-    """The labels of CIFAR-10N's annotators for a run's training rows; None if it was not trained on
-    CIFAR-10.
+    """Return the labels of CIFAR-10N's annotators for a run's training rows; None if it was not
+    trained on CIFAR-10.
     """
     if not run.dataset.startswith("cifar10") or run.num_classes != 10 or run.clean is None:
         return None
@@ -352,8 +352,8 @@ def label_probability(
     Layer("line", "probability", "density", color="method", dash="labels"),
     subject=training_predictions,
     reading=(
-        "Robust training keeps the probabilities of wrong labels away from one, and moves those of"
-        " right labels little."
+        "Robust training keeps the probabilities of wrong labels away from one, and changes"
+        " the probabilities of right labels little."
     ),
     paper="SLN paper, Fig. 3",
     axes=("predicted probability of the given label", "density of samples"),
@@ -365,8 +365,8 @@ def label_probability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 
 
 def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd.DataFrame:
-    """The number of rows of a clean class with each label, and their share of the class (NAL paper,
-    Figs. 1-6).
+    """Return the number of rows of a clean class with each label, and their share of the class (NAL
+    paper, Figs. 1-6).
 
     Rows of no class (−1) are left out.
     """
@@ -394,7 +394,7 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
     Layer("heat", "label", "clean", z="percent", label="% of the class"),
     subject=training_predictions,
     reading=(
-        "The brighter the diagonal, the more labels of a class are right; bright cells beside it"
+        "The brighter the diagonal, the more labels of a class are right; other bright cells"
         " are the classes that it is mistaken for."
     ),
     paper="NAL paper, Figs. 1-6",
@@ -432,7 +432,7 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
     given label, and of some methods:
 
     - ``trust``: NAL's attention τ, the share of a label that the prediction has to explain.
-    - ``variance``: that of the logits which the head of LN or Het predicts, their mean.
+    - ``variance``: the mean variance of the logits that the head of LN or Het predicts.
     - ``target_label``: the label that the method corrected a training label to, and
       ``target_CLASS``, the probabilities of the targets that NAL and SELC estimate.
     """

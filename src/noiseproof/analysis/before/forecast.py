@@ -72,7 +72,7 @@ class Forecast:
     start: float  # weight/maximum
     left_behind: float  # w̄ at margin − FALL, over the maximum
     learnt: float  # w̄ at Δ = 0, over the maximum
-    slowness: float  # time from the start to Δ = 0 over that of cross entropy
+    slowness: float  # time from the start to Δ = 0 over the time of cross entropy
     reason: str
     terms: tuple[Term, ...] = ()
     instead: tuple[Alternative, ...] = ()  # the best first
@@ -91,7 +91,7 @@ def forecast(
     Args:
         loss: a loss, or a line that trains (``nal``, ``het-tau``, ``10*nce + mae``): its loss, with
             the defaults of the method for that many classes, is judged. ``Forecast.loss`` names it.
-        margins: Δ of the labels (N,) in an untrained model; by default those of N(0, σ²) logits.
+        margins: Δ of the labels (N,) in an untrained model; by default of N(0, σ²) logits.
             Losses that depend on the other classes use only their mean, and average over simulated
             other classes.
         alternatives: if the loss does not learn, look for calibrated losses that do.
@@ -127,7 +127,7 @@ def forecast(
 
 
 def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
-    """The forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
+    """Return the forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
     judged = verdict(loss, weights)
     total = weights.of(loss)
     way = weights.way
@@ -165,7 +165,7 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
 
 
 def _after_warmup(loss: Loss) -> str:
-    """What the answer is not about: the first epochs of NAL, which are cross entropy."""
+    """Return what the answer is not about: the first epochs of NAL, which are cross entropy."""
     warmup = max(
         (part.warmup or 0 for part in loss.modules() if isinstance(part, NoiseAttention)), default=0
     )
@@ -173,7 +173,7 @@ def _after_warmup(loss: Loss) -> str:
 
 
 def _shorter(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
-    """The same loss with LN's root at its default start."""
+    """Return the same loss with LN's root at its default start."""
     name = "start" if "start" in loss.hyperparameters else "ln.start"
     if name not in loss.hyperparameters:
         return ()
@@ -227,7 +227,7 @@ def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[
     if loss.kind == "margin" and K > 2:
         tau = round(-expected_margin(10, sigma=sigma), 2)
         scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
-        yield "margins scaled to start as those of 10 classes do (curriculum paper, §5.1.1)", scaled
+        yield "margins scaled to start as with 10 classes (curriculum paper, §5.1.1)", scaled
     with suppress(ValueError):  # no shift is that large
         shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 2)))
         yield (

@@ -67,8 +67,8 @@ def weight_noise_covariance(
 def weight_noise(
     model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float = 1.0
 ) -> dict[str, Tensor]:
-    """The standard deviation of the noise on the gradient in each weight, for one input ``x`` (…),
-    by parameter.
+    """Return the standard deviation of the noise on the gradient in each weight, for one input
+    ``x`` (…), by parameter.
 
     ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise
     on the gradient in the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for
@@ -93,7 +93,7 @@ def weight_noise(
 
 
 def logit_noise(num_classes: Sequence[int], *, points: int = 101) -> pd.DataFrame:
-    """The ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
+    """Return the ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
     (Proposition 2), σ_y = 1.
     """
     p = np.linspace(0, 1, points)
@@ -132,7 +132,7 @@ def logit_noise_figure(start: Start) -> pd.DataFrame | None:
 
 
 def total_noise(deviations: dict[str, Tensor]) -> float:
-    """The root of the total variance over all weights: √tr(σ²M)."""
+    """Return the root of the total variance over all weights: √tr(σ²M)."""
     return math.sqrt(
         sum(float(deviation.double().square().sum()) for deviation in deviations.values())
     )

@@ -71,8 +71,8 @@ def simplex_density(
     *,
     points: int = 81,
 ) -> pd.DataFrame:
-    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (LN
-    paper, Eq. 4).
+    """Return the ``density`` of a Logistic-Normal of three classes, in logit space and on the
+    simplex (LN paper, Eq. 4).
 
     ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose
     corners are the classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the

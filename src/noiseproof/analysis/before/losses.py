@@ -52,9 +52,7 @@ class Start:
 
     @property
     def of_logits(self) -> list[Loss | str]:
-        """The losses whose margin is that of their logits: all but the Logistic-Normal
-        likelihood.
-        """
+        """The losses whose margin is that of their logits: all but the Logistic-Normal likelihood."""
         return [loss for loss in self.losses if not isinstance(as_loss(loss), LN)]
 
     @property
@@ -63,8 +61,8 @@ class Start:
 
 
 def starting_losses(runs: Runs) -> Start:
-    """The losses of runs on the untrained model of the first run, or on simulated logits if its
-    data is not at hand.
+    """Return the losses of runs on the untrained model of the first run, or on simulated logits if
+    its data is not at hand.
     """
     losses = {}
     for run in runs.values():
@@ -82,8 +80,8 @@ def starting_losses(runs: Runs) -> Start:
 
 
 def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
-    """All figures of losses before training; with ``over``, two parameters of a single loss, also
-    its error map.
+    """Return all figures of losses before training; with ``over``, two parameters of a single loss,
+    also its error map.
 
     >>> [figure.name for figure in loss_figures(Start(["ce", "ln"], 10))]
     ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex', 'sln-noise']
@@ -115,8 +113,8 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
 def mean_weight(
     loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
 ) -> Tensor:
-    """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other classes,
-    its mean over them.
+    """Return the weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other
+    classes, its mean over them.
 
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
     """
@@ -153,7 +151,7 @@ def weights(
 
 
 def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
-    """The ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6)."""
+    """Return the ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6)."""
     others = log_sum(check_count("num_classes", num_classes, 2) - 1, sigma)
     margins = combined(np.subtract, normal(sigma, others.step), others)
     visible = margins.weights > 1e-6 * margins.weights.max()
@@ -191,7 +189,7 @@ def weights_figure(start: Start) -> pd.DataFrame | None:
 
 
 def _density_steps(values: Tensor, column: str) -> pd.DataFrame:
-    """The outline of a histogram: two points per bin, zeros at the ends."""
+    """Return the outline of a histogram: two points per bin, zeros at the ends."""
     flat = values.detach().cpu().double().flatten().numpy()
     density, edges = np.histogram(flat, bins=min(60, max(10, math.isqrt(len(flat)))), density=True)
     at = np.repeat(edges, 2)

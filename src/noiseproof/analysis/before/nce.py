@@ -71,7 +71,9 @@ def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
 def nce_over_margins(
     num_classes: int, *, sigma: float = 1.0, points: int = 49, draws: int = DRAWS, seed: int = 0
 ) -> pd.DataFrame:
-    """The parts of ``split_nce`` over the ``margin``, averaged over the other logits, N(0, σ²)."""
+    """Return the parts of ``split_nce`` over the ``margin``, averaged over the other logits, N(0,
+    σ²).
+    """
     K = check_count("num_classes", num_classes, 2)
     others = sigma * torch.randn(
         draws, K - 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64

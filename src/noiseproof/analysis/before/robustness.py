@@ -14,7 +14,9 @@ from noiseproof.losses.sums import as_loss
 
 
 def more_than_logits(loss: Loss, num_classes: int) -> str | None:
-    """What a loss needs besides the ``num_classes`` logits of one row; None if nothing."""
+    """Return what a loss needs in addition to the ``num_classes`` logits of one row; None if
+    nothing.
+    """
     if loss.needs != {"logits"}:
         return f"needs {', '.join(sorted(loss.needs))}"
     if not loss.independent_rows:
@@ -24,9 +26,7 @@ def more_than_logits(loss: Loss, num_classes: int) -> str | None:
 
 
 def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> None:
-    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one
-    row.
-    """
+    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one row."""
     if (why := more_than_logits(loss, num_classes)) is not None:
         raise ValueError(
             f"Expected a loss of one row's {num_classes} logits alone, got `{given or loss}`, which"
@@ -140,7 +140,7 @@ def _largest_ratio(loss: Loss) -> float:
 def robustness_of(
     losses: Mapping[str, Loss], num_classes: int, transition: Tensor | None = None
 ) -> tuple[dict[str, Robustness], dict[str, str]]:
-    """The robustness of each loss, and for those without such conditions why they have none."""
+    """Return the robustness of each loss, and for those without such conditions why they have none."""
     others = {
         name: why for name, loss in losses.items() if (why := more_than_logits(loss, num_classes))
     }

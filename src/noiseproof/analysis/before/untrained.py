@@ -95,7 +95,7 @@ class Probe:
 
     @property
     def pace(self) -> float:
-        """The gain over that of cross entropy."""
+        """The gain over the gain of cross entropy."""
         return self.gain / self.gain_of_ce if self.gain_of_ce else float("nan")
 
 
@@ -146,7 +146,7 @@ def probe(
     """Train for a few steps on the user's data, then cross entropy from the same weights on the
     same batches.
 
-    The learning rate stays at that of the first epoch. Of a method with two models the first is
+    The learning rate stays as in the first epoch. Of a method with two models the first is
     recorded.
 
     >>> from noiseproof.data import get_dataset

@@ -87,7 +87,7 @@ def _recorded_by(*runs: RunFolder, method: str = "") -> str:
 
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
-    """A table with a panel for each method and value of ``column``."""
+    """Return a table with a panel for each method and value of ``column``."""
     return table.assign(
         panel=table["method"].astype(str) + f", {words} " + table[column].astype(str)
     )
@@ -280,7 +280,7 @@ def residual_histograms(
 )
 def residual_figure(runs: Runs) -> pd.DataFrame:
     of_ln = {name: run for name, run in runs.items() if str(run.config["method"]).startswith("ln:")}
-    needs = "a run of `ln`, and one of `ln-identity` beside it"
+    needs = "a run of `ln`, and one of `ln-identity` to compare"
     tables = each(
         of_ln, lambda run: residual_histograms(residuals(run), run.label_groups), needs=needs
     )

@@ -62,8 +62,8 @@ def _differences(runs: Runs, *but: str) -> dict[str, str]:
 
 
 def noise_variants(runs: Runs) -> pd.DataFrame:
-    """Test accuracy by epoch of runs with one kind of SGD noise and no other strategy, and σ = 0
-    beside each kind.
+    """Test accuracy by epoch of runs with one kind of SGD noise and no other strategy, with σ = 0
+    for each kind.
 
     Returns the columns of ``curves``, ``variant`` (which part of a step the noise is added to),
     ``sigma`` and ``size``, σ as text.
@@ -119,7 +119,7 @@ def noise_figure(runs: Runs) -> pd.DataFrame:
     table = noise_variants(runs)
     if not len(table):
         raise Needs(
-            "runs of `sln`, `noise-f` and `noise-theta` beside `ce`: noiseproof train --method"
+            "runs of `sln`, `noise-f` and `noise-theta`, and of `ce`: noiseproof train --method"
             " sln:sigma=0.5 …"
         )
     return table
@@ -168,8 +168,8 @@ def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
-    """The share of each given label in the targets of the last epoch, as histograms of right and
-    wrong labels.
+    """Return the share of each given label in the targets of the last epoch, as histograms of right
+    and wrong labels.
     """
     strategies = run.result().strategies
     kept = next(
