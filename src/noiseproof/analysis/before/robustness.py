@@ -140,7 +140,9 @@ def _largest_ratio(loss: Loss) -> float:
 def robustness_of(
     losses: Mapping[str, Loss], num_classes: int, transition: Tensor | None = None
 ) -> tuple[dict[str, Robustness], dict[str, str]]:
-    """Return the robustness of each loss, and for those without such conditions why they have none."""
+    """Return the robustness of each loss, and for those without such conditions why they have
+    none.
+    """
     others = {
         name: why for name, loss in losses.items() if (why := more_than_logits(loss, num_classes))
     }

@@ -75,7 +75,9 @@ def _embed(content: bytes, kind: str) -> str:
 
 
 def _code(words: str) -> list[tuple[bool, str]]:
-    """Text with `commands` in it as pairs (is a command, text); a command alone needs no backticks."""
+    """Text with `commands` in it as pairs (is a command, text); a command alone needs no
+    backticks.
+    """
     words = f"`{words}`" if words.startswith(("noiseproof ", "--")) else words
     return [(n % 2 == 1, part) for n, part in enumerate(words.split("`"))]
 
