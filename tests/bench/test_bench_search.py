@@ -621,14 +621,14 @@ from noiseproof.bench import Experiment
 from noiseproof.bench.search import search
 import torch
 torch.set_num_threads(1)
-search(Experiment.from_dict(json.loads(sys.argv[1])), sys.argv[2], seeds=1, trials=5)
+search(Experiment.from_dict(json.loads(sys.argv[1])), sys.argv[2], seeds=1, trials=3)
 """
 
 
 @optuna
 def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) -> None:
-    slow = replace(OPEN, settings=replace(OPEN.settings, epochs=8, checkpoint_steps=3))
-    expected = search(slow, tmp_path / "whole", seeds=1, trials=5)
+    slow = replace(OPEN, settings=replace(OPEN.settings, epochs=5, checkpoint_steps=3))
+    expected = search(slow, tmp_path / "whole", seeds=1, trials=3)
     folder = tmp_path / "killed"
 
     def unfinished() -> list[str]:
@@ -640,9 +640,9 @@ def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) ->
         [sys.executable, "-c", KILLED, json.dumps(slow.as_dict()), str(folder)]
     )
     try:
-        while process.poll() is None and not (len(read_results(folder)) == 2 and unfinished()):
+        while process.poll() is None and not (len(read_results(folder)) == 1 and unfinished()):
             time.sleep(0.005)
-        assert process.poll() is None, "It was to be killed in the middle of its third run."
+        assert process.poll() is None, "It was to be killed in the middle of its second run."
     finally:
         os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
         process.wait()
@@ -654,7 +654,7 @@ def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) ->
         trained.extend(Path(job.out).name for job in jobs)
         return fit_many(jobs, **options)
 
-    found = search(slow, folder, seeds=1, trials=5, fit=fit)
+    found = search(slow, folder, seeds=1, trials=3, fit=fit)
     assert found.validation == expected.validation and found.pruned == expected.pruned
-    assert trained[: len(begun)] == begun and len(trained) == len(set(trained)) == 5 - len(before)
+    assert trained[: len(begun)] == begun and len(trained) == len(set(trained)) == 3 - len(before)
     assert all(path.stat().st_mtime_ns == at for path, at in before.items())

@@ -71,7 +71,7 @@ def read_result(folder: Path, key: str) -> Json | None:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise ValueError(
-            f"Expected a result in {path} as it was written, got {problem}. Remove it to run it"
+            f"Expected a result in {path}, got {problem}. Remove it to run it"
             " again, or remove its `checksum` to have it read as it is."
         )
     return result

@@ -127,7 +127,7 @@ def forecast(
 
 
 def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
-    """Return the forecast of ``loss``, with the names of ``given``, whose ``settled`` form it is."""
+    """Return the forecast of ``loss``, with the names of ``given``, of which it is ``settled``."""
     judged = verdict(loss, weights)
     total = weights.of(loss)
     way = weights.way

@@ -52,7 +52,7 @@ class Start:
 
     @property
     def of_logits(self) -> list[Loss | str]:
-        """The losses whose margin is that of their logits: all but the Logistic-Normal likelihood."""
+        """The losses whose margin is one of logits: all but the Logistic-Normal likelihood."""
         return [loss for loss in self.losses if not isinstance(as_loss(loss), LN)]
 
     @property

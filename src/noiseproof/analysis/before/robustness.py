@@ -26,7 +26,7 @@ def more_than_logits(loss: Loss, num_classes: int) -> str | None:
 
 
 def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> None:
-    """Refuse a loss, called ``given``, that needs more than the ``num_classes`` logits of one row."""
+    """Refuse a loss, called ``given``, that needs more than ``num_classes`` logits of one row."""
     if (why := more_than_logits(loss, num_classes)) is not None:
         raise ValueError(
             f"Expected a loss of one row's {num_classes} logits alone, got `{given or loss}`, which"

@@ -45,7 +45,7 @@ def curves_by(
 
 
 def curve(color: str = "method", dash: str | None = None) -> Layer:
-    """Return the mean of each curve as a line, with a band from the smallest to the largest value."""
+    """Return the mean of each curve as a line, with a band from smallest to largest value."""
     return Layer("line", "epoch", "value", color=color, low="low", high="high", dash=dash)
 
 
