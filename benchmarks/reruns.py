@@ -59,7 +59,6 @@ from noiseproof.bench.tables import (
     measured,
     summarise,
 )
-from noiseproof.core.messages import counted
 from noiseproof.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
@@ -401,34 +400,33 @@ def reruns(
         [*name, *(cells.get(setting, "") for setting in settings)] for name, cells in rows.items()
     ]
     c = count_cells(table, done)
-    seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
-    within = f"{c.within} of {c.judged} within |z| ≤ 2"
-    return (
-        markdown(head, lines)
-        + f"\n{seeds}; {within}. {counted(usual_seeds, 'seed')} unless a cell says otherwise.\n"
-    )
+    within = f"{c.rerun} of {c.published} cells, {c.within} of {c.judged} within |z| ≤ 2"
+    return markdown(head, lines) + f"\n{within}; n={usual_seeds} unless given.\n"
 
 
 def _cell(table: PaperTable, one: CellComparison, usual_seeds: int) -> str:
     """A cell as rerun (published; z), with its seeds where they are not the usual ones."""
     mean, z = _texts(one)
-    parts = [str(one.cell.published)]
+    if one.z is not None and abs(one.z) > 2:
+        z += FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED
+    parts = [_terse(one.cell.published)]
     if z:
-        is_far = one.z is not None and abs(one.z) > 2
-        parts.append(
-            f"{z} {FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED}" if is_far else z
-        )
+        parts.append(z)
     if one.mean is not None and one.seeds != usual_seeds:
-        parts.append(counted(one.seeds, "seed"))
+        parts.append(f"n={one.seeds}")
     return f"{mean} ({'; '.join(parts)})"
+
+
+def _terse(number: Published) -> str:
+    return str(number).replace(" ± ", "±")
 
 
 def _texts(one: CellComparison) -> tuple[str, str]:
     """The mean with its spread, and z."""
     if one.mean is None:
-        return "not run", ""
+        return "–", ""
     digits = one.cell.published.digits
-    spread = "" if one.spread is None else f" ± {one.spread:.{digits}f}"
+    spread = "" if one.spread is None else f"±{one.spread:.{digits}f}"
     z = "" if one.z is None else f"{one.z:+.1f}".replace("-", "−")
     return f"{one.mean:.{digits}f}{spread}", z
 
@@ -449,7 +447,7 @@ def readings(table: PaperTable, method: str, without: int) -> str:
             _texts(summarise(CellComparison(cell), of.values(), table, None))
             for of in (read, some, other)
         ]
-        row = [cell.column, str(cell.published), *(text for pair in texts for text in pair)]
+        row = [cell.column, _terse(cell.published), *(text for pair in texts for text in pair)]
         rows.append([cell.row] * many + row)
     names = (table.cells[0].fields["method"], method)
     own, others = (f"`{name}`" for name in names)
