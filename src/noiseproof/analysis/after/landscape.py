@@ -289,16 +289,12 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
     if not path.is_file():
         return None
     try:
-        cells = pd.read_csv(path, dtype=str)  # str: numbers are read exactly
-        ((seed, rows, criterion),) = (
-            cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
-        )
-        table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
-        points = torch.tensor(sorted(table["alpha"].unique()), dtype=torch.float64)
+        table = pd.read_csv(path, float_precision="round_trip").sort_values(["alpha", "beta"])
+        made_by = table[["seed", "rows", "criterion"]].drop_duplicates()
+        ((seed, rows, criterion),) = made_by.to_numpy().tolist()
+        points = torch.tensor(table["alpha"].unique())
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        return Landscape(
-            points, losses, {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
-        )
+        return Landscape(points, losses, {"seed": seed, "rows": rows, "criterion": criterion})
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
         raise NotARun(
@@ -311,15 +307,11 @@ def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
     sharpness as a note.
     """
     made = {
-        name: [around.made_by.get(key) for key in ("seed", "criterion")]
+        name: f"seed {around.made_by.get('seed')} and criterion {around.made_by.get('criterion')}"
         for name, around in landscapes.items()
     }
-    seeds, criteria = ({str(pair[n]) for pair in made.values()} for n in range(2))
-    if len(seeds) > 1 or len(criteria) > 1:
-        each = "; ".join(
-            f"{name} of seed {seed} and criterion {criterion}"
-            for name, (seed, criterion) in made.items()
-        )
+    if len(set(made.values())) > 1:
+        each = "; ".join(f"{name} of {how}" for name, how in made.items())
         raise ValueError(
             f"Expected landscapes of one seed and criterion, to compare them, got {each}. "
             "Make them together: `noiseproof analyze landscape RUN RUN`."
@@ -328,11 +320,14 @@ def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
     sharpness = ", ".join(
         f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items()
     )
-    seed = "" if seeds == {"None"} else f" Rows and directions by seed {seeds.pop()}."
+    seed = next((around.made_by.get("seed") for around in landscapes.values()), None)
+    note = f" Sharpness within {radius:g}: {sharpness}."
+    if seed is not None:
+        note += f" Rows and directions by seed {seed}."
     tables = {name: around.table() for name, around in landscapes.items()}
     for name, table in tables.items():
         table["shown"] = table["loss"].clip(upper=max(CUT, landscapes[name].centre))
-    return Subjects(tables, f" Sharpness within {radius:g}: {sharpness}.{seed}")
+    return Subjects(tables, note)
 
 
 def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:

@@ -166,10 +166,8 @@ def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
     if part == "test":
         labels = data.y.cpu().numpy()
         return labels, labels
-    given = data.given.cpu().numpy()
-    if data.clean is None:
-        return given, None
-    return given, data.clean.cpu().numpy()
+    clean = None if data.clean is None else data.clean.cpu().numpy()
+    return data.given.cpu().numpy(), clean
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
@@ -190,27 +188,16 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
         ):
             kept = strategy.kept.double().cpu().numpy()[:, None]
             predicted = strategy.predicted.cpu().numpy()
-            K = _num_classes(predicted, y)
+            K = next((one.shape[1] for one in (predicted, y) if one.ndim == 2), 0)
+            K = K or int(max(predicted.max(), y.max())) + 1
             mixed = kept * _distributions(y, K) + (1 - kept) * _distributions(predicted, K)
             return np.asarray(mixed.argmax(1))
     return None
 
 
-def _num_classes(*labels: Array) -> int:
-    """Return the number of columns of distributions (N, K) among ``labels``, else that of the
-    classes in use.
-    """
-    columns = [one.shape[1] for one in labels if one.ndim == 2]
-    if columns:
-        return int(columns[0])
-    return max(int(one.max()) for one in labels) + 1
-
-
 def _distributions(labels: Array, K: int) -> Array:
     """Return classes (N,) as distributions (N, K)."""
-    if labels.ndim == 2:
-        return labels
-    return np.eye(K)[labels]
+    return labels if labels.ndim == 2 else np.eye(K)[labels]
 
 
 def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
@@ -279,29 +266,17 @@ def dissection(
     y, prediction, loss, truth = _same_rows(
         labels=labels, predicted=predicted, losses=losses, clean=clean
     )
-    size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
+    size = max(1, -(-len(y) // INTERVALS)) if size is None else check_count("size", size, 1)
     order = np.argsort(loss, kind="stable")
-    right_label = (y == truth)[order]
-    right_prediction = (prediction == truth)[order]
     interval = np.arange(len(y)) // size
-    last = int(interval[-1])
-    middle = np.minimum(
-        np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2
-    )
-    rows = []
-    for (label, prediction_), case in CASES.items():
-        member = (right_label == label) & (right_prediction == prediction_)
-        rows.append(
-            pd.DataFrame(
-                {
-                    "rank": middle,
-                    "case": case,
-                    "samples": np.bincount(interval[member], minlength=last + 1),
-                }
-            )
-        )
-    table = pd.concat(rows)
-    return table.sort_values("rank", kind="stable", ignore_index=True)
+    starts = np.arange(interval[-1] + 1) * size
+    middles = (starts + np.minimum(starts + size, len(y))) / 2
+    tables = []
+    for (right_label, right_prediction), case in CASES.items():
+        member = ((y == truth) == right_label) & ((prediction == truth) == right_prediction)
+        samples = np.bincount(interval[member[order]], minlength=len(starts))
+        tables.append(pd.DataFrame({"rank": middles, "case": case, "samples": samples}))
+    return pd.concat(tables).sort_values("rank", kind="stable", ignore_index=True)
 
 
 @figure(
@@ -442,49 +417,42 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
     y = torch.from_numpy(given).to(result.run.device)
 
     def compute(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, K + 3)
-        columns = [log_probs(loss, outs).double().exp()]
+        p = log_probs(loss, outs).double().exp()
         margins = [margin(loss.scores(out), y[rows]) for out in outs]
-        taus = [out.attention.sigmoid() for out in outs if out.attention is not None]
-        variances = [
-            variance.mean(1) for out in outs if (variance := loss.variance(out)) is not None
+        trust = [out.attention.sigmoid() for out in outs if out.attention is not None]
+        variances = [v.mean(1) for out in outs if (v := loss.variance(out)) is not None]
+        missing = [torch.full_like(p[:, 0], torch.nan)]
+        means = [
+            torch.stack(values or missing).double().mean(0)
+            for values in (margins, trust, variances)
         ]
-        for values in (margins, taus, variances):
-            mean = torch.full_like(columns[0][:, 0], torch.nan)
-            if values:
-                mean = torch.stack(values).double().mean(0)
-            columns.append(mean[:, None])
-        return torch.cat(columns, 1)
+        return torch.cat([p, torch.stack(means, 1)], 1)
 
     values = per_row(result.run, compute, run.inputs(part)).cpu().numpy()
     p = values[:, :-3]
     margins, trust, variance = values[:, -3:].T
-    names = np.array(run.classes, dtype=object)
-    rows = {"train": run.labels.get("index"), "validation": run.labels.get("validation.index")}.get(
-        part
-    )
-    table = {"row": np.arange(len(given)), "given_label": names[given]}
-    if rows is not None:
-        table["row"] = rows.numpy()
+    names = np.array([*run.classes, ""], dtype=object)  # "": none of the classes
+    table = pd.DataFrame({"row": np.arange(len(given)), "given_label": names[given]})
+    index = {"train": "index", "validation": "validation.index"}.get(part, "")
+    if index in run.labels:
+        table["row"] = run.labels[index].numpy()
     if clean is not None and part != "test":
-        # none of the classes (open-set noise)
-        table["clean_label"] = np.where(clean >= 0, names[clean], "")
-    predicted = p.argmax(1)
-    known = np.append(names, "")[np.minimum(predicted, len(names))]  # LN's dummy class has no name
-    table |= {"predicted_label": known, "confidence": p.max(1), "margin": margins}
+        table["clean_label"] = names[clean]
+    # LN's dummy class has no name
+    table["predicted_label"] = names[np.minimum(p.argmax(1), run.num_classes)]
+    table["confidence"] = p.max(1)
+    table["margin"] = margins
     for name, column in (("trust", trust), ("variance", variance)):
         if np.isfinite(column).any():
             table[name] = column
-    if part == "train":
-        corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
-        if corrected is not None:
-            table["target_label"] = names[corrected]
-        targets = next(
-            (s.table.mean(1).cpu() for s in result.strategies if isinstance(s, EstimatedTargets)),
-            None,
-        )
-        if targets is not None:
-            table |= {
-                f"target_{name}": column
-                for name, column in zip(names, targets.numpy().T, strict=True)
-            }
-    return pd.DataFrame(table)
+    if part != "train":
+        return table
+    corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
+    if corrected is not None:
+        table["target_label"] = names[corrected]
+    for strategy in result.strategies:
+        if isinstance(strategy, EstimatedTargets):
+            targets = strategy.table.mean(1).cpu().numpy()
+            columns = [f"target_{name}" for name in run.classes]
+            return table.join(pd.DataFrame(targets, columns=columns))
+    return table

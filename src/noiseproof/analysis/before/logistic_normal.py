@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
@@ -87,26 +86,24 @@ def simplex_density(
     distribution = LogisticNormal(mean, root=c, lam=lam)
     reach = 4 * (lam + float(c @ c))  # standard deviations along c
     side = torch.linspace(-reach, reach, points, dtype=torch.float64)
-    z1, z2 = torch.meshgrid(mean[0] + side, mean[1] + side, indexing="ij")
-    z = torch.stack([z1, z2], -1)  # (n, n, 2)
+    z = torch.cartesian_prod(mean[0] + side, mean[1] + side)  # (points², 2)
     probs = softmax_centred(z)
     # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all
     # probabilities.
     flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
-    logits = {"space": "logits", "x": z1.flatten(), "y": z2.flatten(), "density": flat.flatten()}
-    x, y = torch.meshgrid(torch.linspace(0, 1, points), torch.linspace(0, 1, points), indexing="ij")
-    x = x.double()
-    y = y.double() * math.sqrt(0.75)
-    p3 = y / math.sqrt(0.75)
+    unit = torch.linspace(0, 1, points, dtype=torch.float64)
+    x, p3 = torch.cartesian_prod(unit, unit).T
     p2 = x - p3 / 2
     p = torch.stack([1 - p2 - p3, p2, p3], -1)
     inside = (p > 1e-9).all(-1)
     density = torch.full_like(x, math.nan)
     density[inside] = distribution.log_prob(p[inside]).exp()
-    simplex = {"space": "simplex", "x": x.flatten(), "y": y.flatten(), "density": density.flatten()}
+    parts = {"logits": (z[:, 0], z[:, 1], flat), "simplex": (x, math.sqrt(0.75) * p3, density)}
     tables = [
-        pd.DataFrame({k: v.numpy() if isinstance(v, Tensor) else v for k, v in part.items()})
-        for part in (logits, simplex)
+        pd.DataFrame(torch.stack(columns, 1).numpy(), columns=["x", "y", "density"]).assign(
+            space=space
+        )
+        for space, columns in parts.items()
     ]
     return pd.concat(tables, ignore_index=True)
 
