@@ -15,17 +15,15 @@ import pandas as pd
 import pytest
 import torch
 from mpmath import mp
-from noiseproof.analysis.page.paper import to_matplotlib
 from torch import Generator
 
 from noiseproof.analysis import collect
 from noiseproof.analysis.after import calibration, cost, features, predictions
 from noiseproof.analysis.after.predictions import Predictions
 from noiseproof.analysis.figures import Figure, MissingFigure
-from noiseproof.analysis.runs import RunFolder, open_run, open_runs
+from noiseproof.analysis.runs import RunFolder, open_run
 from noiseproof.data import get_dataset
 from noiseproof.models.classifier import build_classifier
-from noiseproof.noise import get_noise
 from noiseproof.strategies import get_strategy
 from noiseproof.train import Settings, prepare, train
 
@@ -90,27 +88,6 @@ def test_dissection_counts_as_a_loop_does(size: int | None) -> None:
     assert table["rank"].is_monotonic_increasing and len(table) == 4 * math.ceil(64 / size)
 
 
-def test_dissection_of_cifar_has_a_thousand_samples_an_interval() -> None:
-    y = np.zeros(50_000, int)
-    table = predictions.dissection(y, y, np.arange(50_000), y)
-    assert table.groupby("rank")["samples"].sum().tolist() == [1000] * 50
-
-
-def test_memorised_labels_are_separated_from_those_that_correction_can_repair() -> None:
-    # A model that memorised row 0 (wrong label), believes row 1, and sees through the wrong label
-    # of row 2.
-    p = np.array([[0.99, 0.01], [0.9, 0.1], [0.8, 0.2]])
-    figure = predictions.dissection_figure(
-        {"ce": Predictions(np.array([0, 0, 1]), p, np.array([1, 0, 0]))}
-    )
-    assert isinstance(figure, Figure)
-    assert figure.data[figure.data["share"] == 1]["case"].tolist() == [
-        "label wrong, prediction wrong",
-        "label right, prediction right",
-        "label wrong, prediction right",
-    ]
-
-
 def test_density_of_label_probabilities() -> None:
     p = probabilities(1000, 4)
     labels, clean = np.random.default_rng(1).integers(0, 4, (2, 1000))
@@ -166,19 +143,6 @@ def test_calibration_of_a_made_up_model() -> None:
     assert result.nll == pytest.approx(float(nll), rel=1e-14)
     assert result.brier == pytest.approx((3 * 2 * 0.1**2 + 3 * 2 * 0.9**2 + 4 * 2 * 0.4**2) / 10)
     assert (result.accuracy, result.confidence) == (pytest.approx(0.7), pytest.approx(0.78))
-
-
-def test_a_model_whose_confidence_is_its_accuracy_is_calibrated() -> None:
-    p = np.array([[0.75, 0.25]] * 4)
-    assert calibration.calibration([0, 0, 0, 1], p).ece == pytest.approx(0, abs=1e-15)
-    assert calibration.calibration([0, 0, 0, 0], p).ece == pytest.approx(0.25)
-
-
-def test_bins_of_confidence_have_their_upper_end() -> None:
-    p = np.array([[0.8, 0.2, 0.0, 0.0, 0.0], [1.0, 0, 0, 0, 0], [0.2] * 5])
-    table = calibration.reliability([0, 0, 0], p, bins=5)
-    assert table["samples"].tolist() == [1, 0, 0, 1, 1]
-    assert math.isnan(table["accuracy"][1])
 
 
 def test_ece_as_a_loop_over_bins_computes_it() -> None:
@@ -372,15 +336,6 @@ def test_predictions_of_a_run_are_those_that_its_record_counted(runs: dict[str, 
         assert len(predictions.predict(run, "validation").labels) == 144
 
 
-def test_predictions_of_some_rows(runs: dict[str, RunFolder]) -> None:
-    complete, sample = (predictions.predict(runs["selc"], rows=rows) for rows in (None, 100))
-    assert np.array_equal(complete.rows, np.arange(1293)) and len(set(sample.rows)) == 100
-    assert sample.pred_probs == pytest.approx(complete.pred_probs[sample.rows], abs=1e-6)
-    for name in ("labels", "clean", "corrected"):
-        assert np.array_equal(getattr(sample, name), getattr(complete, name)[sample.rows])
-    assert np.array_equal(sample.rows, predictions.predict(runs["selc"], rows=100).rows)
-
-
 def test_corrected_labels_are_the_targets_that_a_method_ended_with(
     runs: dict[str, RunFolder],
 ) -> None:
@@ -426,22 +381,6 @@ def check_figure(figure: Figure) -> None:
     assert len(figure.data) and figure.reading.endswith(".") and figure.stage == "After training"
 
 
-def test_every_figure_of_runs(runs: dict[str, RunFolder]) -> None:
-    figures = collect(runs, only=OF_PREDICTIONS)
-    assert [figure.name for figure in figures] == OF_PREDICTIONS
-    for figure in figures:
-        if isinstance(figure, MissingFigure):
-            assert figure.name == "annotators" and "CIFAR-10" in figure.needs
-        else:
-            check_figure(figure)
-    costs = next(f for f in figures if f.name == "cost")
-    assert isinstance(costs, Figure) and costs.data["method"].tolist() == list(runs)
-    again = collect(runs, only=OF_PREDICTIONS)
-    for one, two in zip(figures, again, strict=True):
-        if isinstance(one, Figure) and isinstance(two, Figure):
-            pd.testing.assert_frame_equal(one.data, two.data, check_exact=True)
-
-
 def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     for q in ("0.3", "0.7"):
@@ -473,47 +412,6 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
         )
 
 
-def test_each_method_and_noise_of_a_sweep_has_a_curve(tmp_path: Path) -> None:
-    """Values are those that the runs had, also where a default follows from the data (σ of
-    `sln-mo`).
-    """
-    methods = (
-        "ce",
-        "gce:q=0.3",
-        "gce",
-        "sln-mo",
-        "sln-mo:sigma=0.05",
-        "sln:sigma=0.05",
-        "sln:sigma=0.2",
-    )
-    many = ("ln:tau=1,lam=0.1,t=0.1", "ln:tau=2,lam=0.2,t=0.2")
-    for noise in ("symmetric:rate=0.2", "symmetric:rate=0.4"):
-        task = prepare(get_dataset("digits"), noise)
-        for method in (*methods, *many):
-            train(task, method, SHORT, out=tmp_path / f"{method} {noise}")
-    opened = open_runs(sorted(tmp_path.iterdir()))
-    assert sorted(one.by for one in cost.trials(opened)) == [("q",), ("sigma",)]
-    drawn = {one.name: one for one in collect(opened, only=["sensitivity-q", "sensitivity-sigma"])}
-    q, sigma = drawn["sensitivity-q"], drawn["sensitivity-sigma"]
-    assert isinstance(q, Figure) and isinstance(sigma, Figure) and q.layers[0].color == "method"
-    assert q.data[["method", "q"]].values.tolist() == [
-        [f"gce · noise=symmetric:rate={rate}", value] for rate in (0.2, 0.4) for value in (0.3, 0.7)
-    ]
-    last = opened["gce · noise=symmetric:rate=0.4"].rows["test_accuracy"].iloc[-1]
-    assert q.data["mean"].iloc[-1] == last
-    assert sigma.data["method"].nunique() == 4
-    default = open_run(tmp_path / "sln-mo symmetric:rate=0.2").config["method"]
-    assert any(f"sigma={value}," in default for value in sigma.data["sigma"])
-    assert "Not shown: ln, whose runs differ in lam, tau, t." in q.reading
-    to_matplotlib(sigma).canvas.draw()
-    (missing,) = collect({"a": opened["ce · noise=symmetric:rate=0.2"]}, only=["sensitivity-q"])
-    assert (
-        isinstance(missing, MissingFigure)
-        and missing.name == "sensitivity-q"
-        and "runs of one" in missing.needs
-    )
-
-
 def test_a_run_out_of_reach_is_left_out_with_the_reason(
     runs: dict[str, RunFolder], tmp_path: Path
 ) -> None:
@@ -532,13 +430,6 @@ def test_a_run_out_of_reach_is_left_out_with_the_reason(
     )
     assert isinstance(alone["dissection"], MissingFigure) and isinstance(alone["cost"], Figure)
     assert alone["dissection"].needs == alone["reliability"].needs  # not its truth, which is known
-
-
-def test_without_truth_there_is_no_dissection() -> None:
-    unknown = {"ce": Predictions(np.array([0, 1]), np.eye(2))}
-    for figure in (predictions.dissection_figure(unknown), predictions.confusion_figure(unknown)):
-        assert isinstance(figure, MissingFigure) and "clean labels are known" in figure.needs
-    assert predictions.label_probability_figure(unknown).data["labels"].unique().tolist() == ["all"]
 
 
 # Features
@@ -572,13 +463,6 @@ def test_tsne_keeps_clouds_together_and_is_the_same_twice() -> None:
     distance = np.linalg.norm(placed[:, None] - placed[None], axis=2)
     nearest = np.argsort(distance, 1)[:, 1]
     assert (label[nearest] == label).all()
-
-
-def test_tsne_of_little() -> None:
-    assert not features.tsne(np.ones((10, 4))).any()
-    assert np.isfinite(features.tsne(np.random.default_rng(0).normal(size=(5, 1)))).all()
-    with pytest.raises(ValueError, match="at least 4 rows"):
-        features.tsne(np.ones((3, 4)))
 
 
 def test_feature_map_of_a_run(runs: dict[str, RunFolder]) -> None:
@@ -623,13 +507,3 @@ def test_only_points_in_the_plane_have_a_boundary(runs: dict[str, RunFolder]) ->
         features.decision_boundary(runs["ce"])
     missing = features.boundary_figure({})
     assert isinstance(missing, MissingFigure) and "two-moons" in missing.needs
-
-
-def test_given_labels_of_a_noise_model_and_their_confusion_agree() -> None:
-    noise = get_noise("asymmetric-cifar10:rate=0.4")
-    clean = torch.arange(10).repeat_interleave(500)
-    noisy = noise.corrupt(clean, generator=0, num_classes=10)
-    table = predictions.confusion(noisy.given, noisy.clean, [str(k) for k in range(10)])
-    assert table["share"].to_numpy().reshape(10, 10) == pytest.approx(
-        noise.transition(10).numpy(), abs=0.06
-    )

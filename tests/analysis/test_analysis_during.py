@@ -18,7 +18,7 @@ from torch import Tensor
 from noiseproof.analysis import collect
 from noiseproof.analysis.after import cost
 from noiseproof.analysis.during import curves, samples, variants
-from noiseproof.analysis.figures import Figure, MissingFigure, first_seeds, histogram
+from noiseproof.analysis.figures import Figure, MissingFigure, histogram
 from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, open_run, open_runs, seeds_of
 from noiseproof.core.output import Output
 from noiseproof.data import NoisyData, get_dataset
@@ -193,22 +193,6 @@ def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -
     np.testing.assert_allclose(table["weight"], p**0.7 * (1 - p), rtol=1e-6)
 
 
-def test_margins_part_as_training_goes_on(folder: Callable[..., Path]) -> None:
-    table = samples.margin_distributions(open_run(folder("gce")))
-    table["sum"] = table["samples"] * table["margin"]
-    sums = table.groupby(["epoch", "labels"])[["sum", "samples"]].sum()
-    mean = (sums["sum"] / sums["samples"]).unstack()
-    gap = mean[RIGHT] - mean[WRONG]
-    assert abs(gap[1]) < 0.1 and gap[6] > gap[3] > 0.5
-
-
-def test_a_loss_without_a_weight_has_margins_all_the_same(folder: Callable[..., Path]) -> None:
-    table = samples.margin_distributions(open_run(folder("nce")))
-    assert table["weight"].isna().all() and table["samples"].sum() > 0
-    figure = samples.margin_figure(open_runs([folder("nce")]))
-    assert isinstance(figure, Figure) and figure.data["density"].notna().any()
-
-
 def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
     task = digits()
     nal = get_method("nal", task, SHORT)
@@ -237,29 +221,6 @@ def test_margins_beyond_half_precision_do_not_stop_the_others() -> None:
     values = np.array([0.1, np.inf, -np.inf, np.nan, 0.9])
     table = histogram(values, {"all": np.full(5, True)}, np.array([0.0, 0.5, 1.0]), "margin")
     assert table["samples"].tolist() == [1, 1]
-
-
-def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
-    class Huge(Strategy):
-        def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-            return [
-                out._replace(
-                    logits=out.logits * torch.where(batch.rows % 2 == 0, 1e7, 1.0)[:, None]
-                )
-                for out in outs
-            ]
-
-    train(
-        two_classes(),
-        Method(get_loss("mae"), strategies=(Huge(),)),
-        replace(SHORT, epochs=1),
-        out=tmp_path,
-        samples=True,
-    )
-    run = open_run(tmp_path)
-    assert np.isinf(run.samples(1)["margin"]).any()
-    table = samples.distributions(run, "margin", bins=5)
-    assert 0 < table["samples"].sum() < 90 and np.isfinite(table["margin"]).all()
 
 
 def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
@@ -368,29 +329,6 @@ def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
     assert set(averaged["runs"]) == {2}
 
 
-def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) -> None:
-    wide = {"model": "mlp:hidden=[64]", "epochs": 3}
-    noisy = [
-        folder("sln:sigma=0.2", epochs=3),
-        folder("sln:sigma=0.2", **wide),
-        folder("ce", **wide),
-    ]
-    table = variants.noise_variants(open_runs(noisy))
-    kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
-    assert kinds == {
-        "noise on labels (z_y), model=mlp:hidden=[32]": {0.2},
-        "noise on labels (z_y), model=mlp:hidden=[64]": {0.0, 0.2},
-    }
-    assert not table.duplicated(["variant", "sigma", "epoch"]).any()
-    figure = variants.schedule_figure(
-        open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)])
-    )
-    assert isinstance(figure, Figure) and set(figure.data["kind"]) == {"ce, model=mlp:hidden=[32]"}
-    assert isinstance(
-        variants.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), MissingFigure
-    )
-
-
 def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> None:
     plain = {"method": "ce", "dataset": "digits", "noise": "none", "precision": "32-true"}
     own: list[dict[str, Any]] = [
@@ -408,23 +346,6 @@ def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> Non
     assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
     sample = {name: run for name, run in runs.items() if run.seed < 2}
     assert list(seeds_of(sample)) == ["ce"]
-
-
-def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        train(
-            digits(),
-            "ce",
-            replace(SHORT, epochs=2),
-            seed=seed,
-            out=tmp_path / str(seed),
-            samples=True,
-        )
-    both, one = open_runs([tmp_path / "1", tmp_path / "0"]), open_runs([tmp_path / "0"])
-    figure, alone = (samples.weight_figure(first_seeds(runs)) for runs in (both, one))
-    assert isinstance(figure, Figure) and isinstance(alone, Figure)
-    assert figure.data.equals(alone.data) and set(figure.data["method"]) == {"ce"}
-    assert figure.reading == f"{alone.reading} Of several seeds only the smallest is shown."
 
 
 # Label correction
@@ -491,23 +412,6 @@ def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[...
         assert result["Σ_θ"][i] == pytest.approx(e[i] @ np.linalg.inv(root @ root) @ e[i], rel=1e-5)
 
 
-def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
-    runs = open_runs([folder("ln"), folder("ln-identity"), folder("ce")])
-    figure = samples.residual_figure(runs)
-    assert isinstance(figure, Figure) and figure.log_x
-    assert list(dict.fromkeys(figure.data["panel"])) == [
-        "ln, evaluated with Σ = I",
-        "ln, evaluated with Σ_θ",
-        "ln-identity, evaluated with Σ = I",
-    ]
-    assert (
-        figure.data.groupby("panel")["samples"].sum().tolist()
-        == [len(open_run(folder("ln")).given)] * 3
-    )
-    with pytest.raises(NotARun, match="Use the method `ln`"):
-        samples.residuals(open_run(folder("ce")))
-
-
 # What is missing
 
 
@@ -540,23 +444,6 @@ def test_figures_without_their_data_say_what_records_it(
     )
 
 
-def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:
-    specs = ["ce", "gce", "sln:sigma=0.2", "sln-mo-lc:start=3", "nal", "ln"]
-    runs = open_runs([*map(folder, specs), folder("ce", epochs=3)])
-    first, second = during(runs), during(runs)
-    for figure, again in zip(first, second, strict=True):
-        assert isinstance(figure, Figure) and isinstance(again, Figure), figure.name
-        assert figure.data.equals(again.data) and len(figure.data)
-        used = {
-            c
-            for layer in figure.layers
-            for c in (layer.x, layer.y, layer.color, layer.dash, layer.low)
-            if c
-        }
-        assert used <= set(figure.data.columns) and figure.reading.endswith(".")
-    assert len({figure.name for figure in first}) == len(first)
-
-
 def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
     task = two_classes()
     blind = replace(task, train=replace(task.train, clean=None))
@@ -569,11 +456,3 @@ def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
     assert shown == {"accuracy-curves", "loss-curves", "margins", "sample-weights", "kept-labels"}
     margins = figures["margins"]
     assert isinstance(margins, Figure) and set(margins.data["labels"].dropna()) == {"all"}
-
-
-def test_a_run_that_was_opened_is_not_changed(folder: Callable[..., Path]) -> None:
-    path = folder("ln")
-    before = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-    during({"ln": open_run(path)})
-    assert isinstance(open_run(path), RunFolder)
-    assert before == {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}

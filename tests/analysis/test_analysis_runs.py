@@ -17,13 +17,11 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 from torch import Tensor
-from typer.testing import CliRunner
 
 from noiseproof.analysis.during.samples import sample_weights
 from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs, seeds_of
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.cli import app
 from noiseproof.core.files import write_checked, write_tensors
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.losses import get_loss
@@ -160,47 +158,7 @@ def test_a_method_is_read_from_what_it_writes(name: str, task: Task, tmp_path: P
     assert [type(s) for s in run.method.strategies] == [type(s) for s in method.strategies]
 
 
-def test_runs_in_double_precision(task: Task, tmp_path: Path) -> None:
-    double = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    train(task, "ce", SHORT, out=tmp_path, fabric=double)
-    run = open_run(tmp_path)
-    assert (
-        next(run.models()[0].parameters()).dtype is torch.float64
-        and run.log_probs("test").dtype == np.float64
-    )
-
-
 # What else writes such folders
-
-
-def test_the_command_line_writes_it(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = (
-        "train --dataset two-moons:n=80 --noise symmetric:rate=0.2 --method gce --epochs 2"
-        " --samples"
-    )
-    options = "--model mlp:hidden=[8] --accelerator cpu --json"
-    done = CliRunner().invoke(app, [*command.split(), *options.split(), "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    run = open_run(folder)
-    expected = prepare(get_dataset("two-moons:n=80"), "symmetric:rate=0.2", validation=0.1)
-    assert torch.equal(run.task.train.x, expected.train.x)  # type: ignore[arg-type]
-    assert np.array_equal(run.given, expected.train.given.numpy())
-    assert run.name == "gce" and run.sample_epochs == (1, 2)
-
-
-def test_noise_that_took_a_model_to_make_needs_none_to_open(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = (
-        "train --noise chen:rate=0.4 --epochs 2 --model mlp:hidden=[8] --accelerator cpu --json"
-    )
-    done = CliRunner().invoke(app, [*command.split(), "--out", str(folder)])
-    assert done.exit_code == 0, done.output
-    run = open_run(folder)
-    assert run.rate == json.loads(done.stdout)["rate"]
-    assert (run.log_probs("test").argmax(1) == run.task.test.y.numpy()).mean() == run.rows[
-        "test_accuracy"
-    ].iloc[-1]  # type: ignore[union-attr]
 
 
 def test_benchmarks_write_it(tmp_path: Path) -> None:
@@ -490,19 +448,6 @@ def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(NotARun, match="got other inputs"):
         open_run(tmp_path / "run").task  # noqa: B018
-
-
-def test_a_device_that_is_not_there_is_refused(tmp_path: Path, any_accelerator: None) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    train(
-        prepare(get_dataset("digits")),
-        "ce",
-        Settings(epochs=1, model="mlp:hidden=[4]"),
-        out=tmp_path,
-    )
-    with pytest.raises(ValueError, match="No supported gpu backend|CUDA"):
-        open_run(tmp_path).result("cuda")
 
 
 def test_runs_of_one_seed_are_never_one_curve(tmp_path: Path) -> None:

@@ -111,16 +111,6 @@ def test_nce_is_drawn_where_it_is_a_part_of_a_loss() -> None:
     assert "½ŵ_NCE = γ(1 + ε)w" in set(drawn_figure.data["part"])
 
 
-def test_nce_refuses_other_shapes() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"Expected logits \(N, K\) and labels \(N,\), got shapes \(3,\) and \(1,\)",
-    ):
-        split_nce(torch.zeros(3), torch.zeros(1, dtype=torch.int64))
-    with pytest.raises(ValueError, match="label"):
-        split_nce(torch.zeros(1, 3), torch.tensor([3]))
-
-
 # --- Stochastic label noise -----------------------------------------------------------------------
 
 
@@ -195,15 +185,6 @@ def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions()
     table = logit_noise([10], points=1001).set_index("probability")["deviation"]
     assert table.idxmin() == pytest.approx(0.1) and table.min() == pytest.approx(math.sqrt(0.9))
     assert table.idxmax() == 1.0 and table.max() == pytest.approx(3.0)
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"Expected a jacobian \(K, P\) and probabilities \(K,\), got \(2, 3\) and"
-    ):
-        weight_noise_covariance(torch.zeros(2, 3), torch.zeros(3))
-    with pytest.raises(ValueError, match="Expected `on`"):
-        weight_noise(nn.Linear(1, 2), torch.zeros(1), on="weights")  # type: ignore[arg-type]
 
 
 def test_the_noise_of_a_runs_samples(tmp_path: Path) -> None:

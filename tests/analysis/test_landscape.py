@@ -83,21 +83,6 @@ def test_what_does_not_move_are_biases_and_batch_normalisation() -> None:
     assert still == expected | {f"{name}.{part}" for name in norms for part in ("weight", "bias")}
 
 
-def test_directions_are_gaussian_before_they_are_normalised() -> None:
-    model = nn.Linear(5, 4, bias=False)
-    drawn = torch.randn(4, 5, generator=seeded(7))
-    expected = (
-        drawn / drawn.norm(dim=1, keepdim=True) * model.weight.detach().norm(dim=1, keepdim=True)
-    )
-    torch.testing.assert_close(filter_normalised_direction(model, seeded(7))["weight"], expected)
-
-
-def test_a_filter_of_zeros_does_not_move() -> None:
-    model = nn.Linear(5, 2)
-    nn.init.zeros_(model.weight)
-    assert not filter_normalised_direction(model, seeded())["weight"].any()
-
-
 def test_directions_come_from_their_generator_alone() -> None:
     state = torch.get_rng_state()
     one, two = (filter_normalised_direction(network(), seeded(5)) for _ in range(2))
@@ -228,14 +213,6 @@ def test_rescaled_layers_have_the_same_landscape() -> None:
     torch.testing.assert_close(one.losses, two.losses, rtol=1e-4, atol=1e-6)
 
 
-def test_the_batch_size_does_not_matter() -> None:
-    model, (x, y) = network(), images()
-    one, two = (
-        landscape(model, x, y, generator=seeded(), points=3, batch_size=size) for size in (50, 7)
-    )
-    torch.testing.assert_close(one.losses, two.losses, rtol=1e-5, atol=1e-6)
-
-
 def test_half_precision_comes_near() -> None:
     model, (x, y) = network(), images()
     exact = landscape(model, x, y, generator=seeded(), points=3)
@@ -268,14 +245,6 @@ def test_the_model_comes_out_as_it_went_in(training: bool) -> None:
     for name, p in model.named_parameters():
         assert p.requires_grad and p.data_ptr() == places[name]
         assert p.grad is not None and torch.equal(p.grad, gradients[name])
-
-
-def test_progress_counts_points() -> None:
-    seen: list[tuple[object, ...]] = []
-    landscape(
-        network(), *images(), generator=seeded(), points=3, progress=lambda *at: seen.append(at)
-    )
-    assert seen == [("landscape", n, 9) for n in range(1, 10)]
 
 
 @pytest.mark.parametrize(

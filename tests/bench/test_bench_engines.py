@@ -119,12 +119,6 @@ def test_precision_is_part_of_a_run(tmp_path: Path) -> None:
     assert Experiment.from_dict(results[pair[0].key]["experiment"]) == pair[0]
 
 
-def test_a_result_says_how_many_samples_het_averages_over(tmp_path: Path) -> None:
-    runs = [replace(ONE, method=method) for method in ("het:samples=7", "ce")]
-    results = run_all(runs, tmp_path)
-    assert [results[run.key]["samples"] for run in runs] == [7, None]
-
-
 def test_the_expected_time_is_by_a_few_steps_of_each_kind() -> None:
     other = replace(ONE, seed=5, noise="none")
     wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
@@ -268,35 +262,11 @@ def test_results_are_plain_json_without_nan(tmp_path: Path) -> None:
     assert found["last"]["false_label_accuracy"] is None
 
 
-def test_threads_are_pinned_and_given_back(tmp_path: Path) -> None:
-    seen = []
-
-    def fit(jobs: Any, **options: Any) -> Any:
-        seen.append(torch.get_num_threads())
-        return fit_many(jobs, **options)
-
-    before = torch.get_num_threads()
-    run_all([ONE], tmp_path, threads=2, fit=fit)
-    assert (seen, torch.get_num_threads()) == ([2], before)
-
-
 def test_checkpoints_go_and_the_record_stays(tmp_path: Path) -> None:
     held_out = replace(ONE, validation=0.1)
     run_all([held_out], tmp_path)
     left = sorted(path.name for path in (tmp_path / "runs" / held_out.key).iterdir())
     assert left == ["checksums.json", "labels.safetensors", "record.csv", "run.json"]
-
-
-def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
-    three = [replace(ONE, seed=seed) for seed in range(3)]
-    run_all(three[:1], tmp_path)
-    told: list[Any] = []
-    run_all(
-        three,
-        tmp_path,
-        progress=lambda e, result, done, total: told.append((e, result["key"], done, total)),
-    )
-    assert told == [(three[1], three[1].key, 2, 3), (three[2], three[2].key, 3, 3)]
 
 
 # What is done, failed, or cannot be
@@ -471,16 +441,6 @@ def test_spellings_of_a_run_are_one(tmp_path: Path) -> None:
 # Locks
 
 
-def test_a_lock_is_held_once_and_names_its_holder(tmp_path: Path) -> None:
-    lock = lock_run(tmp_path, "k")
-    assert lock.held and not lock_run(tmp_path, "k").held and lock_run(tmp_path, "other").held
-    found = holder(tmp_path, "k")
-    assert found is not None and found["pid"] == os.getpid()
-    lock.release()
-    assert holder(tmp_path, "k") is None and holder(tmp_path, "never") is None
-    assert lock_run(tmp_path, "k").held
-
-
 def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     script = (
         "import time; from pathlib import Path; from noiseproof.core.files import Lock; l ="
@@ -570,17 +530,6 @@ def test_each_process_trains_as_many_runs_at_once_as_asked(
     assert without_times(results) == expected
 
 
-def test_a_fleet_is_asked_for_as_many_runs_at_once_as_the_caller_asks(tmp_path: Path) -> None:
-    asked: list[int | None] = []
-
-    def fit(jobs: Any, **options: Any) -> Any:
-        asked.append(options["at_once"])
-        return fit_many(jobs, **options)
-
-    run_all([ONE, replace(ONE, seed=1)], tmp_path, at_once=2, accelerator="cpu", fit=fit)
-    assert asked == [2]  # one call for both
-
-
 # The command line
 
 
@@ -644,32 +593,6 @@ def test_a_dry_run_says_what_it_measures_and_that_it_saves_nothing(
         130,
         f"{timing}noiseproof: Stopped. A dry run saves nothing.\n",
     )
-
-
-def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:
-    path, folder = tmp_path / "sweep.toml", tmp_path / "results"
-    path.write_text(
-        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nprecision ='
-        ' ["32", "bf16"]\n'
-    )
-
-    def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
-        for number, _ in enumerate(jobs):
-            finished(number, ValueError("Too wild."))
-
-    run_all(load_experiments(path)[:1], folder, fit=fit)
-    command = ["bench", "run", str(path), "--results", str(folder), "--dry-run"]
-    for options, expected in (
-        ([], "1 run to do, 0 done, 1 failed;"),
-        (["--retry-failed"], "2 runs to do, 0 done;"),
-        (["--precision", "64"], "1 run to do, 0 done, 0 failed;"),
-    ):
-        assert (
-            CliRunner()
-            .invoke(app, [*command, *options])
-            .stdout.splitlines()[-1]
-            .startswith(expected)
-        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

@@ -237,16 +237,6 @@ def test_a_key_follows_what_files_hold_wherever_they_lie(
     assert again.key == "0123456789abcdef"  # of the driver, whatever the file holds by now
 
 
-def test_a_trial_that_breaks_otherwise_leaves_the_run_to_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def breaks(*args: Any, **options: Any) -> Any:
-        raise RuntimeError("CUDA only")
-
-    monkeypatch.setattr("noiseproof.bench.experiment.training", breaks)
-    check([ONE])
-
-
 def test_what_needs_held_out_rows_is_tried_with_and_without() -> None:
     check([replace(ONE, method="ce & early-stopping", validation=0.1)])
     with pytest.raises(BadExperiment, match="Expected noisy labels held out for early-stopping"):
@@ -422,25 +412,6 @@ def test_a_block_is_the_product_of_its_lists() -> None:
     assert found[-1] == Experiment(
         "digits", noise_seed=0, validation=0.1, settings=Settings(workers=2, drop_last=True)
     )
-
-
-def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.toml"
-    path.write_text(GRID + GRID.partition("\n")[2])
-    assert load_experiments(path) == load_experiments(str(path)) == load_experiments(GRID)
-
-
-def test_grids_are_named_only_where_a_list_is_refused() -> None:
-    head = '[[experiment]]\ndataset = "digits"\nmethod = '
-    for refused, names_grids in (
-        ("ln:covariance=[full,diagonal]", True),
-        ("remargin:loss=(gce:q=[0.1,0.2]),shift=1", True),
-        ("remargin:loss=mae,shift=[1,2],every=0", False),
-        ("remargin:loss=(gce:q=7),shift=[1,2],every=3", False),
-    ):
-        with pytest.raises(BadExperiment) as error:
-            load_experiments(f'{head}"{refused}"\n')
-        assert ("For a grid" in str(error.value)) == names_grids
 
 
 def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
@@ -668,16 +639,6 @@ def test_experiments_made_in_python_are_refused_by_field() -> None:
 
 
 # What editors and calendars put into files
-
-
-def test_a_mark_at_the_beginning_of_a_file_is_none_of_its_words(tmp_path: Path) -> None:
-    (tmp_path / "sweep.toml").write_bytes(b'\xef\xbb\xbf[[experiment]]\ndataset = "digits"\n')
-    assert load_experiments(tmp_path / "sweep.toml") == [Experiment("digits")]
-
-
-def test_a_date_is_no_seed() -> None:
-    with pytest.raises(BadExperiment, match="seed: Expected `seed` to be an integer"):
-        load_experiments('[[experiment]]\ndataset = "digits"\nseed = 2024-01-01\n')
 
 
 def test_seeds_are_what_they_are_or_refused() -> None:

@@ -97,22 +97,6 @@ def test_samples_and_weights_are_kept_for_figures(tmp_path: Path) -> None:
     assert tried.results["tau"].tolist() == [0.25, 0.5]
 
 
-def test_images_are_not_augmented_on_request() -> None:
-    image = torch.arange(3 * 32 * 32).reshape(1, 3, 32, 32).remainder(256).to(torch.uint8)
-    data = Dataset(
-        "cifar10", tuple("0123456789"), Split(image.expand(20, -1, -1, -1), torch.arange(20) % 10)
-    )
-    run = Experiment("cifar10", paper="bias")
-    shown = {}
-    for flag in (True, False):
-        task = replace(run, augment=flag).make_task(data=data)
-        assert task.augment is not None
-        numbers = task.augment.draw(20, torch.Generator().manual_seed(0))
-        shown[flag] = task.augment.apply(task.train.x, numbers)
-    assert torch.equal(shown[False], shown[False][:1].expand(20, -1, -1, -1))
-    assert not torch.equal(shown[True], shown[False])
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -237,13 +221,6 @@ def test_cells_run_where_the_official_tree_is(
     assert result[cell.epoch][cell.metric] is not None
     folder = trees / "results" / "runs" / run.key
     assert len(json.loads((folder / "run.json").read_text("utf-8"))["classes"]) == classes
-
-
-def test_standard_and_balanced_are_two_methods(trees: Path) -> None:
-    standard, balanced = load_table("sln-table3").only("SLN", "standard,balanced").cells
-    assert standard.experiment(0).key != balanced.experiment(0).key
-    assert balanced.experiment(0).method == "sln@sln & class-balanced:per_class=18976"
-    assert standard.epoch == balanced.epoch == "best_clean"
 
 
 def test_animal10n_runs_by_the_protocol_of_the_nal_paper(trees: Path) -> None:

@@ -563,27 +563,6 @@ def test_a_sweep_is_summarised(tmp_path: Path) -> None:
         )
 
 
-def test_a_ranking_is_headed_by_what_its_runs_share(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.toml"
-    models = 'model = ["mlp:hidden=[8]", "mlp:hidden=[16]"]\nvalidation = [0.1, 0.2]\nepochs = 1\n'
-    path.write_text(
-        f'[[experiment]]\ndataset = "digits"\nmethod = ["ce", "gce", "ln:tau=1"]\n{models}'
-    )
-    # of each ranking: what has run
-    first = [("ce", "mlp:hidden=[8]", 0.1), ("gce", "mlp:hidden=[16]", 0.2)]
-    runs = load_experiments(path, check_runs=False)
-    run_all(
-        [run for run in runs if (run.method, run.settings.model, run.validation) in first], tmp_path
-    )
-    shown = (
-        CliRunner()
-        .invoke(app, ["bench", "table", str(path), "--results", str(tmp_path)])
-        .stdout.splitlines()
-    )
-    heads = [line for line in shown if line.startswith("dataset")]
-    assert heads == [f"dataset digits, noise none, validation {share}" for share in (0.1, 0.2)]
-
-
 def test_status_needs_no_data() -> None:
     shown = CliRunner().invoke(
         app, ["bench", "status", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"]

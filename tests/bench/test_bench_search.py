@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -40,7 +39,6 @@ from noiseproof.core.grammar import parse_call
 from noiseproof.data import get_dataset
 from noiseproof.papers import PAPERS, get_paper, loss_presets, method_presets
 from noiseproof.train import Settings, get_method, prepare, train
-from noiseproof.train.protocols import protocol
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
 GRID = Experiment("digits", "symmetric:rate=0.4", "gce:q=[0.1,0.9]", 3, SHORT, 0.1)
@@ -293,23 +291,6 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "Expected --validation above 0" in refused.stderr
 
 
-def test_searches_on_several_sets_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [
-        replace(GRID, method="gce:q=[0.9]"),
-        replace(GRID, method="gce:q=[0.9]", noise="symmetric:rate=0.2"),
-    ]
-    monkeypatch.setattr("noiseproof.bench.search.table_grids", lambda table: others)
-    ran = CliRunner().invoke(
-        app, ["bench", "search", "ln-table1", "--seeds", "1", "--results", str(tmp_path)]
-    )
-    assert [line for line in ran.stdout.splitlines() if line.startswith("digits")] == [
-        "digits, symmetric:rate=0.4:",
-        "digits, symmetric:rate=0.2:",
-    ]
-
-
 def test_several_grids_are_searched_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,36 +321,6 @@ def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
     CliRunner().invoke(app, ["bench", "search", "sln", "gce:q=[0.5]", "--results", str(tmp_path)])
     assert asked == [*get_paper("sln").grids("").values(), "gce:q=[0.5]"]
-
-
-def test_the_command_line_s_options_are_the_search_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        "noiseproof.bench.search.search_all", lambda runs, *a, **o: asked.append((runs, o)) or []
-    )
-    command = [
-        "bench",
-        "search",
-        "gce:q=[0.5]",
-        "--dataset",
-        "mnist",
-        "--noise",
-        "symmetric:rate=0.4",
-        "--json",
-    ]
-    for more in (
-        [],
-        ["--protocol", "ln", "--epochs", "7", "--full", "--seeds", "3", "--precision", "bf16"],
-    ):
-        assert CliRunner().invoke(app, [*command, *more]).exit_code == 0
-    ((plain,), few), ((papers,), many) = asked
-    assert plain == Experiment("mnist", "symmetric:rate=0.4", "gce:q=[0.5]", validation=0.1)
-    settings = replace(protocol("ln", "mnist"), epochs=7)
-    assert (
-        papers == replace(plain, settings=settings, paper="ln", precision="bf16")
-        and settings.model == "lenet5"
-    )
-    assert (few["full"], few["seeds"], many["full"], many["seeds"]) == (False, 5, True, 3)
 
 
 def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,25 +458,6 @@ def test_refusals_of_ranges(
     with pytest.raises(ValueError) as refused:
         search(grid, tmp_path, fit=fails, **options)
     assert message in str(refused.value)
-
-
-@optuna
-@pytest.mark.parametrize(
-    "choices",
-    [Range(0.0, 1.0), Range(1e-4, 1.0, log=True), Range(1, 9), Range(1, 10_000, log=True)],
-)
-def test_points_are_drawn_from_the_whole_range(choices: Range) -> None:
-    import optuna
-
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    drawn = [_suggest(study.ask(), 0, choices) for _ in range(400)]
-    scale = np.log if choices.log else np.asarray
-    low, high = scale([choices.low, choices.high])
-    shares = (scale(drawn) - low) / (high - low)
-    assert (shares >= 0).all() and (shares <= 1).all()
-    # whole numbers are coarse
-    assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.13)
-    assert {isinstance(one, int) for one in drawn} == {isinstance(choices.low, int)}
 
 
 @optuna

@@ -360,17 +360,6 @@ def test_webvision_has_the_classes_of_its_table() -> None:
     assert len(load_table("bias-table3").only("webvision").cells) == 22
 
 
-def test_epochs_are_overridden() -> None:
-    table = load_table("curriculum-table5").only("MAE", "symmetric 0.4 diff").with_epochs(7)
-    runs = table.experiments([0])
-    assert {run.settings.epochs for run in runs} == {7} and len(runs) == 2  # the clean one, too
-    assert load_table("bias-table-a2").with_epochs(None).cells == load_table("bias-table-a2").cells
-    usual, short = load_table("bias-table-a2"), load_table("bias-table-a2").with_epochs(7)
-    assert {usual.cells[0].experiment(0).key, short.cells[0].experiment(0).key} != {
-        usual.cells[0].experiment(0).key
-    }
-
-
 def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> None:
     table = load_table("curriculum-table5").only("MAE", "symmetric 0.4 diff,symmetric 0.4 snr")
     runs = table.experiments([0])
@@ -683,13 +672,6 @@ def test_measured_quantities_in_the_units_of_their_tables() -> None:
     )
 
 
-def test_z_counts_the_paper_s_own_runs() -> None:
-    # 60.57 ± 1.04 of three
-    table = load_table("curriculum-table3").only("this paper", "MAE scale", "symmetric 0.4")
-    (one,) = compare_cells(table, results(table, 0.60, 0.62))
-    assert one.z == pytest.approx((61.0 - 60.57) / math.sqrt(2.0 / 2 + 1.04**2 / 3))
-
-
 def test_no_spread_at_all() -> None:
     """What is left is that the paper rounds: to 1.00 whatever lies between 0.995 and 1.005."""
     same = Published.parse("1.00±0.00")
@@ -761,22 +743,6 @@ def test_lines() -> None:
     # its blocks have no names, and you ran nothing
     assert columns == ("method", "setting", "published", *of_reruns)
     assert rows[0][-4:] == ("not rerun", "", "", "")
-
-
-def test_markdown() -> None:
-    head, table, *said = render(*small(), "markdown").split("\n\n")
-    assert head == "### LN paper, Table 1: Synthetic noise on MNIST, CIFAR-10 and CIFAR-100"
-    titles, marks, *rows = table.splitlines()
-    assert marks == "| :-- | :-- | :-- |" + " --: |" * 9
-    assert {line.count(" |") for line in (titles, *rows)} == {12}
-    assert rows[0].startswith("| MNIST | GCE | no noise | 99.22 ± 0.06 | 99.16 ± 0.12 |")
-    assert "| 99.20 ± 0.14 |" in rows[0] and "| not run |" in rows[1]
-    assert "| symmetric 20 % | **98.85 ± 0.18** |" in rows[1]
-    assert rows[2].startswith(r"| MNIST | Het^τ\_Σfull | no noise | **99.25 ± 0.15** |")
-    assert said[0].startswith("4 cells: 4 rerun, 4 of them with the paper's 5 seeds; 4 of 4 within")
-    starred = load_table("bias-table3").only("MAE**")
-    none = compare_cells(starred, {})
-    assert r"| MAE\*\* |" in render(starred, none, none, "markdown")
 
 
 def test_latex() -> None:
@@ -1075,11 +1041,6 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
     shown = run("table", str(tmp_path / "sweep.toml"), "--results", str(tmp_path))
     assert shown.exit_code == 0 and f"Left out: Expected a result in {first}" in shown.stderr
-
-
-def test_results_that_are_not_there_are_told() -> None:
-    shown = run("table", "nal-table2", "--results", "nowhere")
-    assert shown.exit_code == 0 and "There are no results of yours in nowhere/" in shown.stderr
 
 
 def test_runs_that_would_be_equal_lines_are_told_apart(tmp_path: Path) -> None:
