@@ -386,7 +386,7 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     for q in ("0.3", "0.7"):
         train(task, f"gce:q={q}", SHORT, out=tmp_path / q)
     runs = {q: open_run(tmp_path / q) for q in ("0.3", "0.7")}
-    (figure,) = collect(runs, only=["sensitivity-q"])
+    (figure,) = collect(runs, only=["sensitivity"])
     (same,) = collect(runs, only=["sensitivity"])
     assert same.name == "sensitivity-q"
     assert (
@@ -403,7 +403,7 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     train(task, "gce:q=0.5", replace(SHORT, epochs=SHORT.epochs + 1), out=tmp_path / "longer")
     for other in ("other", "longer"):
         (mixed,) = collect(
-            {q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity-q"]
+            {q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity"]
         )
         # what other noise or more epochs did is not what q did
         assert isinstance(mixed, MissingFigure)

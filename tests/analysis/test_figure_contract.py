@@ -133,8 +133,8 @@ def test_figures_are_chosen_by_name(runs: dict[str, RunFolder]) -> None:
     )
     assert [one.name for one in only] == ["accuracy-curves", "cost"]
     assert calls == [("accuracy-curves", 0, 2), ("cost", 1, 2), ("", 2, 2)]
-    (none,) = collect(runs, only=["sensitivity-q"])
-    assert isinstance(none, MissingFigure) and none.name == "sensitivity-q"
+    (none,) = collect(runs, only=["sensitivity"])
+    assert isinstance(none, MissingFigure) and none.name == "sensitivity"
     with pytest.raises(ValueError, match="Unknown figure 'nonsense'. There are: loss-weights, "):
         collect(runs, only=["nonsense"])
 

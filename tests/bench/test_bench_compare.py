@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from noiseproof.bench import BadExperiment, Experiment, read_results
 from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
+from noiseproof.bench.results import write_result
 from noiseproof.cli import app
 from noiseproof.core.grammar import parse_call
 from noiseproof.data import Dataset, get_dataset
@@ -408,7 +409,7 @@ def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         del result["checksum"]
         result["last"]["test_accuracy"] = 0.5 if result["experiment"]["method"] == "ce" else 0.9
-        path.write_text(json.dumps(result))
+        write_result(tmp_path, result)
     again = compare_methods(
         "digits",
         ["ce", "gce"],
@@ -627,11 +628,8 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         if result["experiment"]["method"] == "ce" and result["experiment"]["seed"] == 1:
             del result["checksum"]
-            path.write_text(
-                json.dumps(
-                    {**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}
-                )
-            )
+            failed = {"status": "failed", "error": "ValueError: Too wild.", "last": None}
+            write_result(tmp_path / "results", {**result, **failed})
     assert "1 run of ce failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     anew = json.loads(CliRunner().invoke(app, [*command, "--retry-failed", "--json"]).stdout)
     assert [(place["mean"], place["failed"]) for place in anew["ranking"]] == [

@@ -41,7 +41,7 @@ from noiseproof.bench import (
 )
 from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.engines import MAX_DEATHS, _claim, _train
-from noiseproof.bench.results import holder, lock_run, result_path
+from noiseproof.bench.results import holder, lock_run, result_path, write_result
 from noiseproof.cli import app
 from noiseproof.core.messages import install_command
 from noiseproof.core.plugins import import_module
@@ -184,7 +184,7 @@ def test_what_another_driver_has_mended_is_not_begun_anew(
     del mended["checksum"]
 
     def meanwhile(*args: Any) -> None:
-        path.write_text(json.dumps(mended))
+        write_result(tmp_path, mended)
 
     monkeypatch.setattr("noiseproof.bench.engines.check", meanwhile)
     assert run_all([wild], tmp_path, retry_failed=True)[wild.key] == mended
@@ -229,14 +229,6 @@ def test_a_flipped_bit_in_a_result_is_seen(a_result: dict[str, Any], tmp_path: P
             assert list(read_results(tmp_path).values()) == [whole]  # a space that is a tab now
         except ValueError as error:
             assert str(error).startswith(f"Expected a result in {path}")
-
-
-def test_a_result_without_its_checksum_counts_as_it_is(
-    a_result: dict[str, Any], tmp_path: Path
-) -> None:
-    edited = {key: value for key, value in a_result.items() if key != "checksum"}
-    result_path(tmp_path, ONE.key).write_text(json.dumps(edited))
-    assert run_all([ONE], tmp_path, fit=fails) == {ONE.key: edited}
 
 
 def test_the_expected_time_is_for_as_many_threads_as_the_runs_will_have(
@@ -388,16 +380,16 @@ def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
         ({"engine": "ray", "gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
         (
             {"workers": 2},
-            "Expected the engine processes or ray beside `workers`, got local, which ignores it.",
+            "Expected the engine processes or ray with `workers`, got local, which ignores it.",
         ),
-        ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which ignores it."),
+        ({"gpus": 0.5}, "Expected the engine ray with `gpus`, got local, which ignores it."),
         (
             {"engine": "processes", "address": "auto"},
-            "Expected the engine ray beside `address`, got processes",
+            "Expected the engine ray with `address`, got processes",
         ),
         (
             {"engine": "ray", "at_once": 4},
-            "Expected the engine local or processes beside `at_once`, got ray",
+            "Expected the engine local or processes with `at_once`, got ray",
         ),
         ({"at_once": 0}, "Expected `at_once` to be an integer of at least 1, got 0"),
     ],
@@ -425,7 +417,7 @@ def test_the_command_line_refuses_options_of_other_engines(
     message = " ".join(ran.stderr.split())
     assert (
         ran.exit_code == 2
-        and f"beside {words[-2]}, got" in message
+        and f"with {words[-2]}, got" in message
         and f"leave {words[-2]} out" in message
     )
     assert not list(tmp_path.iterdir())

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
+from noiseproof.bench.results import write_result
 from noiseproof.bench.search import (
     Pruned,
     Range,
@@ -147,7 +148,7 @@ def test_the_test_rows_have_no_say(tmp_path: Path) -> None:
         result["last"] |= {"validation_accuracy": validation, "test_accuracy": test}
         result["best"]["validation_accuracy"] = 1 - validation  # nor has any epoch but the last
         del result["checksum"]
-        path.write_text(json.dumps(result))
+        write_result(tmp_path, result)
     found = search(GRID, tmp_path, seeds=1, fit=fails)
     assert (found.method, found.accuracies, found.std) == ("gce:q=0.9", [0.1], None)
 
@@ -155,18 +156,11 @@ def test_the_test_rows_have_no_say(tmp_path: Path) -> None:
 def test_the_first_of_equals_is_chosen(tmp_path: Path) -> None:
     for order in ("[0.1,0.9]", "[0.9,0.1]"):
         grid = replace(GRID, method=f"gce:q={order}")
-        for path in map(
-            tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))
-        ):
+        for method in expand(grid.method):
+            made: Any = {"key": replace(grid, method=method).key, "experiment": grid.as_dict()}
             last = {"validation_accuracy": 0.5, "test_accuracy": 0.5}
-            about: Any = {
-                "key": path.stem,
-                "version": 1,
-                "status": "done",
-                "experiment": grid.as_dict(),
-                "provenance": {},
-            }
-            path.write_text(json.dumps({**about, "last": last, "error": None, "seconds": 1.0}))
+            done = {"status": "done", "last": last, "error": None, "seconds": 1.0}
+            write_result(tmp_path, made | done)
         assert search(grid, tmp_path, seeds=1, fit=fails).method == next(expand(grid.method))
 
 
@@ -182,7 +176,7 @@ def test_without_test_rows_the_noisy_ones_are_reported(tmp_path: Path) -> None:
     rows = "".join(f"{i % 7},{i % 5},{'ab'[i % 7 > 3]}\n" for i in range(60))
     (tmp_path / "mine.csv").write_text(f"u,v,kind\n{rows}")
     grid = replace(GRID, dataset=f"table:table={tmp_path / 'mine.csv'},label=kind", noise="none")
-    with pytest.raises(ValueError, match="Expected a dataset with a test part beside `full`"):
+    with pytest.raises(ValueError, match="Expected a dataset with a test part for `full`"):
         search(grid, tmp_path / "results", full=True, fit=fails)
     found = search(grid, tmp_path / "results", seeds=2)
     results = read_results(tmp_path / "results")
@@ -282,9 +276,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / f"{replace(GRID, method='gce:q=0.1', seed=0).key}.json"
     result = json.loads(path.read_text())
     del result["checksum"]
-    path.write_text(
-        json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None})
-    )
+    failed = {"status": "failed", "error": "ValueError: Too wild.", "last": None}
+    write_result(tmp_path, {**result, **failed})
     assert "failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     assert CliRunner().invoke(app, [*command, "--retry-failed"]).stdout == ran.stdout
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
@@ -440,7 +433,7 @@ def test_ranges_are_read(spec: str, free: list[Any]) -> None:
         (
             OPEN,
             {"trials": 2, "engine": "processes"},
-            "Expected the engine local beside `trials`, got 'processes'",
+            "Expected the engine local with `trials`, got 'processes'",
         ),
         (
             replace(GRID, method="gce:q=0.9..0.1"),

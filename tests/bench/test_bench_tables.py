@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 
 from noiseproof.bench.experiment import Experiment, load_experiments
 from noiseproof.bench.reruns import count_cells, rerun_cells
-from noiseproof.bench.results import lock_run
+from noiseproof.bench.results import lock_run, write_result
 from noiseproof.bench.tables import (
     Cell,
     CellComparison,
@@ -755,7 +755,8 @@ def test_latex() -> None:
     assert text.count(r"\begin{") == text.count(r"\end{") == 1
     for id in list_tables():  # pdfTeX knows no other letters
         table = load_table(id)
-        assert render(table, compare_cells(table, {}), rerun_cells(table), "latex").isascii()
+        cells = [CellComparison(one) for one in table.cells]
+        assert render(table, cells, cells, "latex").isascii()
 
 
 class Page(HTMLParser):
@@ -837,9 +838,7 @@ def test_the_command_lists_tables() -> None:
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
     table, *_ = small()
     for key, result in results(table, 0.991, 0.993, seconds=90).items():
-        (tmp_path / f"{key}.json").write_text(
-            json.dumps({"key": key, "version": 1, "experiment": MADE, "provenance": {}, **result})
-        )
+        write_result(tmp_path, {"key": key, "experiment": MADE, **result})
     words = ["--only", "mnist", "--only", "GCE,Het^τ_Σfull", "--only", "no noise,symmetric 20 %"]
     shown = run("table", "ln-table1", *words, "--results", str(tmp_path))
     head, titles, *rows = shown.stdout.splitlines()
@@ -882,9 +881,7 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     ] == [0] * 4
     for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
-        (tmp_path / f"{key}.json").write_text(
-            json.dumps({"key": key, "version": 1, "experiment": MADE, "provenance": {}, **result})
-        )
+        write_result(tmp_path, {"key": key, "experiment": MADE, **result})
     assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(
         50.0
     )
@@ -894,15 +891,9 @@ def write_results(folder: Path, table: PaperTable, *accuracies: float) -> list[P
     """Files of results of each seed of a table of one experiment."""
     paths = []
     for seed, (key, result) in enumerate(results(table, *accuracies).items()):
-        made = {
-            "key": key,
-            "version": 1,
-            "experiment": table.cells[0].experiment(seed).as_dict(),
-            "provenance": {},
-            **result,
-        }
+        experiment = table.cells[0].experiment(seed).as_dict()
+        write_result(folder, {"key": key, "experiment": experiment, **result})
         paths.append(folder / f"{key}.json")
-        paths[-1].write_text(json.dumps(made))
     return paths
 
 

@@ -209,9 +209,9 @@ def test_the_command_tells_each_step_and_never_writes_over(
     assert list(found) == [
         "trained",
         "audited",
-        "measured",
+        "reviewed",
         "written",
-        "corrected",
+        "applied",
         "mended",
         "doubted",
     ]

@@ -121,6 +121,11 @@ class FigureMaker(Generic[T]):
     def name(self) -> str:
         return str(self.fields["name"])
 
+    @property
+    def stem(self) -> str:
+        """The name by which it is chosen; ``name`` may be the start of the names of several."""
+        return self.name.removesuffix("-")
+
     def __call__(self, subject: T) -> Figure | MissingFigure | None:
         try:
             made = self.make(subject)
@@ -134,8 +139,8 @@ class FigureMaker(Generic[T]):
 
     def missing(self, needs: Needs) -> MissingFigure:
         """Return the figure without its data."""
-        about = {key: self.fields[key] for key in ("name", "title", "paper", "stage")}
-        return MissingFigure(**about, needs=str(needs))
+        about = {key: self.fields[key] for key in ("title", "paper", "stage")}
+        return MissingFigure(self.stem, needs=str(needs), **about)
 
 
 def figure(
@@ -213,44 +218,27 @@ def collect(
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
         raise ValueError("Expected the folder of at least one run, got none.")
-    only = [name.removesuffix("-") for name in only]
-    makers = _select(only, stage)
+    makers = [maker for maker in figure_makers() if maker.stem in _chosen(only)]
+    if stage is not None:
+        section = STAGES[check_word("stage", stage, STAGES)]
+        makers = [maker for maker in makers if maker.fields["stage"] == section]
     subjects: dict[Any, Any] = {}
     figures: list[Figure | MissingFigure] = []
-    made_names: set[str] = set()
     for number, maker in enumerate(makers):
         if progress is not None:
             progress(maker.name, number, len(makers))
-        for made in _make(maker, opened, subjects):
-            stem = maker.name.removesuffix("-")
-            if made.name.endswith("-"):  # it lacks its data, and so all names that begin so
-                names = [name for name in only if _matches(name, maker)] or [stem]
-            else:
-                names = [made.name] if not only or stem in only or made.name in only else []
-            figures += [replace(made, name=name) for name in names]
-            made_names |= {stem, *names}
+        figures += _make(maker, opened, subjects)
     if progress is not None:
         progress("", len(makers), len(makers))
-    absent = [name for name in only if name not in made_names]
-    return figures + [
-        MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent
-    ]
+    return figures
 
 
-def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
-    makers = figure_makers()
-    if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
-        names = [maker.name.removesuffix("-") for maker in makers]
-        raise ValueError(f"Unknown figure {unknown[0]!r}. {near_names(unknown[0], names)}")
-    wanted = stage and STAGES[check_word("stage", stage, STAGES)]
-    of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == wanted]
-    return [maker for maker in of_stage if not only or any(_matches(name, maker) for name in only)]
-
-
-def _matches(name: str, maker: FigureMaker[Any]) -> bool:
-    if maker.name.endswith("-"):
-        return f"{name}-".startswith(maker.name)
-    return name == maker.name
+def _chosen(only: Sequence[str]) -> Sequence[str]:
+    known = [maker.stem for maker in figure_makers()]
+    for name in only:
+        if name not in known:
+            raise ValueError(f"Unknown figure {name!r}. {near_names(name, known)}")
+    return only or known
 
 
 def _make(

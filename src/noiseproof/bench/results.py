@@ -59,21 +59,18 @@ def read_result(folder: Path, key: str) -> Json | None:
     path = result_path(folder, key)
     try:
         result: Json = json.loads(path.read_bytes())
-        checksum = result.pop("checksum", None)
+        checksum = result.pop("checksum")
         problem = ""
-        if checksum not in (None, _checksum(result)):
+        if checksum != _checksum(result):
             problem = "a damaged or changed one"
-        elif result["key"] != key or result["status"] not in ("done", "failed"):
-            problem = "other JSON"
+        elif result["key"] != key:
+            problem = f"the one of {result['key']}"
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem:
-        raise ValueError(
-            f"Expected a result in {path}, got {problem}. Remove it to run it"
-            " again, or remove its `checksum` to have it read as it is."
-        )
+        raise ValueError(f"Expected a result in {path}, got {problem}. Remove it to run it again.")
     return result
 
 
