@@ -210,7 +210,7 @@ def test_samples_that_were_not_recorded(
     train(task, "ce", SHORT, out=tmp_path)
     with pytest.raises(NotARun, match="trained without --samples"):
         open_run(tmp_path).samples(1)
-    with pytest.raises(NotARun, match="has those of 1, 2"):
+    with pytest.raises(NotARun, match="has samples of 1, 2"):
         open_run(trained[0]).samples(3)
 
 

@@ -69,7 +69,7 @@ def forecast(loss: Any, num_classes: int, *, alternatives: bool = True, **option
 
 @pytest.mark.parametrize(
     ("spec", "num_classes"),
-    [("ce", 100), ("mae", 1000), ("gce:q=0.7", 10), ("nce", 10)],
+    [("ce", 100), ("mae", 1000), ("gce:q=0.7", 10)],
 )
 def test_the_weight_is_the_average_error_and_the_margin_its_expectation(
     spec: str, num_classes: int

@@ -154,7 +154,7 @@ def test_sharpness_is_the_relative_rise_within_a_radius(bowl) -> None:  # type: 
     assert result.sharpness(0.1) == 100 * (4 - 1) / (1 + 1)
     assert result.sharpness(0.15) == 100 * (9 - 1) / (1 + 1)  # the corners, at 0.1·√2, too
     assert result.curvature == pytest.approx((3 + 1.5 + 2 + 4 - 4) / (2 * 0.01))
-    with pytest.raises(ValueError, match="to reach a point beside the model, got 0.01"):
+    with pytest.raises(ValueError, match="to reach a point next to the model, got 0.01"):
         result.sharpness(0.01)
     steps = torch.arange(-3, 4, dtype=torch.float64) * 0.1
     wide = Landscape(steps, (steps[:, None] ** 2 + steps**2) * 100)

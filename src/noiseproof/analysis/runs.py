@@ -111,7 +111,7 @@ class RunFolder:
             )
         _check(self.folder, path.name)
         try:
-            rows = pd.read_csv(path, dtype=float, float_precision="round_trip")
+            rows = pd.read_csv(path, dtype=str).astype(float)  # str: numbers are read exactly
             rows["epoch"] = rows["epoch"].astype(int)
         except (ValueError, TypeError, KeyError) as error:
             raise NotARun(f"Expected the record of a run in {path}, got: {error!r}.") from error

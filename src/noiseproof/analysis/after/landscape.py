@@ -289,12 +289,14 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
     if not path.is_file():
         return None
     try:
-        table = pd.read_csv(path, float_precision="round_trip").sort_values(["alpha", "beta"])
-        made_by = table[["seed", "rows", "criterion"]].drop_duplicates()
+        cells = pd.read_csv(path, dtype=str)  # str: numbers are read exactly
+        made_by = cells[["seed", "rows", "criterion"]].drop_duplicates()
         ((seed, rows, criterion),) = made_by.to_numpy().tolist()
+        table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
         points = torch.tensor(table["alpha"].unique())
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        return Landscape(points, losses, {"seed": seed, "rows": rows, "criterion": criterion})
+        about = {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
+        return Landscape(points, losses, about)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
         raise NotARun(
