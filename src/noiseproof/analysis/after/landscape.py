@@ -295,8 +295,8 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
         table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
         points = torch.tensor(table["alpha"].unique())
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        about = {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
-        return Landscape(points, losses, about)
+        about: dict[str, int | str] = {"seed": int(seed), "rows": int(rows)}
+        return Landscape(points, losses, about | {"criterion": str(criterion)})
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
         raise NotARun(
