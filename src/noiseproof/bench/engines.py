@@ -168,7 +168,7 @@ def run_all(
         str(data_root(data_dir).absolute()),
         os.getcwd(),
         " ".join(sys.argv),
-        {} if engine == "local" else _modules(todo),
+        _modules(todo) if engine != "local" else {},
         [place or os.getcwd() for place in sys.path],
     )
     done = len(every) - len(todo)
@@ -180,9 +180,9 @@ def run_all(
             progress(experiment, result, done, len(every))
 
     try:
-        if todo and engine == "local":
+        if engine == "local":
             _run_here(todo, plan, announce, fit)
-        elif todo and engine == "processes":
+        elif engine == "processes":
             _run_in_processes(todo, plan, announce, min(workers, len(todo)))
         elif todo:
             _run_on_ray(todo, plan, announce, workers, address, gpus)

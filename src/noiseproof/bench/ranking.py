@@ -250,10 +250,7 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
         {(run.seed, run.seed_of_noise): results[run.key] for run in runs if run.key in results}
         for runs in entries
     ]
-    measured = {name for of_runs in ended for one in of_runs.values() for name in one["last"] or ()}
-    metric = "validation_accuracy"
-    if "test_accuracy" in measured or metric not in measured:
-        metric = "test_accuracy"
+    metric = _metric(result for of_runs in ended for result in of_runs.values())
     accuracies = [
         {seeds: _accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
     ]
@@ -265,14 +262,24 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     places = {int(place.method): place for place in ranked}
     order = [*places, *(i for i in range(len(entries)) if i not in places)]
     listed = [_entry(entries[i], places.get(i), accuracies[i], seeds) for i in order]
-    named = [entry.place for entry in listed[: len(places)]]
-    if not named:
-        return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
-    recommendation = recommend(named)
-    missing = ", ".join(dict.fromkeys(entry.run.method for entry in listed[len(places) :]))
+    return Group(listed, _recommend_entries(listed[: len(places)], listed[len(places) :]), metric)
+
+
+def _recommend_entries(compared: Sequence[Entry], others: Sequence[Entry]) -> str:
+    if not compared:
+        return "Nothing to compare yet: no seed was run by all."
+    recommendation = recommend([entry.place for entry in compared])
+    missing = ", ".join(dict.fromkeys(entry.run.method for entry in others))
     if missing:
         recommendation += f" Not compared, since not run yet: {missing}."
-    return Group(listed, recommendation, metric)
+    return recommendation
+
+
+def _metric(results: Iterable[Json]) -> str:
+    measured = {name for result in results for name in result["last"] or ()}
+    if "validation_accuracy" in measured and "test_accuracy" not in measured:
+        return "validation_accuracy"
+    return "test_accuracy"
 
 
 def _accuracy(result: Json, metric: str) -> float:

@@ -554,11 +554,7 @@ def notes(
     ]
     texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
     texts += _sessions(done)
-    changed = [one.cell for one in yours if one.mean is not None and one.cell.usual_epochs]
-    if changed:
-        usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
-        epochs = counted(changed[0].epochs or 0, "epoch")
-        texts.append(f"Yours: {epochs} in place of the protocol's {usual}, so no z.")
+    texts += _epochs_note([one.cell for one in yours if one.mean is not None])
     if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     texts.append(MEANING[table.statistic].format(runs=table.runs))
@@ -581,6 +577,15 @@ def _sessions(done: Sequence[CellComparison]) -> list[str]:
         f"Reruns: {machine}, commits {', '.join(of_machine)}."
         for machine, of_machine in commits.items()
     ]
+
+
+def _epochs_note(ran: Sequence[Cell]) -> list[str]:
+    changed = [cell for cell in ran if cell.usual_epochs]
+    if not changed:
+        return []
+    usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
+    epochs = counted(changed[0].epochs or 0, "epoch")
+    return [f"Yours: {epochs} in place of the protocol's {usual}, so no z."]
 
 
 def render(

@@ -85,17 +85,16 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
     titles = _panel_titles(figure)
     rows = math.ceil(len(titles) / PER_ROW)
     columns = math.ceil(len(titles) / rows)  # four panels are two by two
-    grids = pd.concat([one.rows[one.layer.z] for one in marks if one.layer.z] or [pd.Series([0.0])])
-    low = float(grids.min())
-    span = (low, max(float(grids.max()), low + 1e-9))  # the colours of all panels mean the same
+    span = _span(marks)
     with matplotlib.rc_context(LOOK):
         canvas = Canvas(figsize=(max(3.4 * columns, 4.2), 2.8 * rows))
         shared: Any = None  # the axes whose y axis the other panels have
         for n, title in enumerate(titles):
             inside = [one for one in marks if one.panel == n]
-            surface = any(one.layer.kind == "surface" for one in inside)
-            projection = "3d" if surface else None
-            ax: Any = canvas.add_subplot(rows, columns, n + 1, projection=projection, sharey=shared)
+            surface = "surface" in {one.layer.kind for one in inside}
+            ax: Any = canvas.add_subplot(
+                rows, columns, n + 1, projection="3d" if surface else None, sharey=shared
+            )
             if figure.share_y and not surface and shared is None:
                 shared = ax
             panel = _Panel(ax, figure, inside, span)
@@ -104,7 +103,8 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
             ax.set_xlabel(_verbatim(figure.x_label))
             if n % columns == 0 or surface or not figure.share_y:
                 ax.set_ylabel(_verbatim(figure.y_label))
-            if panel.image is not None and ((n + 1) % columns == 0 or n + 1 == len(titles)):
+            is_last = (n + 1) % columns == 0 or n + 1 == len(titles)
+            if is_last and panel.image is not None:
                 layer = next(one.layer for one in inside if one.layer.z)
                 look: Any = {"shrink": 0.6, "pad": 0.15} if surface else {}
                 bar = canvas.colorbar(panel.image, ax=ax, ticks=MaxNLocator(8), **look)
@@ -161,6 +161,15 @@ def _marks(figure: Figure, styles: Styles) -> Iterator[Mark]:
                 style = style._replace(dash=places[layer.dash][first[layer.dash]])
             panel = places[figure.panel][first[figure.panel]] if figure.panel else 0
             yield Mark(layer, rows, panel, style._replace(dash=style.dash % len(LINES)))
+
+
+def _span(marks: Sequence[Mark]) -> tuple[float, float]:
+    """Return the smallest and largest value of all grids: colours mean the same in all panels."""
+    grids = [one.rows[one.layer.z] for one in marks if one.layer.z]
+    if not grids:
+        return 0.0, 1.0
+    low = min(float(values.min()) for values in grids)
+    return low, max(low + 1e-9, *(float(values.max()) for values in grids))
 
 
 def _add_legend(canvas: Canvas, figure: Figure, marks: Sequence[Mark], styles: Styles) -> None:
