@@ -78,7 +78,6 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
     """
     import matplotlib
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import MaxNLocator
 
     styles = palette([figure]) if styles is None else styles
     marks = list(_marks(figure, styles))
@@ -104,11 +103,8 @@ def to_matplotlib(figure: Figure, styles: Styles | None = None) -> Canvas:
             if n % columns == 0 or surface or not figure.share_y:
                 ax.set_ylabel(_verbatim(figure.y_label))
             is_last = (n + 1) % columns == 0 or n + 1 == len(titles)
-            if is_last and panel.image is not None:
-                layer = next(one.layer for one in inside if one.layer.z)
-                look: Any = {"shrink": 0.6, "pad": 0.15} if surface else {}
-                bar = canvas.colorbar(panel.image, ax=ax, ticks=MaxNLocator(8), **look)
-                bar.set_label(_verbatim(layer.label or layer.z or ""))
+            if is_last:
+                panel.explain(canvas)
         _add_legend(canvas, figure, marks, styles)
     return canvas
 
@@ -239,6 +235,17 @@ class _Panel:
             draw[one.layer.kind](one, x, y)
             self.tops.update(dict(zip(x, y, strict=True)))
         self.axes()
+
+    def explain(self, canvas: Canvas) -> None:
+        """Add a bar of the colours of a grid."""
+        from matplotlib.ticker import MaxNLocator
+
+        if self.image is None:
+            return
+        layer = next(one.layer for one in self.marks if one.layer.z)
+        look: Any = {"shrink": 0.6, "pad": 0.15} if layer.kind == "surface" else {}
+        bar = canvas.colorbar(self.image, ax=self.ax, ticks=MaxNLocator(8), **look)
+        bar.set_label(_verbatim(layer.label or layer.z or ""))
 
     def names(self, along: str) -> list[str]:
         """Return the names on the axis ``along`` x or y; none on an axis of numbers."""
