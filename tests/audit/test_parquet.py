@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import audit, read_rows
-from noiseproof.data import frames
 from noiseproof.data.frames import ParquetColumns
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -75,36 +74,6 @@ def test_columns_are_read_one_by_one_and_give_the_same_rows_as_a_frame(
     assert rows.notes == expected.notes
     assert [note for note in rows.notes if "'price' was read as numbers" in note]
     assert "Column 'review' holds 160 different texts and was left out" in "".join(rows.notes)
-
-
-def test_long_texts_are_left_out_without_reading_all_of_them(path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(frames, "LONG_COLUMN", 0)
-    read: list[Any] = []
-    whole, group = pq.ParquetFile.read, pq.ParquetFile.read_row_group
-    monkeypatch.setattr(
-        pq.ParquetFile, "read", lambda *a, **k: read.append(k["columns"]) or whole(*a, **k)
-    )
-    groups: list[Any] = []
-    monkeypatch.setattr(
-        pq.ParquetFile,
-        "read_row_group",
-        lambda *a, **k: groups.append((a[1], *k["columns"])) or group(*a, **k),
-    )
-    frame = pd.concat([FRAME] * 3, ignore_index=True)  # 480 rows, each text three times
-    frame["review"] = [f"{i}th text" for i in range(len(frame))]
-    frame.to_parquet(path, row_group_size=60)
-    rows, expected = (read_rows(data, label="label", id="name") for data in (path, frame))
-    same_rows(rows, expected)
-    assert "Column 'review' holds more than 179 different texts and was left out" in "".join(
-        rows.notes
-    )
-    # 180 of 480 are more than a quarter: after three of eight groups it is clear. Prices are
-    # numbers: all are read.
-    assert ["review"] not in read and [i for i, name in groups if name == "review"] == [0, 1, 2]
-    assert ["price"] in read
-    # by hashes of one row group after the other
-    np.testing.assert_array_equal(rows.unlike(), expected.unlike())
-    assert ["review"] not in read and len(np.unique(rows.unlike())) == len(rows)
 
 
 def test_rows_and_columns_are_selected_before_they_are_read(path: Path) -> None:

@@ -352,7 +352,7 @@ def test_control_c_keeps_what_came(tmp_path: Path) -> None:
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
 from noiseproof.cli import app
-from noiseproof.data import fetch
+from noiseproof.data.research import fetch
 def broken(url, path, checksum, *, progress=None, timeout=30):
     path.with_name(path.name + ".part").write_bytes(b"12345")
     os.kill(os.getpid(), signal.SIGINT)

@@ -30,9 +30,9 @@ from noiseproof.audit.decisions import Decision, read_log, write_csv
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.records import open_records
-from noiseproof.data.cifar import read_pickle
-from noiseproof.data.idx import read_idx
 from noiseproof.data.images import decode
+from noiseproof.data.research.cifar import read_batch
+from noiseproof.data.research.idx import read_idx
 from noiseproof.data.shards import read_shard_labels
 from noiseproof.noise.human import read_columns
 
@@ -171,9 +171,7 @@ READERS = {
     "idx.gz": Reader(
         "a.gz", lambda: gzip.compress(IDX, mtime=0), lambda path: read_idx(path, (3, 4))
     ),
-    "batch": Reader(
-        "data_batch_1", a_batch, lambda path: read_pickle(path.read_bytes(), path, 2, ["labels"])
-    ),
+    "batch": Reader("data_batch_1", a_batch, lambda path: read_batch(path, 2)),
     "shard": Reader("a.tar", a_shard, read_shard_labels),
     "labels.csv": Reader("a.csv", lambda: b"one,two\n1,2\n0,\n", read_columns),
     "labels.npy": Reader(

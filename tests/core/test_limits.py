@@ -37,7 +37,7 @@ import json, resource, sys
 import numpy, pandas, torch, scipy.sparse, openpyxl, pyarrow.parquet, PIL.Image
 import noiseproof.audit, noiseproof.estimator
 from noiseproof.audit.inputs import read_rows
-from noiseproof.data.cifar import read_pickle
+from noiseproof.data.research.cifar import read_batch
 from noiseproof.data.images import decode
 from noiseproof.noise.human import read_columns
 
@@ -171,8 +171,8 @@ SKIPPED = f"(8, 'a picture of more than {2**26} pixels (NOISEPROOF_MAX_PIXELS ra
 READ = "(lambda rows: (len(rows), rows.skipped[0].reason, rows.source.picture(8, 'dog/9.png', 64)))"
 TENSORS = "Expected {path} to hold tensors, arrays or lists of integers and nothing else. "
 LISTS = (
-    "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are no list"
-    " of integers')"
+    "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are not"
+    " integers')"
 )
 MODELS = (
     "Expected an estimator that `save` wrote in {path}, got: weights of another model, 1 of 1000000"
@@ -188,7 +188,7 @@ BOMBS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "t.xlsx": (xlsx, "read_rows(PATH, label='y')", UNPACKED),
     "t.parquet": (parquet, "read_rows(PATH, label='y')", UNPACKED),
     "labels.pt": (pickled, "read_columns(PATH)", TENSORS),
-    "batch": (nested, "read_pickle(PATH.read_bytes(), PATH, 2, ['labels'])", LISTS),
+    "batch": (nested, "read_batch(PATH, 2)", LISTS),
     "saved": (estimator, "noiseproof.estimator.NoisyLabelClassifier.load(PATH)", MODELS),
 }
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from noiseproof.data import fetch, get_dataset
-from noiseproof.data.fetch import download, extract
+from noiseproof.data import get_dataset
+from noiseproof.data.research import fetch
+from noiseproof.data.research.fetch import download, extract
 from noiseproof.data.sources import FILES, Download, OfficialFiles
 
 BODY = bytes(range(256)) * 4000

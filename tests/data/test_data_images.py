@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-from noiseproof.audit import read_rows
 from noiseproof.data import (
     ClassBalanced,
     ImageFiles,
@@ -25,7 +24,8 @@ from noiseproof.data import (
     write_shards,
 )
 from noiseproof.data.images import decode
-from noiseproof.data.webly import CLOTHES
+from noiseproof.data.pictures import PatchFeatures
+from noiseproof.data.research.webly import CLOTHES
 
 
 def paint(path: Path, colour: int, size: tuple[int, int] = (8, 8)) -> None:
@@ -69,7 +69,7 @@ def test_every_kind_of_picture_becomes_rgb(
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "tiff", "webp"])
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 2, 6, 7])
 def test_pictures_are_upright(tmp_path: Path, orientation: int, kind: str) -> None:
     upright = np.zeros((16, 32, 3), np.uint8)
     upright[:8, :8] = 255  # at the top left
@@ -114,17 +114,12 @@ def test_black_on_transparent_is_black_on_white(tmp_path: Path, mode: str) -> No
     assert torch.equal(decode(tmp_path / "a.png", None), expected)
 
 
-def test_an_audit_of_pictures_that_are_all_the_same_says_so(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    for kind, picture in {"plain": np.zeros_like(noise), "noise": noise}.items():
-        for i in range(300):  # of blocks of two sizes, which round differently
-            path = tmp_path / kind / "ab"[i % 2] / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture).save(path)
-        with pytest.raises(
-            ValueError, match="Expected pictures that differ, got 300 that all look the same"
-        ):
-            read_rows(tmp_path / kind)
+def test_pictures_that_are_all_the_same_are_refused() -> None:
+    noise = torch.randint(256, (3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
+    for picture in (torch.zeros_like(noise), noise):
+        # of blocks of two sizes, which round differently
+        with pytest.raises(ValueError, match="Expected pictures that differ, got 300 that"):
+            PatchFeatures(picture.expand(300, 3, 32, 32))
 
 
 def test_palettes_become_their_colours_and_real_pixels_are_refused(tmp_path: Path) -> None:
@@ -189,7 +184,7 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     )
     assert [data.train.x.path(i).name for i in range(4)] == ["x.PNG", "1.jpeg", "2.png", "3.webp"]
     assert data.train.x[2][0].unique().tolist() == [0]
-    assert any(note.startswith("2 files that are no images left out of ") for note in data.notes)
+    assert any(note.startswith("2 files that are not images left out of ") for note in data.notes)
     assert any("'a'" in note and "single" in note for note in data.notes)
     assert get_dataset(f"folder:path={tmp_path},size=16").train.x[0].shape == (3, 16, 16)
 
@@ -248,7 +243,7 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     data = from_image_folder(tmp_path)
     assert (
         data.classes == ("a", "b", "c")
-        and "The folder drafts beside train was left out." in data.notes
+        and "The folder drafts next to train was left out." in data.notes
     )
     assert (data.test.y.tolist(), data.validation.y.tolist(), data.trusted.y.tolist()) == (
         [0, 2],
@@ -427,33 +422,6 @@ def test_animal10n_raw_images(tmp_path: Path) -> None:
         get_dataset("animal10n", tmp_path)
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_animal10n_binary_version(tmp_path: Path, order: str) -> None:
-    root = tmp_path / "ANIMAL-10N"
-    root.mkdir()
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 3 * 64 * 64), dtype=np.uint8)
-
-    def records(rows: range) -> bytes:
-        head = (
-            np.array([[row, row % 10] for row in rows], dtype=f"{order}i4")
-            .view(np.uint8)
-            .reshape(-1, 8)
-        )
-        return np.concatenate([head, pixels[list(rows)]], 1).tobytes()
-
-    names = ["data_batch_1", "data_batch_2", "data_batch_10", "test_batch"]
-    for name, rows in zip(names, (range(3), range(3, 7), range(7, 10), range(10, 12)), strict=True):
-        (root / f"{name}.bin").write_bytes(records(rows))
-    data = get_dataset("animal10n", tmp_path)
-    assert data.train.y.tolist() == list(range(10)) and data.test.y.tolist() == [0, 1]
-    assert torch.equal(data.train.x, torch.from_numpy(pixels[:10].reshape(-1, 3, 64, 64)))
-    (root / "test_batch.bin").write_bytes(records(range(2))[:-1])
-    with pytest.raises(
-        ValueError, match="Expected records of 12296 bytes in .*test_batch.bin, got 24591"
-    ):
-        get_dataset("animal10n", tmp_path)
-
-
 # What an epoch sees
 
 
@@ -546,7 +514,7 @@ def test_shards_give_back_what_was_packed(shards: tuple[Split, list[Path]]) -> N
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-@pytest.mark.parametrize(("world", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2), (5, 1)])
+@pytest.mark.parametrize(("world", "workers"), [(1, 0), (2, 2), (5, 0)])
 def test_a_cluster_reads_every_sample_once(
     shards: tuple[Split, list[Path]], world: int, workers: int, seed: int | None
 ) -> None:
@@ -561,7 +529,7 @@ def test_a_cluster_reads_every_sample_once(
             assert label == int(data.y[row]) and int(image[0, 0, 0]) == 10 * row
             seen.append(int(row))
     assert sorted(seen) == list(range(23))
-    if world * workers != 5:  # five readers have a shard each and may well come in order
+    if world != 5:  # five readers have a shard each and may well come in order
         assert (seen == sorted(seen)) == (seed is None and world == 1 and workers == 0)
 
 

@@ -8,8 +8,6 @@ import os
 import pickle
 import re
 import struct
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +15,8 @@ import pytest
 import torch
 
 from noiseproof.data import DATASETS, Dataset, get_dataset
-from noiseproof.data.cifar import CIFAR10_CLASSES, PIXELS, _read_counts, read_pickle
-from noiseproof.data.idx import read_idx
+from noiseproof.data.research.cifar import CIFAR10_CLASSES, PIXELS, read_batch, read_counts
+from noiseproof.data.research.idx import read_idx
 from noiseproof.data.sources import FILES, OfficialFiles, data_root, find
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 
@@ -358,74 +356,6 @@ def test_cifar100_coarse_labels_are_a_function_of_the_fine_ones(cifar100: Datase
         get_dataset("cifar100:labels=medium", REAL)
 
 
-@needs("cifar-10-batches-py")
-def test_cifar10_binary_files_and_archives_read_alike(cifar10: Dataset, tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    parts = [
-        (f"data_batch_{i + 1}.bin", cifar10.train, slice(10_000 * i, 10_000 * (i + 1)))
-        for i in range(5)
-    ]
-    for name, split, rows in [*parts, ("test_batch.bin", cifar10.test, slice(None))]:
-        records = np.concatenate(
-            [split.y[rows, None].numpy().astype(np.uint8), split.x[rows].flatten(1).numpy()], 1
-        )
-        assert records.shape == (10_000, 3073)
-        (folder / name).write_bytes(records.tobytes())
-    data = get_dataset("cifar10", folder)  # the data folder may be the dataset's own
-    assert torch.equal(data.train.x, cifar10.train.x) and torch.equal(data.train.y, cifar10.train.y)
-    assert torch.equal(data.test.x, cifar10.test.x) and torch.equal(data.test.y, cifar10.test.y)
-    packed = tmp_path / "packed"
-    packed.mkdir()
-    with tarfile.open(packed / "cifar-10-binary.tar.gz", "w:gz", compresslevel=0) as tar:
-        tar.add(folder, "cifar-10-batches-bin")
-    data = get_dataset("cifar10", packed)
-    assert torch.equal(data.train.x, cifar10.train.x) and torch.equal(data.test.y, cifar10.test.y)
-    # nothing was extracted
-    assert [path.name for path in packed.iterdir()] == ["cifar-10-binary.tar.gz"]
-    short = (folder / "data_batch_4.bin").read_bytes()[:-1]
-    (folder / "data_batch_4.bin").write_bytes(short)
-    with pytest.raises(
-        ValueError, match="Expected 10000 records of 3073 bytes in .*data_batch_4.bin, got 30729999"
-    ):
-        get_dataset("cifar10", tmp_path)
-    (folder / "data_batch_4.bin").unlink()
-    with pytest.raises(FileNotFoundError, match="Expected the file data_batch_4.bin in"):
-        get_dataset("cifar10", tmp_path)
-
-
-@needs("cifar-100-python")
-def test_cifar100_binary_files_and_python_archives_read_alike(
-    cifar100: Dataset, tmp_path: Path
-) -> None:
-    folder = tmp_path / "cifar-100-binary"
-    folder.mkdir()
-    coarse = torch.tensor(CIFAR100_SUPERCLASS)
-    for name, split in (("train.bin", cifar100.train), ("test.bin", cifar100.test)):
-        labels = torch.stack([coarse[split.y], split.y], 1).numpy().astype(np.uint8)
-        (folder / name).write_bytes(
-            np.concatenate([labels, split.x.flatten(1).numpy()], 1).tobytes()
-        )
-    (folder / "fine_label_names.txt").write_text("\n".join(cifar100.classes) + "\n")
-    data = get_dataset("cifar100", tmp_path)
-    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(
-        data.train.y, cifar100.train.y
-    )
-    assert data.classes == cifar100.classes
-    packed = tmp_path / "packed"
-    packed.mkdir()
-    with tarfile.open(packed / "cifar-100-python.tar.gz", "w:gz", compresslevel=0) as tar:
-        tar.add(REAL / "cifar-100-python", "cifar-100-python")
-    data = get_dataset("cifar100", packed)
-    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(data.test.y, cifar100.test.y)
-    whole = (packed / "cifar-100-python.tar.gz").read_bytes()
-    (packed / "cifar-100-python.tar.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        ValueError, match="Expected a readable archive in .*cifar-100-python.tar.gz.*fetch"
-    ):
-        get_dataset("cifar100", packed)
-
-
 class Hostile:
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -434,35 +364,14 @@ class Hostile:
         return os.system, (f"touch {self.target}",)
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
     touched = tmp_path / "touched"
-    blob = pickle.dumps({"data": Hostile(touched)}, protocol)
-    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        (folder / name).write_bytes(blob)
-    with pytest.raises(
-        ValueError,
-        match=r"python batch of 10000 images in .*data_batch_1, got .*a call of \w+.system",
-    ):
-        get_dataset("cifar10", tmp_path)
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps({"data": Hostile(touched)}, protocol))
+    with pytest.raises(ValueError, match=r"of 10000 images in .*, got .*a call of \w+.system"):
+        read_batch(path, 10_000)
     assert not touched.exists()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        b"cbuiltins\neval\n",
-        b"cnumpy\nload\n",
-        b"cnumpy\nfromfile\n",
-        b"cos\nsystem\n",
-        b"cnumpy.core.multiarray\nscalar\n",
-    ],
-)
-def test_only_what_the_official_files_need_is_admitted(call: bytes) -> None:
-    with pytest.raises(ValueError, match=r"in here, got UnpicklingError\('a call of"):
-        read_pickle(call + b"(S'1'\ntR.", Path("here"), 1, ["labels"])
 
 
 def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
@@ -472,49 +381,32 @@ def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
     )
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda blob: blob[:-40], "pickle data was truncated"),
-        (lambda blob: b"", "EOFError"),
-        (lambda blob: b"<html>404</html>", "invalid load key"),
-        (
-            lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]),
-            r"labels of shape \(2, 3072\)",
-        ),
-        (lambda blob: batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), r"shape \(3, 3072\), \(2,\)"),
-        (
-            lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]),
-            "an array of f2, not of integers",
-        ),
-        (lambda blob: batch(np.zeros((3, PIXELS), np.int8), [0, 1, 2]), "pixels of int8"),
-        (lambda blob: pickle.dumps([1, 2], 3), "TypeError"),
-        (lambda blob: blob.replace(b"labels", b"lablls"), "KeyError"),
-    ],
-    ids=[
-        "truncated",
-        "empty",
-        "text",
-        "fewer images",
-        "fewer labels",
-        "floats",
-        "signed",
-        "no dict",
-        "no labels",
-    ],
-)
-def test_damaged_cifar_pickles_are_named(damage: Callable[[bytes], bytes], reason: str) -> None:
-    whole = batch(np.arange(3 * PIXELS, dtype=np.uint8).reshape(3, PIXELS), [0, 1, 2])
-    pixels, (labels,) = read_pickle(whole, Path("here/data_batch_1"), 3, ["labels"])
-    assert pixels.tobytes() == np.arange(
-        3 * PIXELS, dtype=np.uint8
-    ).tobytes() and labels.tolist() == [0, 1, 2]
-    message = (
-        f"Expected a CIFAR python batch of 3 images in here/data_batch_1, got .*({reason}).*fetch"
-        " the dataset again"
-    )
+WHOLE = batch(np.arange(3 * PIXELS, dtype=np.uint8).reshape(3, PIXELS), [0, 1, 2])
+DAMAGED = {
+    "truncated": (WHOLE[:-40], "pickle data was truncated"),
+    "empty": (b"", "EOFError"),
+    "text": (b"<html>404</html>", "invalid load key"),
+    "fewer images": (batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]), r"shape \(2, 3072\)"),
+    "fewer labels": (batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), "and 2 labels"),
+    "floats": (batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of 'f2', not of"),
+    "no dict": (pickle.dumps([1, 2], 3), "TypeError"),
+    "no labels": (WHOLE.replace(b"labels", b"lablls"), "KeyError"),
+    "a call": (b"cnumpy\nfromfile\n(S'1'\ntR.", "a call of numpy.fromfile"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_cifar_pickles_are_named(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(WHOLE)
+    pixels, labels = read_batch(path, 3)
+    assert pixels.tobytes() == np.arange(3 * PIXELS, dtype=np.uint8).tobytes()
+    assert labels.tolist() == [0, 1, 2]
+    content, reason = DAMAGED[damage]
+    path.write_bytes(content)
+    message = f"CIFAR python batch of 3 images in {path}, got .*({reason}).*fetch the dataset again"
     with pytest.raises(ValueError, match=message):
-        read_pickle(damage(whole), Path("here/data_batch_1"), 3, ["labels"])
+        read_batch(path, 3)
 
 
 class Forged:
@@ -538,39 +430,27 @@ class Flags(Forged):
         return np.dtype, (self.code, False, True), (3, "|", None, None, None, -1, -1, 63)
 
 
-def test_forged_arrays_are_plain_bytes_or_refused() -> None:
-    def blob(code: str) -> bytes:
-        return batch(Forged(code), [0])  # type: ignore[arg-type]
-
-    pixels, _ = read_pickle(blob("u1"), Path("x"), 1, ["labels"])
+def test_forged_arrays_are_plain_bytes_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(batch(Forged("u1"), [0]))  # type: ignore[arg-type]
+    pixels, _ = read_batch(path, 1)
     assert pixels.dtype == np.uint8 and not pixels.any()
-    with pytest.raises(ValueError, match="an array of O, not of integers"):
-        read_pickle(blob("O"), Path("x"), 1, ["labels"])
+    path.write_bytes(batch(Forged("O"), [0]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an array of 'O', not of bytes"):
+        read_batch(path, 1)
 
 
 @needs("cifar-10-batches-py")
-def test_a_real_batch_that_was_cut_is_named(tmp_path: Path) -> None:
+def test_a_real_batch_that_was_cut_or_is_missing_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        (folder / name).symlink_to(REAL / "cifar-10-batches-py" / name)
-    (folder / "data_batch_3").unlink()
-    (folder / "data_batch_3").write_bytes(
-        (REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000]
+    (folder / "data_batch_1").write_bytes(
+        (REAL / "cifar-10-batches-py/data_batch_1").read_bytes()[:20_000_000]
     )
-    with pytest.raises(
-        ValueError,
-        match=f"10000 images in {folder / 'data_batch_3'}, got .*pickle data was truncated",
-    ):
+    with pytest.raises(ValueError, match=f"in {folder / 'data_batch_1'}, got .*was truncated"):
         get_dataset("cifar10", tmp_path)
-
-
-def test_an_archive_with_links_in_place_of_files_is_refused(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
-        link = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-    with pytest.raises(FileNotFoundError, match="Expected the file data_batch_1 in"):
+    (folder / "data_batch_1").unlink()
+    with pytest.raises(FileNotFoundError, match="Expected the file .*data_batch_1, found none"):
         get_dataset("cifar10", tmp_path)
 
 
@@ -610,7 +490,7 @@ def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are
 ) -> None:
     counts = np.tile(np.arange(10), (10_000, 1))
     np.save(tmp_path / "cifar10h-counts.npy", counts)
-    assert _read_counts(tmp_path / "cifar10h-counts.npy")[0].tolist() == pytest.approx(
+    assert read_counts(tmp_path / "cifar10h-counts.npy")[0].tolist() == pytest.approx(
         (counts[0] / 45).tolist()
     )
     np.save(tmp_path / "other.npy", counts[:3])
@@ -619,7 +499,7 @@ def test_counts_of_cifar10h_are_read_from_the_official_file_and_damaged_ones_are
         with pytest.raises(
             ValueError, match=f"counts .10000, 10. of CIFAR-10H in .*{name}, got .*{reason}"
         ):
-            _read_counts(tmp_path / name)
+            read_counts(tmp_path / name)
 
 
 @needs("cifar-n/CIFAR-100_human.pt")

@@ -55,7 +55,7 @@ def test_class_weights_are_weights_of_rows() -> None:
     expected = small().fit(X[few], NAMES[few], compute_sample_weight("balanced", NAMES[few]))
     assert (balanced.predict_proba(X) == expected.predict_proba(X)).all()
     with pytest.raises(
-        ValueError, match="Expected one label a row beside `class_weight`, got a matrix"
+        ValueError, match="Expected one label for each row with `class_weight`, got a matrix"
     ):
         small(class_weight="balanced").fit(X, np.eye(3)[Y])
 
@@ -73,11 +73,11 @@ def test_a_validation_set_is_measured_and_not_trained_on() -> None:
     stopped.fit(X[::2], NAMES[::2], X_val=X[1::2], y_val=NAMES[1::2])
     assert len(stopped.history_) < 200
     for options, given, message in (
-        ({}, {"X_val": X}, "Expected both `X_val` and `y_val`, got `X_val` alone"),
+        ({}, {"X_val": X}, "Expected both `X_val` and `y_val`, got one of them alone"),
         (
             {},
             {"X_val": X, "y_val": NAMES[:3]},
-            r"Expected `y_val` of shape \(150,\), one label a row, got \(3,\)",
+            r"Expected `y_val` of shape \(150,\), one label for each row, got \(3,\)",
         ),
         ({}, {"X_val": X[:2], "y_val": ["a", "z"]}, "Expected labels of `y` in `y_val`, got 'z'"),
         (
@@ -88,7 +88,7 @@ def test_a_validation_set_is_measured_and_not_trained_on() -> None:
         (
             {"validation": 0.1},
             {"X_val": X, "y_val": NAMES},
-            "Expected no `validation`.*got validation=0.1",
+            "Expected validation=0 .*got validation=0.1",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -108,7 +108,7 @@ def test_after_several_labels_one_label_again() -> None:
 def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(
         ValueError,
-        match=r"one label a row for the method trees, got several.*MultiOutputClassifier",
+        match=r"one label for each row for the method trees, got several.*MultiOutputClassifier",
     ):
         small("trees").fit(X, Y)
     for method in ("elr", "dividemix"):

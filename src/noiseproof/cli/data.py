@@ -117,7 +117,7 @@ def data_fetch(
     """Download a dataset from its official source, check it and unpack it; continue an earlier
     download.
     """
-    from noiseproof.data.fetch import fetch
+    from noiseproof.data.research.fetch import fetch
     from noiseproof.data.sources import FILES, data_root
 
     parts = [

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,9 +34,6 @@ if TYPE_CHECKING:  # takes half a second to import
 
 Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
 NOTES = "noiseproof"  # the key of a frame's attrs
-# rows that Arrow writes faster than pandas, and that it writes at once
-LONG_TABLE, BLOCK = 50_000, 2**17
-LONG_COLUMN = 2**26  # bytes of words that are looked at in parts before they are read
 
 
 def read_table(
@@ -46,20 +44,22 @@ def read_table(
     categories: Iterable[str] = (),
     header: bool = True,
 ) -> pd.DataFrame:
-    """A table in memory or in a file as a DataFrame, not empty, with unique columns and the label.
+    """Read a table in memory or in a file as a DataFrame, not empty, with unique columns.
 
-    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are
-    written. So are ``categories``, the columns of words of another table, except for what pandas
-    reads as missing. Without ``header``, the columns of a file are called 0, 1, …
+    Args:
+        table: a table of any kind, or the path of a file.
+        label, text, verbatim: columns that are read as they are written in a .csv or .tsv file; the
+            first two must be there.
+        categories: columns of words of another table, which are read as they are written, too,
+            except for what pandas reads as missing.
+        header: whether the first line has the names of the columns; else they are called 0, 1, …
     """
     if isinstance(table, (str, os.PathLike)):
-        frame, source = (
-            read_file(Path(table), [label, text, *verbatim], categories, header=header),
-            str(table),
-        )
-    else:
-        frame, source = as_frame(table), "the table"
-    check_table(frame, source, label, text)
+        frame = read_file(Path(table), [label, text, *verbatim], categories, header=header)
+        check_table(frame, str(table), label, text)
+        return frame
+    frame = as_frame(table)
+    check_table(frame, "the table", label, text)
     return frame
 
 
@@ -105,16 +105,13 @@ def is_foreign_table(value: Any) -> bool:
     }
     if library_of(value) in names:
         return type(value).__name__ in names[library_of(value)]
-    return isinstance(value, dict) or is_list_of_dicts(value)
-
-
-def is_list_of_dicts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict)
+    return isinstance(value, dict)
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A table of pandas, polars, Arrow or Hugging Face, a dict of columns or a list of dicts, as a
-    DataFrame.
+    """Return a table of any library, a dict of columns or a list of dicts, as a DataFrame.
 
     Columns of Hugging Face's ClassLabel, or of lists of it, hold the names of the classes, None
     where there is none.
@@ -123,17 +120,16 @@ def as_frame(table: Any) -> pd.DataFrame:
 
     if isinstance(table, pd.DataFrame):
         return table
+    library = library_of(table)
     if not is_foreign_table(table):
-        hint = (
-            " Name a split, as in data['train'], read without streaming."
-            if library_of(table) == "datasets"
-            else ""
-        )
+        hint = ""
+        if library == "datasets":
+            hint = " Name a split, as in data['train'], read without streaming."
         raise TypeError(
             "Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or"
             f" the path of a file, got {type(table).__name__}.{hint}"
         )
-    if library_of(table) == "datasets":
+    if library == "datasets":
         return _from_hugging_face(table)
     if isinstance(table, list):
         return pd.DataFrame(table)
@@ -158,11 +154,10 @@ def _from_hugging_face(dataset: Any) -> pd.DataFrame:
 
     frame: pd.DataFrame = dataset.with_format("pandas")[:]
     for column, kind in dataset.features.items():
-        if (names := getattr(kind, "names", None)) is not None:
-            frame[column] = [
-                names[k] if k is not None and k == k and k >= 0 else None
-                for k in frame[column].tolist()
-            ]
+        names = getattr(kind, "names", None)
+        if names is not None:
+            number = dict(enumerate(names))  # −1 and gaps have no name
+            frame[column] = [number.get(k) for k in frame[column].tolist()]
         elif (names := list_class_names(kind)) is not None:
             cells = [None if cell is None else [names[k] for k in cell] for cell in frame[column]]
             frame[column] = pd.Series(cells, index=frame.index, dtype=object)
@@ -234,39 +229,36 @@ def _read_csv(
 
     found = detect_format(path, verbatim, header=header)
     names = read_header(path, verbatim, header=header) or []
-    if twice := {name for name in names if names.count(name) > 1}:  # pandas would rename one to x.1
-        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
+    _check_once(names)  # pandas would rename one to x.1
     options: dict[str, Any] = {"sep": found.separator, "encoding": found.codec, "index_col": False}
-    options |= {} if header else {"header": None, "names": names}
+    if not header:
+        options |= {"header": None, "names": names}
+    numbers: dict[str, Any] = {"decimal": found.decimal, "thousands": found.thousands}
+    # pandas infers types from this file alone: 02 would become the number 2 if no other word is in
+    # its column.
+    dtype: Any = dict.fromkeys(categories, str)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            # pandas infers types from this file alone: 02 would become the number 2 if no other
-            # word is in its column.
-            dtypes: Any = dict.fromkeys(categories, str)
             with open_bytes(path) as file:
                 frame: pd.DataFrame = pd.read_csv(
-                    file,
-                    **options,
-                    low_memory=False,
-                    dtype=dtypes,
-                    decimal=found.decimal,
-                    thousands=found.thousands,
+                    file, **options, **numbers, low_memory=False, dtype=dtype
                 )
-        except (
-            pd.errors.ParserWarning
-        ):  # pandas would use the first field as an index and shift all columns
+        except pd.errors.ParserWarning:  # the first field would be an index, all columns shifted
             raise ValueError("rows with more fields than the header") from None
         if present := [c for c in frame.columns if c in verbatim]:
             # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty
             # fields are missing.
+            options |= {"usecols": present, "dtype": str, "keep_default_na": False}
             with open_bytes(path) as file:
-                words = pd.read_csv(
-                    file, **options, usecols=present, dtype=str, keep_default_na=False
-                )
-            frame[present] = words[present]
+                frame[present] = pd.read_csv(file, **options)[present]
     frame.attrs[NOTES] = found.notes
     return frame
+
+
+def _check_once(names: list[str]) -> None:
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
@@ -279,19 +271,18 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
 
 
 def sheet_frame(path: Path, header: bool = True) -> tuple[pd.DataFrame, list[int]]:
-    """The first sheet of an Excel file, and the number of each row in the sheet, from 1."""
+    """Return the first sheet of an Excel file, and the number of each row in the sheet, from 1."""
     import pandas as pd
 
     rows = list(read_sheet(path))
     names = read_header(path, header=header) or []
     rows = rows[1:] if header else rows
     width = max((len(values) for _, values in rows), default=0)
-    if width > len(names) and not header:
-        names = [str(i) for i in range(width)]
     if width > len(names):
-        raise ValueError("rows with more cells than the header")
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
+        if header:
+            raise ValueError("rows with more cells than the header")
+        names = [str(i) for i in range(width)]
+    _check_once(names)
     cells = [[*values, *[None] * (len(names) - len(values))] for _, values in rows]
     return pd.DataFrame(cells, columns=names), [number for number, _ in rows]
 
@@ -332,66 +323,8 @@ def open_parquet(path: Path) -> Any:
 
 
 def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
-    """Write a table as pandas does, byte by byte; a long one by Arrow, in less than half of the
-    time, if that can.
-    """
-    try:
-        if len(frame) < LONG_TABLE:
-            raise ImportError("pandas is fast enough")
-        import pyarrow.compute as pc
-
-        with open(path, "wb") as file:
-            file.write(frame.iloc[:0].to_csv(index=False, lineterminator=line_end).encode())
-            for i in range(0, len(frame), BLOCK):
-                cells = [
-                    _cell_texts(frame[name].iloc[i : i + BLOCK], line_end) for name in frame.columns
-                ]
-                lines = pc.binary_join_element_wise(
-                    pc.binary_join_element_wise(*cells, ","), "", line_end
-                )
-                file.write(lines.buffers()[2])
-    except (
-        ImportError,
-        NotImplementedError,
-        TypeError,
-        ValueError,
-    ):  # by Arrow, of a column that it does not know
-        frame.to_csv(path, index=False, lineterminator=line_end, encoding="utf-8")
-
-
-def _cell_texts(column: pd.Series[Any], line_end: str) -> Any:
-    """The cells of a column as pandas writes them, an Arrow array of strings."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    cells = pa.array(column, from_pandas=True)
-    cells = cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
-    if pa.types.is_boolean(cells.type):
-        texts = pc.if_else(cells, "True", "False")
-    elif pa.types.is_integer(cells.type):
-        texts = cells.cast(pa.string())
-    elif pa.types.is_float64(cells.type):
-        size = pc.abs(cells)
-        is_plain = pc.or_(
-            pc.equal(size, 0), pc.and_(pc.greater_equal(size, 1e-4), pc.less(size, 1e6))
-        )
-        # else Arrow's differ
-        written = [repr(value) for value in cells.filter(pc.invert(is_plain)).to_pylist()]
-        texts = pc.if_else(pc.equal(pc.floor(cells), cells), ".0", "")
-        texts = pc.binary_join_element_wise(cells.cast(pa.string()), texts, "")
-        texts = pc.replace_with_mask(
-            texts, pc.fill_null(pc.invert(is_plain), False), pa.array(written, pa.string())
-        )
-    elif pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-        quoted = pc.binary_join_element_wise(
-            '"', pc.replace_substring(cells.cast(pa.string()), '"', '""'), '"', ""
-        )
-        texts = pc.if_else(
-            pc.match_substring_regex(cells, f'[,"{line_end}]'), quoted, cells.cast(pa.string())
-        )
-    else:
-        raise TypeError(f"a column of {cells.type}")
-    return pc.fill_null(texts, "")
+    """Write a table as UTF-8 without its index."""
+    frame.to_csv(path, index=False, lineterminator=line_end, encoding="utf-8")
 
 
 class ParquetColumns:
@@ -400,25 +333,20 @@ class ParquetColumns:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, open_parquet(path)
-        self.empty: pd.DataFrame = self.file.schema_arrow.empty_table().to_pandas()
-        self.names = list(self.empty.columns)
+        self.path = path
+        self.file = open_parquet(path)
+        self.names = list(self.file.schema_arrow.empty_table().to_pandas().columns)
         self.rows: Any = None  # (N,) positions in the file; by default all
 
     @classmethod
     def open(cls, path: Path) -> ParquetColumns | None:
-        """The columns, or None where the file is read as a whole: with repeated or other than plain
-        names.
+        """Return the columns, or None where the file is read as a whole: with repeated or other
+        than plain names.
         """
         columns = cls(path)
-        is_plain = all(isinstance(name, str) for name in columns.names) and len(
-            {*columns.names}
-        ) == len(columns.names)
-        return (
-            columns
-            if is_plain and columns.file.metadata.num_rows and columns.empty.index.nlevels == 1
-            else None
-        )
+        is_plain = all(isinstance(name, str) for name in columns.names)
+        is_unique = len({*columns.names}) == len(columns.names)
+        return columns if is_plain and is_unique and columns.file.metadata.num_rows else None
 
     @property
     def columns(self) -> Any:
@@ -434,9 +362,11 @@ class ParquetColumns:
         return int(self.file.metadata.num_rows) if self.rows is None else len(self.rows)
 
     def __getitem__(self, name: Any) -> Any:
-        """A column as a Series; a list of names gives the columns of these names, unread."""
+        """Return a column as a Series; of a list of names the columns of these names, unread."""
         if isinstance(name, list):
-            return self._copy(names=name)
+            part = copy(self)
+            part.names = name
+            return part
         if name not in self.names:
             raise KeyError(name)
         with readable(self.path):
@@ -444,18 +374,15 @@ class ParquetColumns:
         return column if self.rows is None else column.iloc[self.rows]
 
     def take(self, rows: Any) -> ParquetColumns:
-        return self._copy(rows=rows if self.rows is None else self.rows[rows])
-
-    def _copy(self, **changes: Any) -> ParquetColumns:
-        other = object.__new__(ParquetColumns)
-        other.__dict__.update(self.__dict__ | changes)
-        return other
+        part = copy(self)
+        part.rows = rows if self.rows is None else self.rows[rows]
+        return part
 
     def read(self) -> pd.DataFrame:
         with readable(self.path):
-            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(
-                split_blocks=True, self_destruct=True
-            )
+            # Numbers are not copied, and each other column is freed when it was converted.
+            options = {"split_blocks": True, "self_destruct": True}
+            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(**options)
         frame = frame[self.names].reset_index(drop=True)
         return frame if self.rows is None else frame.take(self.rows)
 
@@ -463,33 +390,3 @@ class ParquetColumns:
         import pyarrow as pa
 
         return bool(pa.types.is_nested(self.file.schema_arrow.field(name).type))
-
-    def parts(self, name: str) -> Iterator[pd.Series[Any]]:
-        """A column of the whole file in parts, its row groups in turn."""
-        with readable(self.path):
-            for i in range(self.file.metadata.num_row_groups):
-                yield self.file.read_row_group(i, columns=[name]).to_pandas()[name]
-
-    def word_parts(self, name: str) -> Iterator[list[str]]:
-        """The different words of each row group in turn, of a long column of words; of others,
-        none.
-        """
-        import pyarrow as pa
-
-        kind, metadata = self.file.schema_arrow.field(name).type, self.file.metadata
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            return
-        at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(name)
-        groups = range(metadata.num_row_groups)
-        if (
-            sum(metadata.row_group(i).column(at).total_uncompressed_size for i in groups)
-            > LONG_COLUMN
-        ):
-            for i in groups:
-                yield (
-                    self.file.read_row_group(i, columns=[name])
-                    .column(0)
-                    .unique()
-                    .drop_null()
-                    .to_pylist()
-                )

@@ -6,6 +6,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,15 +29,6 @@ PARTS = {"train": "train", "test": "test", "trusted": "trusted"} | dict.fromkeys
     ("val", "valid", "validation"), "validation"
 )
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-TURNS = {  # by EXIF's orientation
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
 
 
 def open_image(source: Any) -> Any:
@@ -46,13 +38,9 @@ def open_image(source: Any) -> Any:
     if limit("pixels") > LIMITS["pixels"]:  # PIL's own limit is raised with ours
         Image.MAX_IMAGE_PIXELS = max(limit("pixels"), Image.MAX_IMAGE_PIXELS or 0)
     image = Image.open(source, formats=FORMATS)
+    name = getattr(image, "filename", "") or "a picture"
     try:
-        check_limit(
-            "pixels",
-            image.width * image.height,
-            "pixels",
-            getattr(image, "filename", "") or "a picture",
-        )
+        check_limit("pixels", image.width * image.height, "pixels", name)
     except ValueError:
         image.close()
         raise
@@ -60,23 +48,23 @@ def open_image(source: Any) -> Any:
 
 
 def to_rgb(image: Any) -> Any:
-    """A PIL image in RGB as viewers show it: upright, 16 bits reduced to 8, transparency on
+    """Return a PIL image in RGB as viewers show it: upright, 16 bits reduced to 8, transparency on
     white.
     """
-    from PIL import ExifTags, Image
+    from PIL import Image, ImageOps
 
-    image.load()  # rotates a TIFF
+    image.load()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+            image = ImageOps.exif_transpose(image)
     except Exception:  # PIL raises many kinds of error on damaged EXIF data, which is not needed
-        turn = None
+        pass
     if image.mode.startswith("I"):  # 16 bits, which PIL would clip at 255
         values = np.asarray(image)
-        image = Image.fromarray(
-            (values >> 8 if values.max() > 255 else values).clip(0, 255).astype(np.uint8)
-        )
+        if values.max() > 255:
+            values = values >> 8
+        image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
     elif image.mode == "F":
         raise ValueError("real-valued pixels of unknown range")
     # PIL alone would show the pixels below, often black
@@ -84,12 +72,12 @@ def to_rgb(image: Any) -> Any:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert("RGB")
-    image.info = {}  # the orientation is applied below, and saved files must not leak metadata
-    return image if turn is None else image.transpose(Image.Transpose[turn])
+    image.info = {}  # saved files must not leak metadata
+    return image
 
 
 def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
-    """RGB pixels of a PIL image, uint8 (3, H, W).
+    """Return the RGB pixels of a PIL image, uint8 (3, H, W).
 
     ``crop`` scales the shorter side to ``size`` and keeps the middle; ``squash`` scales both sides
     to ``size``.
@@ -98,13 +86,8 @@ def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
 
     image = to_rgb(image)
     if size is not None and image.size != (size, size):
-        bilinear = Image.Resampling.BILINEAR
-        square = (size, size)
-        image = (
-            image.resize(square, bilinear)
-            if fit == "squash"
-            else ImageOps.fit(image, square, bilinear)
-        )
+        scale = image.resize if fit == "squash" else partial(ImageOps.fit, image)
+        image = scale((size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
@@ -161,8 +144,9 @@ def stream(
     workers: int = 0,
     drop_last: bool = False,
 ) -> DataLoader[tuple[Tensor, Tensor, Tensor]]:
-    """Batches of inputs, given labels and row numbers, read by ``workers`` processes; in order
-    without a sampler.
+    """Return batches of inputs, given labels and row numbers, read by ``workers`` processes.
+
+    They are in order without a sampler.
     """
     return DataLoader(
         data,  # type: ignore[arg-type]  # has a length and items, which is all that is needed
@@ -176,7 +160,7 @@ def stream(
 
 
 def read_batches(x: Inputs, parts: Sequence[Tensor], workers: int = 0) -> Iterator[Tensor]:
-    """The raw inputs of the rows of each part, in order; lazy inputs are read by ``workers``
+    """Yield the raw inputs of the rows of each part, in order; lazy inputs are read by ``workers``
     processes.
     """
     if isinstance(x, Tensor):
@@ -190,26 +174,6 @@ def read_batches(x: Inputs, parts: Sequence[Tensor], workers: int = 0) -> Iterat
         )
 
 
-def _list_folder(root: Path, classes: tuple[str, ...]) -> tuple[list[str], list[int], int]:
-    names, labels, skipped = [], [], 0
-    for name in _subfolders(root):
-        if name not in classes:
-            raise ValueError(
-                f"Expected a folder for each class of the training images in {root}, got also"
-                f" {name!r}."
-            )
-        files = list(_walk(root, name))
-        images = sorted(
-            f
-            for f in files
-            if f.lower().endswith(SUFFIXES) and not os.path.basename(f).startswith(".")
-        )
-        names += images
-        labels += [classes.index(name)] * len(images)
-        skipped += len(files) - len(images)
-    return names, labels, skipped
-
-
 def _walk(root: Path, folder: str) -> Iterator[str]:
     """The files below ``folder``; links to folders are not followed, as they may be circular."""
     for entry in os.scandir(root / folder):
@@ -217,6 +181,10 @@ def _walk(root: Path, folder: str) -> Iterator[str]:
             yield f"{folder}/{entry.name}"
         elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from _walk(root, f"{folder}/{entry.name}")
+
+
+def _is_picture(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES) and not os.path.basename(path).startswith(".")
 
 
 def _subfolders(root: Path) -> list[str]:
@@ -229,8 +197,9 @@ def _subfolders(root: Path) -> list[str]:
 
 @DATASETS.register("folder")
 def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> Dataset:
-    """Images in (or below) one folder per class, which may lie in ``train/``, ``val/``, ``test/``
-    and ``trusted/``.
+    """Images in, or below, one folder for each class.
+
+    The folders of the classes may lie in ``train/``, ``val/``, ``test/`` and ``trusted/``.
     """
     root = Path(path)
     if not root.is_dir():
@@ -239,34 +208,44 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
     notes: list[str] = []
     # otherwise a class is called train
     if (root / "train").is_dir() and _subfolders(root / "train"):
-        part_folders = [name for name in _subfolders(root) if name in PARTS]
-        if len(same := [name for name in part_folders if PARTS[name] == "validation"]) > 1:
-            raise ValueError(
-                f"Expected one folder to validate on in {root}, got {' and '.join(same)}. Move all"
-                " but one elsewhere."
-            )
-        parts = {PARTS[name]: root / name for name in part_folders}
-        notes += [
-            f"The folder {name} beside train was left out."
-            for name in _subfolders(root)
-            if name not in PARTS
-        ]
+        parts = {}
+        for name in _subfolders(root):
+            if name not in PARTS:
+                notes.append(f"The folder {name} next to train was left out.")
+            elif PARTS[name] in parts:
+                raise ValueError(
+                    f"Expected one folder to validate on in {root}, got"
+                    f" {parts[PARTS[name]].name} and {name}. Move all but one elsewhere."
+                )
+            else:
+                parts[PARTS[name]] = root / name
     classes = tuple(_subfolders(parts["train"]))
     if all(map(NUMBER.fullmatch, classes)):
         classes = tuple(sorted(classes, key=float))
     splits: dict[str, Split] = {}
     for part, folder in parts.items():
-        names, labels, skipped = _list_folder(folder, classes)
+        names: list[str] = []
+        labels: list[int] = []
+        skipped = 0
+        for name in _subfolders(folder):
+            if name not in classes:
+                raise ValueError(
+                    f"Expected a folder for each class of the training images in {folder}, got also"
+                    f" {name!r}."
+                )
+            files = list(_walk(folder, name))
+            pictures = sorted(filter(_is_picture, files))
+            names += pictures
+            labels += [classes.index(name)] * len(pictures)
+            skipped += len(files) - len(pictures)
         if not names:
             raise ValueError(
                 f"Expected images ({', '.join(SUFFIXES)}) in one folder per class in {folder},"
                 " found none."
             )
         if skipped:
-            notes.append(
-                f"{counted(skipped, 'file that is no image', 'files that are no images')} left out"
-                f" of {folder}."
-            )
+            others = counted(skipped, "file that is not an image", "files that are not images")
+            notes.append(f"{others} left out of {folder}.")
         splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
     notes += describe_labels(splits["train"].y, classes)
     return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes), spec="")

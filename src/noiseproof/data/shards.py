@@ -5,7 +5,8 @@ cluster.
 import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 import numpy as np
 import torch
@@ -21,31 +22,28 @@ from noiseproof.data.sources import PathLike
 AGAIN = "Copy the shard again, or remove it from the list."
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Key and suffix of every regular file: ``train/0012.jpg`` has the key ``train/0012``."""
-    for member in tar:
-        folder, slash, file = member.name.rpartition("/")
-        stem, _, suffix = file.partition(".")
-        if member.isreg():
-            check_limit("member_bytes", member.size, "bytes", member.name)
-            yield folder + slash + stem, f".{suffix.lower()}", member
-
-
-def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    return file.read() if file else b""
+def _files(path: Path) -> Iterator[tuple[str, str, IO[bytes]]]:
+    """Key, suffix and content of every file: ``train/0012.jpg`` has the key ``train/0012``."""
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            if file is not None:
+                check_limit("member_bytes", member.size, "bytes", member.name)
+                name = PurePosixPath(member.name)
+                stem, _, suffix = name.name.partition(".")
+                yield str(name.with_name(stem)), f".{suffix.lower()}", file
 
 
 def read_shard_labels(path: Path) -> list[int]:
-    """The labels of a shard in order, without reading its images."""
-    images, labels = [], {}
+    """Return the labels of a shard in order, without reading its images."""
+    images = []
+    labels = {}
     try:
-        with tarfile.open(path, "r:") as tar:
-            for key, suffix, member in _members(tar):
-                if suffix == ".cls":
-                    labels[key] = int(_read(tar, member))
-                elif suffix in SUFFIXES:
-                    images.append(key)
+        for key, suffix, file in _files(path):
+            if suffix == ".cls":
+                labels[key] = int(file.read())
+            elif suffix in SUFFIXES:
+                images.append(key)
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         raise ValueError(
             f"Expected a tar shard of images and .cls labels in {path}, got {error}. {AGAIN}"
@@ -62,9 +60,16 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
     """Images, given labels and row numbers; each shard is read by one worker process of one
     machine.
 
-    Rows are numbered across the shards in the order of ``paths``. ``labels`` replaces the labels of
-    the files, by noisy ones for example. With a ``seed``, shards and (within a buffer) samples are
-    shuffled by seed and epoch.
+    Rows are numbered across the shards in the order of ``paths``.
+
+    Args:
+        paths: of the shards.
+        labels: replace the labels of the files, by noisy ones for example.
+        size, fit: as in ``ImageFiles``.
+        seed: shuffles shards and (within a buffer) samples by the epoch; by default they are in
+            order.
+        buffer: encoded samples that are shuffled.
+        rank, world: the number of this machine, and of all.
     """
 
     def __init__(
@@ -85,25 +90,23 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
                 "Expected a rank below the number of machines, and a shard for each, "
                 f"got rank {rank} of {world} and {len(self.paths)} shards. Write smaller shards."
             )
-        shard_labels = [read_shard_labels(path) for path in self.paths]
+        found = [read_shard_labels(path) for path in self.paths]
         # row number of the first sample of each shard
-        self.first = np.cumsum([0, *map(len, shard_labels)])
-        self.labels = (
-            torch.tensor([label for part in shard_labels for label in part])
-            if labels is None
-            else labels
-        )
+        self.first = np.cumsum([0, *map(len, found)])
+        if labels is None:
+            labels = torch.tensor([label for part in found for label in part])
+        self.labels = labels
         if len(self.labels) != self.first[-1]:
             raise ValueError(
                 f"Expected {self.first[-1]} labels, one for each image, got {len(self.labels)}."
             )
-        self.size, self.fit, self.seed, self.buffer = (
-            size,
-            fit,
-            seed,
-            check_count("buffer", buffer, 1),
-        )
-        self.rank, self.world, self.epoch = rank, world, 0
+        self.size = size
+        self.fit: Fit = fit
+        self.seed = seed
+        self.buffer = check_count("buffer", buffer, 1)
+        self.rank = rank
+        self.world = world
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which the order of the next iteration depends on."""
@@ -111,28 +114,26 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
 
     def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
         worker = get_worker_info()
-        workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        workers = worker.num_workers if worker else 1
+        number = worker.id if worker else 0
         order = np.arange(len(self.paths))
         if self.seed is not None:  # the same order everywhere, so that each shard is read once
             np.random.default_rng([self.seed, self.epoch]).shuffle(order)
         samples = self._read(order[self.rank :: self.world][number::workers].tolist())
-        for blob, row, path in (
-            samples if self.seed is None else self._shuffle(samples, self.rank * workers + number)
-        ):
-            yield (
-                decode(blob, self.size, self.fit, f"{path}, row {row}"),
-                int(self.labels[row]),
-                row,
-            )
+        if self.seed is not None:
+            samples = self._shuffle(samples, self.rank * workers + number)
+        for blob, row, path in samples:
+            image = decode(blob, self.size, self.fit, f"{path}, row {row}")
+            yield image, int(self.labels[row]), row
 
     def _read(self, shards: Iterable[int]) -> Iterator[tuple[bytes, int, Path]]:
         for shard in shards:
-            row, path = int(self.first[shard]), self.paths[shard]
-            with tarfile.open(path, "r|") as tar:
-                for _, suffix, member in _members(tar):
-                    if suffix in SUFFIXES:
-                        yield _read(tar, member), row, path
-                        row += 1
+            row = int(self.first[shard])
+            path = self.paths[shard]
+            for _, suffix, file in _files(path):
+                if suffix in SUFFIXES:
+                    yield file.read(), row, path
+                    row += 1
 
     def _shuffle(
         self, samples: Iterator[tuple[bytes, int, Path]], reader: int
@@ -143,15 +144,13 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
         for sample in samples:
             pool.append(sample)
             if len(pool) >= self.buffer:
-                i = int(random.integers(len(pool)))
-                pool[i], pool[-1] = pool[-1], pool[i]
-                yield pool.pop()
+                yield pool.pop(int(random.integers(len(pool))))
         random.shuffle(pool)
         yield from pool
 
 
 def write_shards(data: Split, folder: PathLike, *, per_shard: int = 10_000) -> list[Path]:
-    """Pack image files and their labels into shards without decoding them; returns the paths."""
+    """Pack image files and their labels into shards without decoding them; return the paths."""
     if not isinstance(data.x, ImageFiles):
         raise TypeError(f"Expected image files to pack, got {type(data.x).__name__}.")
     check_count("per_shard", per_shard, 1)
@@ -162,11 +161,9 @@ def write_shards(data: Split, folder: PathLike, *, per_shard: int = 10_000) -> l
         with tarfile.open(paths[-1], "w") as tar:
             for row in range(start, min(start + per_shard, len(data))):
                 file = data.x.path(row)
-                for suffix, blob in (
-                    (file.suffix, file.read_bytes()),
-                    (".cls", str(int(data.y[row])).encode()),
-                ):
-                    member = tarfile.TarInfo(f"{row:09d}{suffix}")
-                    member.size = len(blob)
-                    tar.addfile(member, io.BytesIO(blob))
+                tar.add(file, f"{row:09d}{file.suffix}")
+                label = tarfile.TarInfo(f"{row:09d}.cls")
+                content = str(int(data.y[row])).encode()
+                label.size = len(content)
+                tar.addfile(label, io.BytesIO(content))
     return paths

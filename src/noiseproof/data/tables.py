@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -34,14 +34,13 @@ FEW_ROWS, MANY_ROWS = 20, 100
 UNKNOWN, EMPTY = -1, -2  # codes of cells that are none of the categories of their column
 # mean in standard deviations from which on float32 keeps at most three digits of the differences
 FAR = 1e4
-_NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _QUANTITY = re.compile(
     r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?([1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
     re.ASCII | re.IGNORECASE,
 )
-# in a quantity; of a code such as 02139
-_SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")
-# beside these, 1,234 is ambiguous
+_SIGN = re.compile("[$€£¥₹%,]")  # in a quantity
+_CODE = re.compile(r"[+−-]?0\d")  # the start of a code such as 02139
+# in a column with one of these, 1,234 is ambiguous
 _DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")
 _ONE_WORD = re.compile("[!-~]*")  # in ASCII: texts of other scripts may have no spaces
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
@@ -64,12 +63,9 @@ class FeatureTable:
         return cls(x, (0,) * x.shape[1])
 
     def subset(self, rows: NDArray[Any]) -> FeatureTable:
-        """Some of the rows, by numbers or a mask (N,)."""
-        frame = (
-            None
-            if self.frame is None
-            else self.frame.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
-        )
+        """Return some of the rows, by numbers or a mask (N,)."""
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        frame = None if self.frame is None else self.frame.take(numbers)
         return replace(self, values=self.values[rows], frame=frame)
 
 
@@ -78,7 +74,7 @@ class Columns:
     """Encodes tables as numbers, fitted on the training rows: numeric columns as they are, columns
     of words one-hot.
 
-    Numbers stay in the units of the table, less ``shift``; ``standardise`` scales the numeric
+    Numbers stay in the units of the table, less ``shift``; ``standardise_`` scales the numeric
     columns to zero mean and unit variance.
     """
 
@@ -96,10 +92,8 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each input, (D,)."""
-        return (
-            *self.numeric,
-            *(f"{c}={word}" for c, words in self.categories.items() for word in words),
-        )
+        one_hot = [f"{c}={word}" for c, words in self.categories.items() for word in words]
+        return (*self.numeric, *one_hot)
 
     @property
     def shift(self) -> Tensor:
@@ -110,187 +104,133 @@ class Columns:
         return shift
 
     def encode(self, rows: Frame | NDArray[Any]) -> Tensor:
-        """A table or an array as (N, D) float32; a word that is not among the categories is encoded
-        as zeros.
-        """
+        """Encode a table or an array as (N, D) float32; words without a category become zeros."""
         import pandas as pd
 
-        frame = (
-            pd.DataFrame(rows, columns=list(self.numeric)) if isinstance(rows, np.ndarray) else rows
-        )
+        frame: Any = rows
+        if isinstance(rows, np.ndarray):
+            frame = pd.DataFrame(rows, columns=list(self.numeric))
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
             raise ValueError(
                 f"Expected the columns of the training table, {preview(absent)} are missing."
             )
-        x, num_missing = np.zeros((len(frame), len(self.mean)), np.float32), {}
-        for i, (c, fill, shift) in enumerate(
-            zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)
-        ):
-            values = _numbers(frame, c, self.missing == "impute")
+        x = np.zeros((len(frame), len(self.mean)), np.float32)
+        num_missing = {}
+        for i, c in enumerate(self.numeric):
+            values = _numbers(frame[c], self.missing == "impute")
             num_missing[c] = int(np.isnan(values).sum())
-            x[:, i] = np.where(np.isnan(values), fill, values) - shift
+            filled = np.where(np.isnan(values), float(self.fill[i]), values)
+            x[:, i] = filled - float(self.shift[i])
         position = len(self.numeric)
         for c, words in self.categories.items():
-            codes = self._codes(frame, c, words)
-            num_missing[c], known = int((codes == EMPTY).sum()), np.flatnonzero(codes >= 0)
+            codes = _codes(frame[c], words)
+            num_missing[c] = int((codes == EMPTY).sum())
+            known = np.flatnonzero(codes >= 0)
             x[known, position + codes[known]] = 1
             position += len(words)
         if self.missing == "refuse" and any(num_missing.values()):
             counts = [f"{count} in {c!r}" for c, count in num_missing.items() if count]
             raise ValueError(
-                "Expected no missing values, got"
-                f" {', '.join(counts[:5])}{' …' * (len(counts) > 5)}. Drop those rows or columns,"
-                " or fill in medians with `missing='impute'`."
+                f"Expected no missing values, got {', '.join(counts[:5])}. Drop those rows or"
+                " columns, or fill in medians with `missing='impute'`."
             )
         return torch.from_numpy(x)
 
     def describe(self, frame: Frame, part: str) -> list[str]:
-        """What was imputed or is no known category in another part of the data, a sentence for each
-        column.
-        """
+        """Return what was imputed or has no known category in another part of the data."""
         notes = []
         for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
-            if count := int(np.isnan(_numbers(frame, c, impute=True)).sum()):
+            if count := int(np.isnan(_numbers(frame[c], impute=True)).sum()):
                 notes.append(_filled(count, f"column {c!r} of the {part} set", fill))
         for c, words in self.categories.items():
-            codes = self._codes(frame, c, words)
-            if unknown := sorted(set(_words(frame, c)[codes < 0])):
+            is_unknown = _codes(frame[c], words) < 0
+            if is_unknown.any():
                 where = f"in column {c!r} of the {part} set"
-                cells = counted(int((codes < 0).sum()), f"cell {where} is", f"cells {where} are")
+                cells = counted(int(is_unknown.sum()), f"cell {where} is", f"cells {where} are")
+                unknown = sorted(set(_words(frame[c])[is_unknown]))
                 notes.append(f"{cells} none of its categories: {preview(unknown)}.")
         return notes
 
     def table(self, frame: Frame) -> FeatureTable:
-        """A table for decision trees, ``wide`` columns included."""
+        """Return a table for decision trees, ``wide`` columns included."""
         words = self.categories | self.wide
         values = np.empty((len(frame), len(self.numeric) + len(words)), np.float32)
-        for i, (c, shift) in enumerate(zip(self.numeric, self.shift.tolist(), strict=False)):
-            values[:, i] = _numbers(frame, c, self.missing == "impute") - shift
+        for i, c in enumerate(self.numeric):
+            values[:, i] = _numbers(frame[c], self.missing == "impute") - float(self.shift[i])
         for i, (c, known) in enumerate(words.items(), len(self.numeric)):
-            codes = self._codes(frame, c, known)
+            codes = _codes(frame[c], known)
             values[:, i] = np.where(codes < 0, np.nan, codes)
         counts = (*[0] * len(self.numeric), *map(len, words.values()))
         return FeatureTable(values, counts, fitted=self)
 
-    def _codes(self, frame: Frame, column: str, known: tuple[str, ...]) -> NDArray[np.int64]:
-        """The category number of each cell of a column of words, (N,)."""
-        words = _words(frame, column)
-        number = {
-            word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()
-        }
-        number[""] = EMPTY
-        return np.fromiter((number[word] for word in words), np.int64, len(words))
-
     def unlike(self, frame: Frame) -> NDArray[np.int64] | None:
-        """A hash of each row's words in columns that are no inputs but tell rows apart, (N,); None
-        without such.
+        """Return a hash for each row of the words in columns that distinguish rows and are not
+        inputs, (N,); None if there are no such columns.
         """
         import pandas as pd
 
-        if not (names := [*self.wide, *self.differing]):
+        names = [*self.wide, *self.differing]
+        if not names:
             return None
         hashes = np.zeros(len(frame), np.uint64)
         for name in names:
-            parts = frame.parts(name) if isinstance(frame, ParquetColumns) else [frame[name]]
-            words = (part.astype(object).where(part.notna(), "").map(_plain_word) for part in parts)
-            more = np.concatenate(
-                [pd.util.hash_array(part.to_numpy(object), categorize=False) for part in words]
-            )
-            more = (
-                more[frame.rows]
-                if isinstance(frame, ParquetColumns) and frame.rows is not None
-                else more
-            )
+            column = frame[name]
+            # copies may differ in capital letters and spaces
+            words = column.astype(object).where(column.notna(), "").map(_word)
+            plain = words.map(lambda word: " ".join(word.casefold().split()))
+            more = pd.util.hash_array(plain.to_numpy(object), categorize=False)
             hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + more
         return hashes.view(np.int64)
 
-    def standardise(self, x: Tensor) -> Tensor:
-        """(x − mean)/std with the moments of the training rows, for x from ``encode``."""
-        return self.standardise_(x.clone())
-
     def standardise_(self, x: Tensor) -> Tensor:
-        """As ``standardise``, in place."""
+        """Change x of ``encode`` to (x − mean)/std with the moments of the training rows."""
         return x.sub_((self.mean - self.shift).to(x)).div_(self.std.to(x))
 
 
-def _numbers(frame: Frame, column: str, impute: bool = False) -> NDArray[np.float64]:
+def _numbers(cells: pd.Series[Any], impute: bool = False) -> NDArray[np.float64]:
     """A column as float64, NaN where a cell is empty; words are refused, or with ``impute`` count
     as missing.
     """
     import pandas as pd
 
-    cells = frame[column]
     if isinstance(cells.dtype, pd.CategoricalDtype):
         cells = cells.astype(object)
     try:
         numbers = pd.to_numeric(cells, errors="coerce")
     except OverflowError:  # whole numbers of hundreds of digits, which are infinite as real ones
-        cells = cells.map(lambda cell: float(str(cell)) if isinstance(cell, int) else cell)
-        numbers = pd.to_numeric(cells, errors="coerce")
+        numbers = pd.to_numeric(cells.astype(str), errors="coerce")
     values = np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
     non_numbers = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
     values[non_numbers] = [_quantity(str(cell)) for cell in cells.iloc[non_numbers]]
     for row in () if impute else non_numbers.tolist():
         if np.isnan(values[row]) and str(cells.iloc[row]).strip():
             raise ValueError(
-                f"Expected numbers in column {column!r}, got {cells.iloc[row]!r} in row {row}."
+                f"Expected numbers in column {cells.name!r}, got {cells.iloc[row]!r} in row {row}."
             )
     large = np.abs(values) > np.finfo(np.float32).max
     if large.any():
-        row = int(np.flatnonzero(large)[0])
+        row = int(large.argmax())
         raise ValueError(
-            f"Expected finite numbers in column {column!r}, got {values[row]} in row {row};"
+            f"Expected finite numbers in column {cells.name!r}, got {values[row]} in row {row};"
             f" {counted(int(large.sum()), 'row is', 'rows are')} infinite or too large. Drop these"
             " rows or fill them in."
         )
     return values
 
 
-def _filled(count: int, where: str, median: float) -> str:
-    filled = counted(count, f"missing number in {where} was", f"missing numbers in {where} were")
-    return f"{filled} filled with its median {median:g}."
-
-
 def _quantity(word: str) -> float:
     """The number that a word such as $1,234.50 or 12.3 % stands for; NaN for other words."""
     match = _QUANTITY.fullmatch(word.strip())
-    return (
-        float("".join(part or "" for part in match.groups()).replace(",", "").replace("−", "-"))
-        if match
-        else np.nan
-    )
+    if match is None:
+        return np.nan
+    digits = "".join(part or "" for part in match.groups())
+    return float(digits.replace(",", "").replace("−", "-"))
 
 
-def shift_of(mean: Any, std: Any) -> Any:
-    """The mean where numbers hardly differ, else 0, also where they are constant (std 1)."""
-    return mean * ((abs(mean) > FAR * std) & (std != 1))
-
-
-def moments(values: NDArray[Any]) -> tuple[Any, Any]:
-    """Mean and standard deviation over the rows in float64; 1 for the deviation of constants."""
-    difference = np.subtract(values, values[0], dtype=np.float64)  # exactly 0 for constants
-    mean, std = values[0] + difference.mean(0), difference.std(0)
-    return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
-
-
-def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
-    """An encoder that subtracts the means of numbers (N, D) that float32 can't distinguish; None if
-    there are none.
-    """
-    if x.dtype.kind not in "iuf" or np.can_cast(x.dtype, np.float32):  # float32 loses nothing
-        return None
-    # copies of few columns at a time
-    parts = [moments(x[:, i : i + 64]) for i in range(0, x.shape[1], 64)]
-    mean, std = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
-    column_names = tuple(map(str, range(len(mean)) if names is None else names))
-    columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
-    return columns if bool(columns.shift.any()) else None
-
-
-def _words(frame: Frame, column: str) -> Any:
+def _words(cells: pd.Series[Any]) -> Any:
+    """A column as words (N,), "" where a cell is empty."""
     import pandas as pd
 
-    cells = frame[column]
     # equal words are one object: a pointer for each cell
     if isinstance(cells.dtype, pd.StringDtype):
         codes, words = pd.factorize(cells)
@@ -306,9 +246,42 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _plain_word(value: Any) -> str:
-    """A word without what may differ between copies: capital letters and spaces."""
-    return " ".join(_word(value).casefold().split())
+def _codes(cells: pd.Series[Any], known: Sequence[str]) -> NDArray[np.int64]:
+    """The number of the category of each cell of a column of words, (N,)."""
+    words = _words(cells)
+    number: dict[str, int] = {}
+    for word, k in find_words(set(words), known).items():
+        number[word] = UNKNOWN if k is None else k
+    number[""] = EMPTY
+    return np.fromiter((number[word] for word in words), np.int64, len(words))
+
+
+def shift_of(mean: Any, std: Any) -> Any:
+    """Return the mean where numbers hardly differ, else 0, also for constants (std 1)."""
+    return mean * ((abs(mean) > FAR * std) & (std != 1))
+
+
+def moments(values: NDArray[Any]) -> tuple[Any, Any]:
+    """Return mean and standard deviation over the rows in float64; 1 as that of constants."""
+    difference = np.subtract(values, values[0], dtype=np.float64)  # exactly 0 for constants
+    mean = values[0] + difference.mean(0)
+    std = difference.std(0)
+    return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
+
+
+def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
+    """Return an encoder that subtracts the means of numbers (N, D) that float32 can't distinguish;
+    None if there are none.
+    """
+    if x.dtype.kind not in "iuf" or np.can_cast(x.dtype, np.float32):  # float32 loses nothing
+        return None
+    # copies of few columns at a time
+    parts = [moments(x[:, i : i + 64]) for i in range(0, x.shape[1], 64)]
+    mean = torch.from_numpy(np.concatenate([mean for mean, _ in parts]))
+    std = torch.from_numpy(np.concatenate([std for _, std in parts]))
+    column_names = tuple(map(str, range(len(mean)) if names is None else names))
+    columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
+    return columns if bool(columns.shift.any()) else None
 
 
 def _is_numeric(column: pd.Series[Any]) -> bool:
@@ -316,67 +289,59 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
 
     kind = column.dtype
     if kind.kind == "O":  # Decimals, or numbers of different kinds
-        return types.infer_dtype(column) in (
-            "integer",
-            "floating",
-            "mixed-integer-float",
-            "decimal",
-        )
-    return types.is_bool_dtype(kind) or (
-        types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind)
-    )
+        numbers = ("integer", "floating", "mixed-integer-float", "decimal")
+        return types.infer_dtype(column) in numbers
+    return types.is_bool_dtype(kind) or types.is_numeric_dtype(kind)
 
 
-class _LeftOut(NamedTuple):
+class _LeftOut(Exception):
     """Why a column can't be used, what to do about it, and whether rows that differ in it alone are
     different ones.
     """
 
-    reason: str
-    advice: str = ""
-    differs: bool = False
+    def __init__(self, reason: str, advice: str = "", differs: bool = False) -> None:
+        self.reason = reason
+        self.advice = advice
+        self.differs = differs
 
 
-def _useless(column: pd.Series[Any], words: list[str] | None, wide: bool) -> _LeftOut | None:
-    """Why a column of ``words``, or of numbers (None), can't be used; None if it can."""
+def _check_type(column: pd.Series[Any]) -> None:
+    """Refuse a column by its name or the type of its cells."""
     from pandas.api import types
 
     # the name that pandas gives to a column without a header
     if str(column.name).startswith("Unnamed: "):
-        return _LeftOut("has no name, like the row numbers that pandas saves,")
-    if column.isna().all() or words == []:
-        return _LeftOut("is empty")
+        raise _LeftOut("has no name, like the row numbers that pandas saves,")
+    if column.isna().all():
+        raise _LeftOut("is empty")
     if types.is_datetime64_any_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
-        return _LeftOut("holds dates")
+        raise _LeftOut("holds dates")
     if types.is_complex_dtype(column.dtype):
-        return _LeftOut("holds complex numbers")
-    if (
-        column.dtype == object
-        and column.map(lambda value: isinstance(value, (list, tuple, dict, np.ndarray))).any()
-    ):
-        return _LeftOut("holds lists")
-    if words and all(map(_DATE.fullmatch, words)):
-        return _LeftOut("holds dates")
-    if words and len(words) > MAX_CATEGORIES:
-        hint, filled = _decimal_comma_hint(words), int(column.notna().sum())
-        if not wide or hint or len(words) * MIN_REPEATS > filled:
-            return _many_words(column.name, words, str(len(words)), hint, 2 * len(words) <= filled)
-    return None
+        raise _LeftOut("holds complex numbers")
+    lists = (list, tuple, dict, np.ndarray)
+    if column.dtype == object and column.map(lambda value: isinstance(value, lists)).any():
+        raise _LeftOut("holds lists")
 
 
-def _many_words(
-    name: Any, words: Collection[str], count: str, hint: str = "", repeat: bool = False
-) -> _LeftOut:
-    """Why a column of too many words is left out. One word that hardly repeats is an identifier,
-    even of a copy.
-    """
+def _check_categories(column: pd.Series[Any], words: list[str], wide: bool) -> None:
+    """Refuse words that are dates, texts or identifiers."""
+    if not words:
+        raise _LeftOut("is empty")
+    if all(map(_DATE.fullmatch, words)):
+        raise _LeftOut("holds dates")
+    num_filled = int(column.notna().sum())
+    hint = _decimal_comma_hint(words)
+    can_be_wide = wide and not hint and len(words) * MIN_REPEATS <= num_filled
+    if len(words) <= MAX_CATEGORIES or can_be_wide:
+        return
+    # One word that hardly repeats is an identifier, even of a copy.
     if 2 * sum(_ONE_WORD.fullmatch(word) is None for word in words) <= len(words):
-        return _LeftOut(f"holds {count} different words{hint}", differs=repeat or bool(hint))
-    return _LeftOut(
-        f"holds {count} different texts",
-        f': `--text {name}` (in Python text="{name}") uses it',
-        True,
-    )
+        differs = 2 * len(words) <= num_filled or bool(hint)
+        raise _LeftOut(f"holds {len(words)} different words{hint}", differs=differs)
+    advice = ""
+    if wide:
+        advice = f': `--text {column.name}` (in Python text="{column.name}") uses it'
+    raise _LeftOut(f"holds {len(words)} different texts", advice, True)
 
 
 def _decimal_comma_hint(words: list[str]) -> str:
@@ -388,91 +353,35 @@ def _decimal_comma_hint(words: list[str]) -> str:
 
 
 def _non_numbers(cells: NDArray[Any], words: list[str]) -> list[str] | None:
-    """The cells that are no numbers in a column of numbers written as words; None for a column of
+    """The cells that are not numbers in a column of numbers written as words; None for a column of
     categories.
     """
     numerals = {word for word in words if not np.isnan(_quantity(word))}
-    plain = not any(_SIGN.search(word) for word in numerals)
-    codes = len(words) <= MAX_CODES or (
-        len(words) <= MAX_CATEGORIES and all(map(str.isdigit, numerals))
-    )
-    if (
-        (plain and codes)
-        or any(map(_CODE.match, numerals))
-        or any(map(_DECIMAL_COMMA.fullmatch, words))
-    ):
+    has_signs = any(map(_SIGN.search, numerals))
+    are_few = len(words) <= MAX_CODES
+    are_codes = len(words) <= MAX_CATEGORIES and all(map(str.isdigit, numerals))
+    is_ambiguous = any(map(_CODE.match, numerals)) or any(map(_DECIMAL_COMMA.fullmatch, words))
+    if is_ambiguous or (not has_signs and (are_few or are_codes)):
         return None
     filled = [word for word in cells if word.strip()]
     others = [word for word in filled if word not in numerals]
     return others if len(others) <= MAX_NON_NUMBERS * len(filled) else None
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column of a table, read as numbers or as categories."""
+class _Column(NamedTuple):
+    """A column of numbers or, with ``words``, of categories, when its cells are out of memory."""
 
     name: str
-    # (N,): float64, NaN where missing; in a column of categories words, None where missing
-    cells: NDArray[Any]
-    words: list[str]  # the distinct words; none if pandas read numbers
-    # words in a numeric column, which count as missing; None for categories
-    non_numbers: list[str] | None
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether these are too many categories for one-hot columns."""
-        return self.non_numbers is None and len(self.words) > MAX_CATEGORIES
-
-    def describe(self) -> list[str]:
-        """How words were read as numbers, or numbers as categories."""
-        if self.is_wide:
-            return [
-                f"Column {self.name!r} holds {len(self.words)} different words: only decision trees"
-                " use it."
-            ]
-        if self.non_numbers is None:
-            others = [word for word in self.words if not _NUMERAL.fullmatch(word)]
-            if len(others) >= len(self.words) / 2:
-                return []
-            but = f", but for {preview(others)}" if others else ""
-            hint = _decimal_comma_hint(self.words)
-            return [
-                f"Column {self.name!r} holds numbers written as words{but}: each counts as a"
-                f" category{hint}."
-            ]
-        if not self.words:
-            return []
-        odd = sorted(set(self.non_numbers))
-        signs = sorted({sign for word in {*self.words} - {*odd} for sign in _SIGN.findall(word)})
-        without = f" without {preview(signs)}" if signs else ""
-        words = f"in it ({preview(odd)})"
-        but = (
-            f"; {counted(len(self.non_numbers), f'word {words} counts', f'words {words} count')} as"
-            " missing"
-            if odd
-            else ""
-        )
-        return [f"Column {self.name!r} was read as numbers{without}{but}."]
-
-    def fit(self) -> _FittedColumn:
-        """What remains of the column when its cells are no longer in memory."""
-        if self.non_numbers is None:
-            return _FittedColumn(
-                self.name, tuple(self.words), self.is_wide, sum(cell is None for cell in self.cells)
-            )
-        gaps, median = np.isnan(self.cells), float(np.nanmedian(self.cells))
-        mean, std = moments(np.where(gaps, median, self.cells))
-        return _FittedColumn(self.name, None, False, int(gaps.sum()), median, mean, std)
-
-
-class _FittedColumn(NamedTuple):
-    name: str
-    words: tuple[str, ...] | None  # of a column of categories
-    is_wide: bool
+    words: tuple[str, ...] | None
     num_missing: int
     median: float = 0.0
     mean: float = 0.0
     std: float = 1.0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether these are too many categories for one-hot columns."""
+        return self.words is not None and len(self.words) > MAX_CATEGORIES
 
     def describe_gaps(self) -> str:
         if self.words is None:
@@ -484,51 +393,88 @@ class _FittedColumn(NamedTuple):
         return f"{counts} as none of its categories."
 
 
-def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | _LeftOut:
-    """A column as numbers or categories; or the reason why it can't be used."""
+def _filled(count: int, where: str, median: float) -> str:
+    filled = counted(count, f"missing number in {where} was", f"missing numbers in {where} were")
+    return f"{filled} filled with its median {median:g}."
+
+
+def _fit_column(
+    frame: Frame,
+    name: str,
+    missing: MissingPolicy,
+    labels: NDArray[np.int64] | None,
+    keep: bool,
+    wide: bool,
+) -> tuple[_Column, list[str]]:
+    """Read a column as numbers or categories; raise _LeftOut if it can't be used, or without
+    ``keep`` carries no information.
+
+    Returns:
+        The fitted column, and notes on it.
+    """
     import pandas as pd
 
-    if wide and isinstance(frame, ParquetColumns) and (reason := _unreadable(frame, name)):
-        return reason
-    cells: Any = []
-    words: list[str] = []
+    if isinstance(frame, ParquetColumns) and frame.is_nested(name):
+        raise _LeftOut("holds lists")  # which are not read
+    column = frame[name]
+    _check_type(column)
+    cells: Any = None
     non_numbers: list[str] | None = []
-    if not _is_numeric(frame[name]):
-        cells = _words(frame, name)
+    notes: list[str] = []
+    if not _is_numeric(column):
+        cells = _words(column)
         words = sorted(set(cells) - {""})
-        non_numbers = (
-            None
-            if isinstance(frame[name].dtype, pd.CategoricalDtype)
-            else _non_numbers(cells, words)
-        )
-    if reason := _useless(frame[name], words if non_numbers is None else None, wide):
-        return reason
+        is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
+        non_numbers = None if is_categorical else _non_numbers(cells, words)
+        if non_numbers is None:
+            _check_categories(column, words, wide)
+            cells = np.where(cells == "", None, cells)
+        notes = _describe_words(name, words, non_numbers)
     if non_numbers and missing == "refuse":
         raise ValueError(
             f"Expected numbers in column {name!r}, got {preview(sorted(set(non_numbers)))} in"
             f" {len(non_numbers)} of {len(frame)} rows. Drop those rows or the column, or count"
             " words as gaps with `missing='impute'`."
         )
-    cells = (
-        np.where(cells == "", None, cells)
-        if non_numbers is None
-        else _numbers(frame, name, bool(non_numbers))
-    )
-    return _Column(name, cells, words, non_numbers)
+    suspicion = None
+    if non_numbers is not None:
+        cells = _numbers(column, bool(non_numbers))
+        suspicion = _find_identifier(str(name), cells)
+    if suspicion is None and labels is not None:
+        suspicion = _find_label_code(str(name), cells, labels)
+    if suspicion is not None:
+        if suspicion.is_certain and not keep:
+            raise _LeftOut(suspicion.reason, "" if wide else "; name it in `features` to keep it")
+        notes.insert(0, f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
+    if non_numbers is None:
+        return _Column(name, tuple(words), sum(cell is None for cell in cells)), notes
+    gaps = np.isnan(cells)
+    median = float(np.nanmedian(cells))
+    mean, std = moments(np.where(gaps, median, cells))
+    return _Column(name, None, int(gaps.sum()), median, mean, std), notes
 
 
-def _unreadable(frame: ParquetColumns, name: str) -> _LeftOut | None:
-    """Why a column of a file can't be used, as far as it shows before all of it is in memory."""
-    if frame.is_nested(name):
-        return _LeftOut("holds lists")
-    words: set[str] = set()
-    for part in frame.word_parts(name):
-        words |= {word for word in part if np.isnan(_quantity(word))}
-        # Of numbers written as words, a fifth at most may be other words; of categories, a quarter
-        # may be different.
-        if len(words) > MAX_CATEGORIES and len(words) * MIN_REPEATS > len(frame):
-            return _many_words(name, words, f"more than {len(words) - 1}")
-    return None
+def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) -> list[str]:
+    """How words were read as numbers, or numbers as categories."""
+    if non_numbers is not None:
+        odd = sorted(set(non_numbers))
+        numerals = {*words} - {*odd}
+        signs = sorted({sign for word in numerals for sign in _SIGN.findall(word)})
+        without = f" without {preview(signs)}" if signs else ""
+        listed = f"in it ({preview(odd)})"
+        gaps = counted(len(non_numbers), f"word {listed} counts", f"words {listed} count")
+        but = f"; {gaps} as missing" if odd else ""
+        return [f"Column {name!r} was read as numbers{without}{but}."]
+    if len(words) > MAX_CATEGORIES:
+        return [f"Column {name!r} holds {len(words)} different words: only decision trees use it."]
+    hint = _decimal_comma_hint(words)
+    others = [word for word in words if np.isnan(_quantity(word.replace(",", ".")))]
+    if 2 * len(others) >= len(words):
+        return []
+    but = f", but for {preview(others)}" if others else ""
+    return [
+        f"Column {name!r} holds numbers written as words{but}: each counts as a category{hint}."
+    ]
 
 
 class _Suspicion(NamedTuple):
@@ -542,12 +488,9 @@ class _Suspicion(NamedTuple):
 def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | None:
     """Whether numbers identify the rows and carry no other information."""
     known = values[~np.isnan(values)]
-    if (
-        len(known) <= FEW_ROWS
-        or np.ptp(known) < len(known) - 1
-        or (known % 1).any()
-        or len(np.unique(known)) < len(known)
-    ):
+    if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1:
+        return None
+    if (known % 1).any() or len(np.unique(known)) < len(known):
         return None
     advice = (
         f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}` in an audit,"
@@ -569,64 +512,21 @@ def _find_label_code(
 
     num_classes = len(np.unique(labels[labels >= 0]))
     for part in (slice(10_000), slice(None)):  # most columns are ruled out by their first rows
-        values, given = pd.factorize(cells[part])[0].astype(np.int64), labels[part]
+        values = pd.factorize(cells[part])[0].astype(np.int64)
+        given = labels[part]
         known = (values >= 0) & (given >= 0)
-        values, given = values[known], given[known]
-        pairs = np.unique(values * (labels.max() + 1) + given)
-        if not len(np.unique(values)) == len(np.unique(given)) == len(pairs):
+        values = values[known]
+        given = given[known]
+        num_pairs = len(np.unique(values * (labels.max() + 1) + given))
+        if not len(np.unique(values)) == len(np.unique(given)) == num_pairs:
             return None
-    if len(given) <= max(FEW_ROWS, 2 * num_classes) or not len(pairs) == num_classes > 1:
+    if len(given) <= max(FEW_ROWS, 2 * num_classes) or not num_pairs == num_classes > 1:
         return None
     advice = (
         f"if it was made from the label, leave it out (`--ignore {name}` in an audit, else"
         " `features`)"
     )
     return _Suspicion("corresponds one-to-one to the label", advice, len(given) > MANY_ROWS)
-
-
-def _usable_columns(
-    frame: Frame,
-    features: Sequence[str],
-    missing: MissingPolicy,
-    requested: bool,
-    labels: NDArray[np.int64] | None,
-    wide: bool,
-) -> tuple[list[_FittedColumn], list[str], list[str]]:
-    """Fit the columns that can be used, one after the other, so that the cells of one alone are in
-    memory.
-
-    Also the names of those left out that tell rows apart, and notes.
-    """
-    columns, differing, notes = [], [], []
-    for name in features:
-        column = _read_column(frame, name, missing, wide)
-        if isinstance(column, _LeftOut):
-            reason = column.reason
-            if requested:
-                raise ValueError(
-                    f"Expected numbers or categories in column {name!r}, which {reason}."
-                    " Convert it."
-                )
-            notes.append(
-                f"Column {name!r} {reason} and was left out{column.advice if wide else ''}."
-            )
-            differing += [name] if column.differs else []
-            continue
-        suspicion = (
-            None if column.non_numbers is None else _find_identifier(str(name), column.cells)
-        )
-        if suspicion is None and labels is not None:
-            suspicion = _find_label_code(str(name), column.cells, labels)
-        if suspicion is not None and suspicion.is_certain and not requested:
-            # not in an audit, which has other ones
-            keep = "" if wide else "; name it in `features` to keep it"
-            notes.append(f"Column {name!r} {suspicion.reason} and was left out{keep}.")
-            continue
-        if suspicion is not None:
-            notes.append(f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
-        notes += column.describe()
-        columns.append(column.fit())
-    return columns, differing, notes
 
 
 def fit_columns(
@@ -637,52 +537,63 @@ def fit_columns(
     labels: NDArray[np.int64] | None = None,
     wide: bool = False,
 ) -> tuple[Columns, list[str]]:
-    """Fit an encoder to the columns ``features``; columns that can't be used are left out with a
-    note.
+    """Fit an encoder to columns; those that can't be used are left out with a note.
 
-    If the user ``requested`` these features, such columns are refused; otherwise identifiers and
-    copies of the ``labels``, (N,), −1 where unknown, are left out, too. With ``wide``, columns of
-    words too many for one-hot columns, which repeat nevertheless, are kept for ``Columns.table``.
+    Args:
+        frame: the table.
+        features: the names of its columns.
+        missing: what is done about missing values.
+        requested: whether the user named these features. Then columns that can't be used are
+            refused; otherwise identifiers and copies of the labels are left out, too.
+        labels: (N,) classes, −1 where unknown.
+        wide: whether columns of words too many for one-hot columns, which repeat nevertheless, are
+            kept for ``Columns.table``.
+
+    Returns:
+        The encoder, and notes for the user.
     """
     if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
-    columns, differing, notes = _usable_columns(frame, features, missing, requested, labels, wide)
-    wide_columns = [column for column in columns if column.is_wide]
-    columns = [column for column in columns if not column.is_wide]
-    if not columns:
-        needed = f"Neighbours need one of numbers, or of at most {MAX_CATEGORIES} different words."
-        reasons = [*notes, needed] if wide_columns else notes
-        raise ValueError(
-            f"Expected at least one usable column, got {preview(list(features))}."
-            f" {' '.join(reasons)}".rstrip()
-        )
-    columns.sort(key=lambda column: column.words is not None)  # numbers first
+    columns: list[_Column] = []
+    differing: list[str] = []
+    notes: list[str] = []
+    for name in features:  # one after the other, so that the cells of one alone are in memory
+        try:
+            column, more = _fit_column(frame, name, missing, labels, requested, wide)
+        except _LeftOut as left_out:
+            if requested:
+                raise ValueError(
+                    f"Expected numbers or categories in column {name!r}, which {left_out.reason}."
+                    " Convert it."
+                ) from None
+            notes.append(f"Column {name!r} {left_out.reason} and was left out{left_out.advice}.")
+            differing += [name] if left_out.differs else []
+            continue
+        columns.append(column)
+        notes += more
+    narrow = [column for column in columns if not column.is_wide]
+    if not narrow:
+        if columns:
+            notes.append("Neighbours need a column of numbers, or of at most 100 different words.")
+        got = preview(list(features))
+        raise ValueError(" ".join([f"Expected at least one usable column, got {got}.", *notes]))
+    numbers = [column for column in narrow if column.words is None]
+    words = {column.name: column.words for column in narrow if column.words is not None}
     if missing == "impute":
-        notes += [column.describe_gaps() for column in columns if column.num_missing]
-    return replace(_join_columns(columns, wide_columns, missing), differing=tuple(differing)), notes
-
-
-def _join_columns(
-    columns: list[_FittedColumn], wide: list[_FittedColumn], missing: MissingPolicy
-) -> Columns:
-    numbers = [column for column in columns if column.words is None]
-    categories = {column.name: column.words for column in columns if column.words is not None}
-    one_hot = sum(map(len, categories.values()))
-    mean = torch.tensor(
-        [*(column.mean for column in numbers), *[0.0] * one_hot], dtype=torch.float64
-    )
-    std = torch.tensor([*(column.std for column in numbers), *[1.0] * one_hot], dtype=torch.float64)
-    fill = torch.tensor([column.median for column in numbers], dtype=torch.float64)
-    names = tuple(column.name for column in numbers)
-    return Columns(
-        names,
-        fill,
-        categories,
+        in_order = [*numbers, *(column for column in narrow if column.words is not None)]
+        notes += [column.describe_gaps() for column in in_order if column.num_missing]
+    one_hot = sum(map(len, words.values()))
+    encoder = Columns(
+        tuple(column.name for column in numbers),
+        torch.tensor([column.median for column in numbers], dtype=torch.float64),
+        words,
         missing,
-        mean,
-        std,
-        {column.name: column.words or () for column in wide},
+        torch.tensor([*(c.mean for c in numbers), *[0.0] * one_hot], dtype=torch.float64),
+        torch.tensor([*(c.std for c in numbers), *[1.0] * one_hot], dtype=torch.float64),
+        {column.name: column.words or () for column in columns if column.is_wide},
+        tuple(differing),
     )
+    return encoder, notes
 
 
 @DATASETS.register("table")
@@ -698,14 +609,19 @@ def from_table(
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
-    """A dataset from a table with a label column; numbers stay in their units, words become one-hot
-    columns.
+    """A dataset from a table; words become one-hot columns.
 
-    Tables are DataFrames of pandas or polars, Arrow tables, dicts of columns, or .csv, .tsv,
-    .parquet, .jsonl, .xlsx or .arrow files; without ``header``, the columns of a file are called 0,
-    1, … Missing values are refused by name, or with ``missing="impute"`` filled with medians and
-    reported in ``notes``. Identifiers and copies of the label are left out, unless ``features``
-    names them. ``dataset.encoder`` encodes new rows in the same way.
+    Numbers stay in their units. ``dataset.encoder`` encodes new rows in the same way.
+
+    Args:
+        table: a DataFrame of pandas or polars, an Arrow table, a dict of columns, or a .csv, .tsv,
+            .parquet, .jsonl, .xlsx or .arrow file.
+        label: the column of the labels.
+        features: the columns to use; by default all others but identifiers and copies of the label.
+        classes: the names of the classes in their order.
+        missing: whether missing values are refused, or filled with medians and noted.
+        header: whether a file names its columns; else they are called 0, 1, …
+        test, validation, trusted: further tables, with labels known to be correct.
     """
     if isinstance(table, (str, os.PathLike)):
         label = str(label)  # "label=3" on a command line is the column called 3

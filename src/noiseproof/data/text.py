@@ -288,8 +288,15 @@ def from_text(
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
-    """A dataset from a text column; ``raw`` has the texts, and ``dataset.encoder`` encodes new
-    ones.
+    """A dataset from a column of texts, which words and word pairs describe.
+
+    ``raw`` has the texts, and ``dataset.encoder`` encodes new ones.
+
+    Args:
+        table, label, classes, header, test, validation, trusted: as in ``from_table``.
+        text: the column of the texts.
+        dim: features of each text.
+        seed: of their axes.
     """
     if text == label:
         raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")

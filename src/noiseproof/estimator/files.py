@@ -1,6 +1,4 @@
-"""The files of a fitted ``NoisyLabelClassifier``: weights as safetensors, everything else as
-JSON.
-"""
+"""The files of a fitted ``NoisyLabelClassifier``: weights as safetensors, the rest as JSON."""
 
 import hashlib
 import json
@@ -42,26 +40,20 @@ def write_estimator(estimator: Any, folder: Path) -> None:
     if isinstance(normalise, Standardise):
         tensors |= {"normalise.mean": normalise.mean, "normalise.std": normalise.std}
     columns = estimator.columns_
-    encoding = None
     if columns is not None:
         tensors |= {f"columns.{name}": getattr(columns, name) for name in ("fill", "mean", "std")}
-        encoding = {name: getattr(columns, name) for name in ("numeric", "categories", "missing")}
     write_tensors(folder / WEIGHTS, tensors)
-    parameters = estimator.get_params()
-    for name, value in parameters.items():
-        if isinstance(value, np.generic):
-            parameters[name] = value.item()
-        elif isinstance(value, (np.random.RandomState, np.random.Generator)):
-            parameters[name] = None
     shape, dtype = estimator._input
     description = {
         "format": FORMAT,
-        "parameters": parameters,
+        "parameters": {name: _plain(value) for name, value in estimator.get_params().items()},
         "classes": {"dtype": classes.dtype.str, "values": classes.tolist()},
         "input": {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")},
         "n_features_in": estimator.n_features_in_,
         "feature_names_in": list(getattr(estimator, "feature_names_in_", [])),
-        "columns": encoding,
+        "columns": None
+        if columns is None
+        else {name: getattr(columns, name) for name in ("numeric", "categories", "missing")},
         "model": estimator._model,
         "head": "linear" if type(predictor.models[0].head) is Linear else estimator._head,
         "loss": None if predictor.loss is None else str(predictor.loss),
@@ -70,12 +62,19 @@ def write_estimator(estimator: Any, folder: Path) -> None:
         "method": estimator.method_,
         "noise_rate": estimator.noise_rate_,
         "history": [
-            {key: None if math.isnan(v) else v for key, v in row.items()}
-            for row in estimator.history_
+            {key: None if math.isnan(value) else value for key, value in epoch.items()}
+            for epoch in estimator.history_
         ],
         "weights": hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest(),
     }
     write_text(folder / DESCRIPTION, to_json(description))
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON has it; generators are not saved."""
+    if isinstance(value, (np.random.RandomState, np.random.Generator)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def read_estimator(cls: Any, folder: Path) -> Any:
@@ -101,30 +100,28 @@ def read_estimator(cls: Any, folder: Path) -> Any:
     encoding = description["columns"]
     if encoding is not None:
         estimator.columns_ = Columns(
-            tuple(map(str, encoding["numeric"])),
+            tuple(encoding["numeric"]),
             tensors.pop("columns.fill"),
-            {
-                str(column): tuple(map(str, words))
-                for column, words in encoding["categories"].items()
-            },
-            "impute" if encoding["missing"] == "impute" else "refuse",
+            {column: tuple(words) for column, words in encoding["categories"].items()},
+            encoding["missing"],
             tensors.pop("columns.mean"),
             tensors.pop("columns.std"),
         )
-    estimator.predictor_ = predictor = _predictor(description, tensors, len(values), shape)
+    predictor = _read_predictor(description, tensors, len(values), shape)
+    estimator.predictor_ = predictor
     estimator.multilabel_ = predictor.loss is not None and predictor.loss.multilabel
-    estimator.method_ = str(description["method"])
+    estimator.method_ = description["method"]
     estimator.noise_rate_ = description["noise_rate"]
     estimator._model = description["model"]
     estimator._head = description["head"]
     estimator.history_ = [
-        {key: math.nan if v is None else float(v) for key, v in row.items()}
-        for row in description["history"]
+        {key: math.nan if value is None else value for key, value in epoch.items()}
+        for epoch in description["history"]
     ]
     return estimator
 
 
-def _predictor(
+def _read_predictor(
     description: dict[str, Any],
     tensors: dict[str, Tensor],
     num_classes: int,
@@ -153,12 +150,7 @@ def _predictor(
         for _ in range(saved)
     ]
     predictor = Predictor(models, loss, normalise, variance=True)
-    state = predictor.state_dict()
-    if other := sorted(state.keys() ^ tensors.keys()):
-        raise ValueError(f"weights of another model, which differ in {', '.join(other[:3])}")
-    # keeps the metadata on versions, without which batch statistics count as an old format
-    state.update(tensors)
-    predictor.load_state_dict(state)
+    predictor.load_state_dict(tensors)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise ValueError("weights that are not finite")
     return predictor

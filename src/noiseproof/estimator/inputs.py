@@ -1,279 +1,241 @@
-"""What users pass to ``fit``: texts, pictures and sparse matrices as features (N, F), labels,
-seeds.
-"""
+"""The inputs that users pass to ``fit`` and ``predict`` as tensors, and seeds."""
 
+from __future__ import annotations
+
+import math
 import os
-import warnings
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import issparse
-from sklearn.utils import check_consistent_length, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import assert_all_finite
+from scipy.sparse import csr_matrix, issparse
+from sklearn.utils.validation import assert_all_finite, validate_data
 from torch import Tensor
 
 from noiseproof.core.checks import check_count
-from noiseproof.data.arrays import SparseAxes
+from noiseproof.data.arrays import SparseAxes, check_features
+from noiseproof.data.augment import Standardise
 from noiseproof.data.features import Extractor
+from noiseproof.data.frames import as_frame, is_foreign_table, library_of
 from noiseproof.data.images import SUFFIXES
-from noiseproof.data.labels import TrainingLabels, soft_labels
 from noiseproof.data.pictures import Pictures, picture_extractor
-from noiseproof.data.tables import Columns, moments, shifted_columns
+from noiseproof.data.tables import Columns, fit_columns, moments, shifted_columns
 from noiseproof.data.text import text_extractor
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
 
 
-class EncodedInputs(ABC):
-    """Inputs as features; ``fit_encode`` learns the encoding from the inputs of ``fit``."""
+def draw_seed(random_state: RandomState) -> int:
+    """Return the seed itself, one drawn from a generator, or another one each time for None."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if random_state is None:
+        random_state = np.random.default_rng()
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return check_count("random_state", random_state, 0, "It is a seed.")
 
-    kind: ClassVar[str]
-    has_one_scale = True  # whether features differ in scale because they differ in importance
 
-    @abstractmethod
-    def fit_features(self, rows: Any, seed: int) -> NDArray[Any]: ...  # (N, F)
+class EncodedInputs:
+    """Texts, paths of pictures or a sparse matrix as the features of the audit.
 
-    @abstractmethod
-    def features(self, rows: Any) -> NDArray[Any]: ...  # (N, F)
+    The features are scaled together, in units of the widest one: they differ in scale because they
+    differ in importance. Only the columns of a narrow sparse matrix stay as they are.
+    """
 
-    def fit_encode(self, rows: Any, seed: int) -> Tensor:
-        x = self.fit_features(rows, seed)
+    def __init__(self, kind: str) -> None:
+        self.kind = kind  # texts, paths of pictures or a sparse matrix
+        self.has_one_scale = True
+
+    def fit_encode(self, rows: Any, features: str, seed: int) -> Tensor:
+        """Learn the encoding by the name of ``features`` from rows, and encode them."""
+        rows = self._plain(rows)
+        if self.kind == "a sparse matrix":
+            self.encoder: SparseAxes | Extractor = SparseAxes(rows, seed=seed)
+            self.has_one_scale = self.encoder.project is not None
+            x = self.encoder.encode(rows)
+        elif self.kind == "texts":
+            self.encoder = text_extractor(features)
+            x = self.encoder.fit_encode(rows, seed=seed)
+        else:
+            self.encoder = picture_extractor(features, rows)
+            x = self.encoder.fit_encode(rows, seed=seed)
         self.mean = x.mean(0)
         self.spread = max(float(x.std(0).max(initial=0.0)), 1e-9)
         return self._scaled(x)
 
     def encode(self, rows: Any) -> Tensor:
-        return self._scaled(self.features(rows))
+        """Encode further rows, (N, F) float32."""
+        return self._scaled(self.encoder.encode(self._plain(rows)))
+
+    def _plain(self, rows: Any) -> Any:
+        """The rows as the encoder takes them."""
+        if self.kind == "a sparse matrix":
+            return rows
+        if self.kind == "texts":
+            return list(map(str, rows))
+        absent = [path for path in rows if not Path(path).is_file()]
+        if absent:
+            raise ValueError(
+                f"Expected paths of picture files, found no file {str(absent[0])!r} ({len(absent)}"
+                " missing)."
+            )
+        return Pictures([Path(path) for path in rows])
 
     def _scaled(self, x: NDArray[Any]) -> Tensor:
-        """Features in units of the widest one: units of each one's own would blow up the least
-        important ones.
-        """
-        scaled = (x - self.mean) / self.spread if self.has_one_scale else x
-        return torch.from_numpy(np.ascontiguousarray(scaled, dtype=np.float32))
+        if self.has_one_scale:
+            x = (x - self.mean) / self.spread
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
-class TextInputs(EncodedInputs):
-    """Texts by the features of the audit."""
+def encode_inputs(estimator: Any, X: Any, *, reset: bool, seed: int = 0) -> Tensor:
+    """Return inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32.
 
-    kind = "texts"
+    Args:
+        estimator: a ``NoisyLabelClassifier``.
+        X: inputs of any kind that it takes.
+        reset: whether to learn the encoding from ``X`` and store it in the estimator, as in fit.
+        seed: of a learned encoding.
+    """
+    if library_of(X) in ("polars", "pyarrow") and is_foreign_table(X):
+        X = as_frame(X)
+    words = as_words(X)
+    if reset:
+        estimator.columns_ = estimator.encoder_ = None
+        for name in ("n_features_in_", "feature_names_in_"):
+            estimator.__dict__.pop(name, None)
+        if words is not None:
+            kind = "paths of pictures" if are_paths(words) else "texts"
+            estimator.encoder_ = EncodedInputs(kind)
+        elif issparse(X):
+            estimator.encoder_ = EncodedInputs("a sparse matrix")
+    encoder = estimator.encoder_
+    columns = estimator.columns_
+    if encoder is not None:
+        x = _features(estimator, X, words, reset, seed)
+    elif getattr(X, "ndim", 2) == 4:
+        x, _ = check_features(X, "X")
+        if reset:
+            estimator.n_features_in_ = math.prod(x.shape[1:])
+    elif (reset and _has_categories(X)) or (columns is not None and columns.categories):
+        x = _encode_table(estimator, X, reset)
+    else:
+        x = _encode_numbers(estimator, X.toarray() if issparse(X) else X, reset)
+    shape_dtype = tuple(x.shape[1:]), x.dtype
+    if reset:
+        estimator._input = shape_dtype
+    elif shape_dtype != estimator._input:
+        shape, dtype = estimator._input
+        raise ValueError(
+            f"Expected inputs of shape {shape} and {dtype} as in fit, got shape"
+            f" {tuple(x.shape[1:])} and {x.dtype}."
+        )
+    return x
 
-    def __init__(self, features: str) -> None:
-        self.extractor: Extractor = text_extractor(features)
 
-    def fit_features(self, rows: Any, seed: int) -> NDArray[Any]:
-        return self.extractor.fit_encode(list(map(str, rows)), seed=seed)
-
-    def features(self, rows: Any) -> NDArray[Any]:
-        return self.extractor.encode(list(map(str, rows)))
-
-
-class PictureInputs(EncodedInputs):
-    """Paths of picture files by the features of the audit."""
-
-    kind = "paths of pictures"
-
-    def __init__(self, features: str) -> None:
-        self.name = features
-
-    def fit_features(self, rows: Any, seed: int) -> NDArray[Any]:
-        pictures = _pictures(rows)
-        self.extractor = picture_extractor(self.name, pictures)
-        return self.extractor.fit_encode(pictures, seed=seed)
-
-    def features(self, rows: Any) -> NDArray[Any]:
-        return self.extractor.encode(_pictures(rows))
+def _features(estimator: Any, X: Any, words: list[Any] | None, reset: bool, seed: int) -> Tensor:
+    encoder = estimator.encoder_
+    rows: Any = words
+    if encoder.kind == "a sparse matrix":
+        dtypes = [np.float64, np.float32]
+        rows = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=dtypes)
+        rows = csr_matrix(rows)
+    if rows is None:
+        raise ValueError(f"Expected {encoder.kind} as in fit, a list, got {type(X).__name__}.")
+    encoded: Tensor
+    if reset:
+        encoded = encoder.fit_encode(rows, estimator.features, seed)
+    else:
+        encoded = encoder.encode(rows)
+    return encoded
 
 
-class SparseInputs(EncodedInputs):
-    """A sparse matrix as a dense one, of more than 256 columns on its main axes."""
+def _encode_table(estimator: Any, X: Any, reset: bool) -> Tensor:
+    """A DataFrame with categorical columns, one-hot."""
+    if not hasattr(X, "columns"):
+        raise ValueError(f"Expected a DataFrame with the columns of fit, got {type(X).__name__}.")
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    frame = X.set_axis([str(c) for c in X.columns], axis=1)
+    if reset:
+        try:
+            names = list(frame.columns)
+            estimator.columns_, _ = fit_columns(frame, names, "impute", requested=True)
+        except ValueError as error:
+            remedy = "For text, put a TfidfVectorizer before (ColumnTransformer)."
+            raise ValueError(f"{error} {remedy}") from None
+    encoded: Tensor = estimator.columns_.encode(frame)
+    return encoded
 
-    kind = "a sparse matrix"
 
-    def fit_features(self, rows: Any, seed: int) -> NDArray[Any]:
-        self.axes = SparseAxes(rows, seed=seed)
-        self.has_one_scale = self.axes.project is not None
-        return self.features(rows)
+def _encode_numbers(estimator: Any, X: Any, reset: bool) -> Tensor:
+    """Numbers as float32, with gaps filled, and less the mean where float32 is too coarse."""
+    dtypes = [np.float64, np.float32]
+    array = validate_data(estimator, X, reset=reset, dtype=dtypes, ensure_all_finite="allow-nan")
+    with np.errstate(over="ignore"):  # infinite numbers are refused below
+        assert_all_finite(array.astype(np.float32), input_name="X", allow_nan=True)
+    missing = np.isnan(array)
+    if reset:
+        names = getattr(estimator, "feature_names_in_", None)
+        if missing.any():
+            estimator.columns_ = _columns_with_gaps(array, names)
+        else:
+            estimator.columns_ = shifted_columns(array, names)
+    columns = estimator.columns_
+    if columns is not None:
+        array = np.where(missing, columns.fill.numpy(), array) - columns.shift.numpy()
+    elif missing.any() and hasattr(estimator, "predictor_"):  # trees take NaN
+        normalise = estimator.predictor_.normalise
+        if isinstance(normalise, Standardise):  # the mean, as no number was missing in fit
+            array = np.where(missing, normalise.mean.numpy(), array)
+    return torch.from_numpy(np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"]))
 
-    def features(self, rows: Any) -> NDArray[Any]:
-        return self.axes.encode(rows)
+
+def _columns_with_gaps(array: NDArray[Any], names: Any) -> Columns:
+    missing = np.isnan(array)
+    fill = np.nanmedian(np.where(missing.all(0), 0.0, array), axis=0)
+    mean, std = moments(np.where(missing, fill, array))
+    column_names = tuple(map(str, range(len(fill)) if names is None else names))
+    tensors = [torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std)]
+    return Columns(column_names, tensors[0], {}, "impute", tensors[1], tensors[2])
 
 
 def as_words(X: Any) -> list[Any] | None:
-    """Texts or paths, one a row, as a list; None for other inputs."""
+    """Return texts or paths, one for each row, as a list; None for other inputs."""
     if isinstance(X, (str, bytes)) or getattr(X, "ndim", 1) != 1 or not hasattr(X, "__len__"):
         return None
-    is_words = (
-        isinstance(X, (list, tuple)) or getattr(getattr(X, "dtype", None), "kind", "O") in "OUST"
-    )
-    rows = list(X) if is_words else []
+    kind = getattr(getattr(X, "dtype", None), "kind", "O")
+    if not isinstance(X, (list, tuple)) and kind not in "OUST":
+        return None
+    rows = list(X)
     return rows if rows and all(isinstance(row, (str, os.PathLike)) for row in rows) else None
 
 
 def are_paths(words: list[Any]) -> bool:
-    """Whether rows are paths of pictures: all of type Path, or the first is the name of an existing
-    picture file.
+    """Return whether rows are paths of pictures.
+
+    They are if all are of type Path, or the first is the name of an existing picture file.
     """
     if all(isinstance(word, os.PathLike) for word in words):
         return True
-    first = words[0]
-    return (
-        Path(first).suffix.lower() in SUFFIXES
-        and len(first) < 4096
-        and "\n" not in first
-        and Path(first).is_file()
-    )
+    first = Path(words[0])
+    is_short = len(str(first)) < 4096 and "\n" not in str(first)
+    return is_short and first.suffix.lower() in SUFFIXES and first.is_file()
 
 
-def _pictures(paths: Any) -> Pictures:
-    if absent := [path for path in paths if not Path(path).is_file()]:
-        raise ValueError(
-            f"Expected paths of picture files, found no file {str(absent[0])!r} ({len(absent)}"
-            " missing)."
-        )
-    return Pictures([Path(path) for path in paths])
+def _has_categories(X: Any) -> bool:
+    if not (hasattr(X, "columns") and hasattr(X, "iloc")):
+        return False
+    from pandas.api import types
 
-
-def number_columns(array: NDArray[Any], names: Any) -> Columns | None:
-    """How numbers (N, D) are encoded if some are missing, or too far from zero for float32.
-
-    It is None otherwise.
-    """
-    missing = np.isnan(array)
-    if not missing.any():
-        return shifted_columns(array, names)
-    fill = np.nanmedian(np.where(missing.all(0), 0.0, array), axis=0)
-    mean, std = moments(np.where(missing, fill, array))
-    column_names = tuple(map(str, range(len(fill)) if names is None else names))
-    medians, means, stds = (
-        torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std)
-    )
-    return Columns(column_names, medians, {}, "impute", means, stds)
-
-
-def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints]:
-    """The classes, sorted, and the class of each row as an integer, (N,).
-
-    ``estimator`` is the name in messages.
-    """
-    if y is None:
-        raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
-    _check_not_lists(y)
-    shape: tuple[int, ...] = getattr(y, "shape", ())
-    if len(shape) == 2 and shape[1] > 1:
-        remedy = (
-            "NoisyLabelClassifier takes several labels a row, 0 or 1, and soft labels,"
-            " probabilities or counts"
-        )
-        raise ValueError(
-            f"Expected one label a row in y for {estimator}, got shape {shape}. Use"
-            f" y.argmax(axis=1); {remedy}."
-        )
-    y = column_or_1d(y, warn=True)
-    check_consistent_length(X, y)
-    if y.dtype.kind in "Of":
-        _check_objects(y)
-    assert_all_finite(y, input_name="y")
-    check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
-    return classes, codes.astype(np.int64)
-
-
-def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], Ints, Tensor | None]:
-    """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns
-    and their order.
-    """
-    if y is None or soft_labels(y) is None:
-        return *encode_labels(X, y, estimator), None
-    check_consistent_length(X, y)
-    labels = TrainingLabels(y)
-    names = getattr(y, "columns", None)
-    classes = np.arange(len(labels.classes)) if names is None else np.asarray(names)
-    return classes, labels.y.numpy(), labels.soft
-
-
-def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], Ints] | None:
-    """The classes and the labels (N, K) of rows with several of them, 0 or 1.
-
-    It is None for other labels.
-
-    As in scikit-learn, every matrix of zeros and ones is one; with a single 1 in every row it is
-    warned of. The classes are the columns of a table, or their numbers.
-    """
-    if y is None or getattr(y, "ndim", 2) != 2:
-        return None
-    try:
-        matrix = y.toarray() if issparse(y) else np.asarray(y)
-    except ValueError:  # rows of different lengths
-        return None
-    if (
-        matrix.ndim != 2
-        or matrix.shape[1] < 2
-        or matrix.dtype.kind not in "biuf"
-        or not np.isin(matrix, (0, 1)).all()
-    ):
-        return None
-    check_consistent_length(X, matrix)
-    if (matrix.sum(1) == 1).all():
-        warnings.warn(
-            "Every row of `y` has a single 1, and is learned as several labels a row, of which none"
-            " may be predicted. For one label a row use y.argmax(axis=1), for soft labels counts"
-            " other than 1, such as 2 * y.",
-            stacklevel=3,
-        )
-    names = getattr(y, "columns", None)
-    return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(
-        np.int64
-    )
-
-
-def _check_not_lists(y: Any) -> None:
-    """Refuse rows that are lists of names, for which NumPy's and scikit-learn's errors name no
-    remedy.
-    """
-    rows = y if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object" else ()
-    if any(isinstance(row, list | tuple | set | frozenset) and len(row) != 1 for row in rows):
-        raise ValueError(
-            "Expected one label a row in y, or for several a matrix of zeros and ones, got lists."
-            " Use sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y)."
-        )
-
-
-def _check_objects(y: NDArray[Any]) -> None:
-    """Refuse missing labels and mixed types, for which NumPy's error names no row."""
-    import pandas as pd
-
-    if (gaps := pd.isna(y)).any():
-        raise ValueError(
-            f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows."
-        )
-    is_string = [isinstance(label, str) for label in y]
-    if any(is_string) and not all(is_string):
-        other = y[is_string.index(False)]
-        raise ValueError(
-            f"Expected labels of one type in y, got strings and {other!r}. Make all of them"
-            " strings."
-        )
-
-
-RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
-
-
-def draw_seed(random_state: RandomState) -> int:
-    """The seed itself, one drawn from a ``RandomState`` or ``Generator``, or another one each time
-    for None.
-    """
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31 - 1))
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0]) % 2**31
-    return check_count("random_state", random_state, 0, "It is a seed.")
+    # objects that are numbers for NumPy, too
+    numbers = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
+    for i in range(X.shape[1]):
+        column = X.iloc[:, i]
+        if not types.is_numeric_dtype(column.dtype) and types.infer_dtype(column) not in numbers:
+            return True
+    return False

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -13,55 +10,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import assert_all_finite, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from noiseproof.core.messages import preview
-from noiseproof.data import Dataset, NoisyData, Split
-from noiseproof.data.arrays import check_features
-from noiseproof.data.augment import Standardise
-from noiseproof.data.frames import as_frame, is_foreign_table, library_of
-from noiseproof.data.tables import Columns, fit_columns
-from noiseproof.estimator.choice import best_method, held_out
+from noiseproof.data.tables import Columns
 from noiseproof.estimator.files import read_estimator, write_estimator
-from noiseproof.estimator.fitting import (
-    FitRows,
-    fabric_for,
-    fit_trees,
-    logged_epochs,
-    positive_weights,
-    right_by_trees,
-    weighted_method,
-)
+from noiseproof.estimator.fitting import FitRows, Fits, fit_trees, logged_epochs, network_outputs
 from noiseproof.estimator.inputs import (
     EncodedInputs,
     Floats,
-    PictureInputs,
     RandomState,
-    SparseInputs,
-    TextInputs,
-    are_paths,
-    as_words,
     draw_seed,
-    encode_indicators,
-    encode_soft_labels,
-    number_columns,
+    encode_inputs,
 )
 from noiseproof.estimator.robust import RobustClassifier
-from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
-from noiseproof.train.auto import choose_method, estimate_noise
+from noiseproof.estimator.targets import Targets, read_targets
+from noiseproof.train import Settings
 from noiseproof.train.export import Predictor, export
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from noiseproof.train.job import EpochProgress
-
-ROWS = 4096  # of a forward pass
-NEAR = 0.05  # accuracy by which trees may be behind for their labels to be repaired
 
 
 class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -153,438 +124,160 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None
     ) -> Self:
-        """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of
-        probabilities or counts.
+        """Train on inputs and their labels.
 
-        Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a
-        DataFrame, a list of texts or a list of paths of pictures. ``sample_weight`` multiplies each
-        row's loss, after scaling to a mean of one; a row of weight 0 is left out. Several labels
-        are a matrix (N, K) of zeros and ones, as in scikit-learn, whose classes are the columns of
-        a DataFrame, or their numbers. ``X_val`` and ``y_val``, one label a row, are validated on
-        instead of the share ``validation`` of the rows.
+        Args:
+            X: numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a
+                list of texts or a list of paths of pictures.
+            y: one label for each row; several labels as a matrix (N, K) of zeros and ones, as in
+                scikit-learn; or soft labels (N, K), probabilities or counts. The classes of a
+                matrix are the columns of a DataFrame, or their numbers.
+            sample_weight: multiplies the loss of each row, after scaling to a mean of one; a row
+                of weight 0 is left out.
+            X_val, y_val: rows with one label each to validate on, instead of the share
+                ``validation`` of the rows.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
             # if this fit fails, the last model must not predict the new classes
             self.__dict__.pop(name, None)
         seed = draw_seed(self.random_state)
-        x = self._inputs(X, reset=True, seed=seed)
-        indicators = encode_indicators(x, y)
-        self.multilabel_ = indicators is not None
-        soft = None
-        if indicators is None:
-            self.classes_, codes, soft = encode_soft_labels(x, y, "NoisyLabelClassifier")
-        else:
-            self.classes_, codes = indicators
-        labels = torch.from_numpy(codes)
-        if self.class_weight is not None:
-            if self.multilabel_ or soft is not None:
-                raise ValueError(
-                    "Expected one label a row beside `class_weight`, got a matrix. Use"
-                    " `sample_weight`."
-                )
-            factors = compute_sample_weight(self.class_weight, self.classes_[codes])
-            sample_weight = (
-                factors if sample_weight is None else factors * np.asarray(sample_weight)
-            )
-        keep, weights = positive_weights(x, sample_weight)
+        x = encode_inputs(self, X, reset=True, seed=seed)
+        targets = read_targets(x, y)
+        self.classes_ = targets.classes
+        self.multilabel_ = targets.codes.ndim == 2
+        is_plain = not self.multilabel_ and targets.soft is None
+        rows = FitRows(x, torch.from_numpy(targets.codes), soft=targets.soft)
+        rows = rows.weighted(self._row_weights(targets, sample_weight, is_plain))
         held = self._validation_rows(X_val, y_val)
-        if soft is None and not self.multilabel_:
-            present = int((torch.bincount(labels[keep]) > 0).sum())
-            if present < 2:
-                raise ValueError(
-                    f"Expected rows of at least two classes, got {present} class. Check `y` and"
-                    " `sample_weight`."
-                )
-        rows = FitRows(x, labels, None, soft)
-        if not bool(keep.all()):
-            rows = rows.where(keep)
-        rows = replace(rows, weights=weights)
+        if is_plain and len(present := torch.unique(rows.labels)) < 2:
+            raise ValueError(
+                f"Expected rows of at least two classes, got {len(present)} class. Check `y` and"
+                " `sample_weight`."
+            )
+        is_scaled = self.encoder_ is not None and self.encoder_.has_one_scale
+        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
+        num_classes = len(self.classes_)
+        fits = Fits(settings, seed, num_classes, self.device, is_scaled)
         self.method_ = self.method
         self.noise_rate_ = None
-        if self.method == "auto":
-            self.method_ = "ce" if self.multilabel_ else self._choose(rows, seed)
+        self.history_ = []
+        if self.method == "auto" and self.multilabel_:
+            self.method_ = "ce"
+        elif self.method == "auto":
+            with_trees = is_plain and x.dim() == 2 and self.encoder_ is None
+            choice = fits.choose(rows, self.validation, with_trees)
+            self.method_, self.noise_rate_, self.held_out_accuracy_ = choice
         if self.method_ == "trees":
-            if self.multilabel_:
+            if not is_plain:
                 raise ValueError(
-                    "Expected one label a row for the method trees, got several. Use another"
-                    " method, or sklearn.multioutput.MultiOutputClassifier(RobustClassifier())."
-                )
-            if soft is not None:
-                raise ValueError(
-                    "Expected one label a row for the method trees, got soft labels. Use"
-                    " argmax(axis=1)."
+                    "Expected one label for each row for the method trees, got several or soft"
+                    " labels. Use argmax(axis=1) of soft labels, or another method, or"
+                    " sklearn.multioutput.MultiOutputClassifier(RobustClassifier())."
                 )
             self.trees_ = fit_trees(rows, seed)
-            self.history_ = []
             return self
         with logged_epochs(self.verbose, self.epochs) as progress:
-            result = self._train(self.method_, rows, seed, self.validation, held, progress)
+            result, method, task = fits.train(self.method_, rows, self.validation, held, progress)
+        self._model = settings.model_for(task)
+        self._head = method.head
         self.predictor_ = Predictor.of(result, variance=True)
         self.history_ = result.metrics
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable label of each row, (N,).
+        """Return the most probable label of each row, (N,).
 
-        With several labels a row it is (N, K), 1 for each label that is more likely than not.
+        With several labels for each row it is (N, K), 1 for each that is more likely than not.
         """
         p = self.predict_proba(X)  # first: it checks that the estimator is fitted
         if self.multilabel_:
             return (p > 0.5).astype(np.int64)
-        predicted = p.argmax(1)
-        labels: NDArray[Any] = self.classes_[predicted]
+        labels: NDArray[Any] = self.classes_[p.argmax(1)]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
-        """The probability of each class, (N, K), in the order of ``classes_``.
+        """Return the probability of each class, (N, K), in the order of ``classes_``.
 
-        With several labels a row, each label has a probability by itself.
+        With several labels for each row, each label has a probability by itself.
         """
-        check_is_fitted(self)
-        x = self._inputs(X, reset=False)
-        if hasattr(self, "trees_"):
-            p = np.zeros((len(x), len(self.classes_)))
-            p[:, self.trees_.classes_] = self.trees_.predict_proba(x.flatten(1).numpy())
-            return p
-        return self._network_outputs(self.predictor_, x)[0]
+        return self._outputs(X)[0]
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """The logarithm of ``predict_proba``, (N, K); −inf where a probability is zero."""
+        """Return the logarithm of ``predict_proba``, (N, K); −inf where a probability is zero."""
         with np.errstate(divide="ignore"):
             logs: Floats = np.log(self.predict_proba(X))
         return logs
 
     def decision_function(self, X: Any) -> Floats:
-        """Scores (N, K), of which the largest is predicted; of two classes log p₁ − log p₀, (N,).
+        """Return scores (N, K), of which the largest is predicted; log p₁ − log p₀ of two classes.
 
-        They are the logarithms of the probabilities; of several labels a row, log p − log (1 − p)
-        of each.
+        They are the logarithms of the probabilities; of several labels for each row,
+        log p − log (1 − p) of each.
         """
-        p = np.maximum(self.predict_proba(X), np.finfo(np.float32).tiny)
+        p = self.predict_proba(X)
+        logs: Floats = np.log(np.maximum(p, np.finfo(np.float32).tiny))
         if self.multilabel_:
-            odds: Floats = np.log(p) - np.log(np.maximum(1 - p, np.finfo(np.float32).eps))
-            return odds
-        scores = np.log(p)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+            return logs - np.log(np.maximum(1 - p, np.finfo(np.float32).eps))
+        return logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
 
     def predict_uncertainty(self, X: Any) -> Floats:
-        """The variance of the logits that the head of ``ln`` or ``het`` predicts for each row,
-        (N,), their mean.
+        """Return the mean variance of the logits that the head of ``ln`` or ``het`` predicts, (N,).
 
         It is large where labels of such rows are noisy (LN paper, section 3.1), also where the
         prediction is certain.
         """
-        check_is_fitted(self)
-        x = self._inputs(X, reset=False)
-        _check_variance(self)
-        return self._network_outputs(self.predictor_, x)[1]
-
-    def _predicts_variance(self) -> bool:
-        return hasattr(self, "predictor_") and self.predictor_.has_variance
+        variance = self._outputs(X)[1]
+        if variance is None:
+            raise ValueError(
+                "Expected a method whose head predicts a variance, such as ln or het, got"
+                f" {self.method_!r}."
+            )
+        return variance
 
     def predict_frame(self, X: Any) -> pd.DataFrame:
-        """``predicted_label``, its probability as ``confidence``, and a column for each class, by
-        the index of X.
+        """Return a table of predictions by the index of ``X``.
 
-        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method
-        predicts one. Of several labels a row, there are the columns of the classes alone.
+        Its columns are ``predicted_label``, its probability ``confidence``, the ``variance`` of
+        ``predict_uncertainty`` where the method predicts one, and one for each class; with several
+        labels for each row only those of the classes.
         """
         import pandas as pd
 
-        p = self.predict_proba(X)
+        p, variance = self._outputs(X)
+        index = X.index if hasattr(X, "iloc") else None
+        frame = pd.DataFrame(p, index=index, columns=list(map(str, self.classes_)))
         if self.multilabel_:
-            return pd.DataFrame(
-                p,
-                index=X.index if hasattr(X, "iloc") else None,
-                columns=list(map(str, self.classes_)),
-            )
-        columns = [
-            "predicted_label",
-            "confidence",
-            *(["variance"] if self._predicts_variance() else []),
-        ]
-        if taken := set(columns) & set(map(str, self.classes_)):
-            raise ValueError(
-                f"Expected classes with other names than {taken.pop()!r}, a column. Use"
-                " predict_proba."
-            )
-        frame = pd.DataFrame(
-            p,
-            index=X.index if hasattr(X, "iloc") else None,
-            columns=[str(c) for c in self.classes_],
-        )
-        frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
-        frame.insert(1, "confidence", p.max(1))
-        if self._predicts_variance():
-            frame.insert(2, "variance", self.predict_uncertainty(X))
+            return frame
+        first = {"predicted_label": self.classes_[p.argmax(1)], "confidence": p.max(1)}
+        if variance is not None:
+            first["variance"] = variance
+        for position, (name, column) in enumerate(first.items()):
+            if name in frame:
+                raise ValueError(
+                    f"Expected classes with other names than {name!r}, a column. Use predict_proba."
+                )
+            frame.insert(position, name, column)
         return frame
-
-    # Inputs
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.allow_nan = True
-        tags.classifier_tags.multi_label = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "predictor_") or hasattr(self, "trees_")
-
-    def _inputs(self, X: Any, *, reset: bool, seed: int = 0) -> Tensor:
-        """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32.
-
-        ``reset`` stores their shape.
-        """
-        X = as_frame(X) if library_of(X) in ("polars", "pyarrow") and is_foreign_table(X) else X
-        if reset:
-            self.columns_ = self.encoder_ = None
-        if self.encoder_ is not None or as_words(X) is not None or issparse(X):
-            x = self._features(X, reset, seed)
-        elif getattr(X, "ndim", 2) == 4:
-            x, _ = check_features(X, "X")
-            if reset:
-                self.n_features_in_ = math.prod(x.shape[1:])
-                self.__dict__.pop("feature_names_in_", None)
-        elif (reset or self.columns_ is not None) and (
-            _has_categories(X) or (self.columns_ and self.columns_.categories)
-        ):
-            x = self._encoded(X, reset)
-        else:
-            x = self._numbers(X, reset)
-        shape_dtype = tuple(x.shape[1:]), x.dtype
-        if reset:
-            self._input = shape_dtype
-        elif shape_dtype != self._input:
-            expected, actual = (
-                f"shape {shape} and {dtype}" for shape, dtype in (self._input, shape_dtype)
-            )
-            raise ValueError(f"Expected inputs of {expected} as in fit, got {actual}.")
-        return x
-
-    def _features(self, X: Any, reset: bool, seed: int) -> Tensor:
-        """Texts, paths of pictures or a sparse matrix as features."""
-        words = as_words(X)
-        if reset and words is not None:
-            for name in ("n_features_in_", "feature_names_in_"):
-                self.__dict__.pop(name, None)
-            self.encoder_ = (
-                PictureInputs(self.features) if are_paths(words) else TextInputs(self.features)
-            )
-            return self.encoder_.fit_encode(words, seed)
-        if reset:
-            self.encoder_ = SparseInputs()
-        if isinstance(self.encoder_, SparseInputs):
-            matrix = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
-            )
-            matrix = csr_matrix(matrix)
-            return self.encoder_.fit_encode(matrix, seed) if reset else self.encoder_.encode(matrix)
-        if self.encoder_ is None:  # fitted to dense numbers
-            return self._numbers(X.toarray() if issparse(X) else X, reset)
-        if words is None:
-            raise ValueError(
-                f"Expected {self.encoder_.kind} as in fit, a list, got {type(X).__name__}."
-            )
-        return self.encoder_.encode(words)
-
-    def _numbers(self, X: Any, reset: bool) -> Tensor:
-        """Numbers as float32.
-
-        ``columns_`` fills gaps, and subtracts the mean where float32 is too coarse.
-        """
-        array = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
-        )
-        with np.errstate(over="ignore"):  # infinite numbers are refused below
-            assert_all_finite(array.astype(np.float32), input_name="X", allow_nan=True)
-        if reset:
-            self.columns_ = number_columns(array, getattr(self, "feature_names_in_", None))
-        missing = np.isnan(array)
-        if self.columns_ is not None:
-            array = np.where(missing, self.columns_.fill.numpy(), array) if missing.any() else array
-            array = array - self.columns_.shift.numpy()
-        elif missing.any() and hasattr(self, "predictor_"):  # trees take NaN
-            normalise = self.predictor_.normalise
-            if isinstance(normalise, Standardise):  # the mean, as no number was missing in fit
-                array = np.where(missing, normalise.mean.numpy(), array)
-        return torch.from_numpy(np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"]))
-
-    def _encoded(self, X: Any, reset: bool) -> Tensor:
-        """A DataFrame with categorical columns, one-hot."""
-        if not hasattr(X, "columns"):
-            raise ValueError(
-                f"Expected a DataFrame with the columns of fit, got {type(X).__name__}."
-            )
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        frame = X.set_axis([str(c) for c in X.columns], axis=1)
-        if reset:
-            try:
-                self.columns_, _ = fit_columns(frame, list(frame.columns), "impute", requested=True)
-            except ValueError as error:
-                remedy = "For text, put a TfidfVectorizer before (ColumnTransformer)."
-                raise ValueError(f"{error} {remedy}") from None
-        assert self.columns_ is not None
-        return self.columns_.encode(frame)
-
-    def _validation_rows(self, X: Any, y: Any) -> FitRows | None:
-        if X is None and y is None:
-            return None
-        if X is None or y is None:
-            raise ValueError(
-                f"Expected both `X_val` and `y_val`, got `{'y_val' if X is None else 'X_val'}`"
-                " alone."
-            )
-        if self.validation or self.multilabel_:
-            other = (
-                f"validation={self.validation}"
-                if self.validation
-                else "several labels a row in `y`"
-            )
-            raise ValueError(
-                "Expected no `validation` and one label a row beside `X_val` and `y_val`, got"
-                f" {other}."
-            )
-        try:
-            x = self._inputs(X, reset=False)
-            labels = np.asarray(y)
-        except ValueError as error:  # scikit-learn calls all inputs X
-            text = re.sub(r"\bX\b", "X_val", str(error))
-            raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
-        if labels.shape != (len(x),):
-            raise ValueError(
-                f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}."
-            )
-        if unknown := sorted({*labels.tolist()} - {*self.classes_.tolist()}, key=str):
-            raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
-        # columns of soft labels are not sorted
-        position = {label: k for k, label in enumerate(self.classes_.tolist())}
-        return FitRows(x, torch.tensor([position[label] for label in labels.tolist()]), None)
-
-    # Training
-
-    def _choose(self, rows: FitRows, seed: int) -> str:
-        """The method that ``auto`` stands for: candidates are trained without the held-out rows,
-        and predict them.
-        """
-        task = self._task(rows, seed, self.validation)
-        self.noise_rate_ = estimate_noise(task, seed=seed)
-        preferred = choose_method(len(self.classes_), len(task.train), self.noise_rate_)
-        self.held_out_accuracy_ = {}
-        held = torch.from_numpy(held_out(rows.labels.numpy(), seed))
-        if not bool(held.any()):
-            return preferred
-        fitted = rows.where(~held)
-        held_rows = rows.where(held)
-        is_right = {}
-        for name in dict.fromkeys((preferred, "ce")):
-            p, _ = self._network_outputs(Predictor.of(self._train(name, fitted, seed)), held_rows.x)
-            is_right[name] = p.argmax(1) == held_rows.labels.numpy()
-        weights = held_rows.numpy_weights()
-        accuracy = {
-            name: float(np.average(right, weights=weights)) for name, right in is_right.items()
-        }
-        if rows.x.dim() == 2 and self.encoder_ is None and rows.soft is None:
-            is_right["trees"] = right_by_trees(
-                fitted, held_rows, max(accuracy.values()) - NEAR, seed
-            )
-            accuracy["trees"] = float(np.average(is_right["trees"], weights=weights))
-        self.held_out_accuracy_ = accuracy
-        return best_method(preferred, is_right, weights)
-
-    def _task(self, rows: FitRows, seed: int, validation: float) -> Task:
-        data = Dataset(
-            "arrays",
-            tuple(map(str, range(len(self.classes_)))),
-            Split(rows.x, rows.labels, soft=rows.soft),
-        )
-        task = prepare(data, seed=seed, validation=validation)
-        if self.encoder_ is not None and self.encoder_.has_one_scale:
-            return replace(task, normalise=None, augment=None)
-        return task
-
-    def _train(
-        self,
-        name: str,
-        rows: FitRows,
-        seed: int,
-        validation: float = 0.0,
-        held: FitRows | None = None,
-        progress: EpochProgress | None = None,
-    ) -> Result:
-        task = self._task(rows, seed, validation)
-        if held is not None:
-            index = len(rows.x) + torch.arange(len(held.x))  # rows that no other row is
-            task = replace(
-                task, validation=NoisyData(held.x, held.labels, task.train.classes, index)
-            )
-        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
-        method = weighted_method(name, task, settings, rows.weights)
-        try:
-            result = train(
-                task, method, settings, seed=seed, fabric=fabric_for(self.device), progress=progress
-            )
-        except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
-            raise KeyboardInterrupt from None
-        self._model = settings.model_for(task)
-        self._head = method.head
-        return result
-
-    @torch.no_grad()
-    def _network_outputs(self, predictor: Predictor, x: Tensor) -> tuple[Floats, Floats]:
-        """Probabilities (N, K), and the variance (N,), NaN where the method predicts none."""
-        device = fabric_for(self.device).device
-        predictor = predictor.to(device)
-        parts = [part.to(device) for part in torch.split(x, ROWS)]
-        if predictor.has_variance:
-            p, variance = (
-                torch.cat(column).double().cpu()
-                for column in zip(*map(predictor.with_variance, parts), strict=True)
-            )
-        else:
-            p = torch.cat([predictor(part) for part in parts]).double().cpu()
-            variance = p.new_full((len(p),), math.nan)
-        return (p if self.multilabel_ else p / p.sum(1, keepdim=True)).numpy(), variance.numpy()
-
-    # Files
-
-    def __getstate__(self) -> dict[str, Any]:
-        if hasattr(self, "predictor_"):
-            self.predictor_.cpu()  # for machines without a GPU
-        state: dict[str, Any] = super().__getstate__()
-        return state
 
     def export(self, path: str | Path, *, variance: bool = False) -> Path:
         """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
 
         It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not
-        None. With ``variance`` it also returns that of ``predict_uncertainty``.
+        None.
+
+        Args:
+            path: the file, whose ending says the format.
+            variance: whether the network returns that of ``predict_uncertainty``, too.
         """
-        _check_network(self, "export")
-        if variance:
-            _check_variance(self)
-        if self.columns_ is not None and bool(self.columns_.shift.any()):
-            far = [
-                name
-                for name, shift in zip(
-                    self.columns_.names, self.columns_.shift.tolist(), strict=True
-                )
-                if shift
-            ]
-            warnings.warn(
-                f"The network expects the mean subtracted from {preview(far)}, since float32 is too"
-                " coarse that far from zero. Pass it the output of `columns_.encode`.",
-                stacklevel=2,
-            )
+        self._check_network("export")
         shape, dtype = self._input
         example = torch.zeros(1, *shape, dtype=dtype)
         names = list(map(str, self.classes_))
         return export(self.predictor_, path, example, classes=names, variance=variance)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the fitted estimator to ``folder``: weights as safetensors, everything else as
-        JSON.
-        """
-        _check_network(self, "save")
+        """Write the fitted estimator to ``folder``: weights as safetensors, the rest as JSON."""
+        self._check_network("save")
         if self.encoder_ is not None:
             raise ValueError(
                 "Expected an estimator of numbers or images to save, got one that is "
@@ -599,17 +292,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         Damaged ones are refused.
         """
+        damage = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
         try:
             estimator: Self = read_estimator(cls, Path(folder))
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:
+        except (*damage, SafetensorError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error).strip().rstrip(".")
             raise ValueError(
                 f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save or copy it"
@@ -617,31 +303,74 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             ) from error
         return estimator
 
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "predictor_"):
+            self.predictor_.cpu()  # for machines without a GPU
+        state: dict[str, Any] = super().__getstate__()
+        return state
 
-def _check_variance(estimator: NoisyLabelClassifier) -> None:
-    if not estimator._predicts_variance():
-        raise ValueError(
-            "Expected a method whose head predicts a variance, such as ln or het, got"
-            f" {estimator.method_!r}."
-        )
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.classifier_tags.multi_label = True
+        return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_") or hasattr(self, "trees_")
 
-def _check_network(estimator: NoisyLabelClassifier, what: str) -> None:
-    check_is_fitted(estimator)
-    if hasattr(estimator, "trees_"):
-        raise ValueError(
-            f"Expected a network to {what}, got `trees`. Pickle the estimator instead."
-        )
+    def _outputs(self, X: Any) -> tuple[Floats, Floats | None]:
+        """Probabilities (N, K), and the variance (N,) where the method predicts one."""
+        check_is_fitted(self)
+        x = encode_inputs(self, X, reset=False)
+        if hasattr(self, "trees_"):
+            p = np.zeros((len(x), len(self.classes_)))
+            p[:, self.trees_.classes_] = self.trees_.predict_proba(x.flatten(1).numpy())
+            return p, None
+        p, variance = network_outputs(self.predictor_, x, self.device)
+        return p if self.multilabel_ else p / p.sum(1, keepdims=True), variance
 
+    def _row_weights(self, targets: Targets, sample_weight: Any, is_plain: bool) -> Any:
+        """The ``sample_weight`` times the weights of the classes; None if there are neither."""
+        if self.class_weight is None:
+            return sample_weight
+        if not is_plain:
+            raise ValueError(
+                "Expected one label for each row with `class_weight`, got a matrix. Use"
+                " `sample_weight`."
+            )
+        factors = compute_sample_weight(self.class_weight, targets.classes[targets.codes])
+        return factors if sample_weight is None else factors * np.asarray(sample_weight)
 
-def _has_categories(X: Any) -> bool:
-    if not (hasattr(X, "columns") and hasattr(X, "iloc")):
-        return False
-    from pandas.api import types
+    def _validation_rows(self, X: Any, y: Any) -> FitRows | None:
+        if X is None and y is None:
+            return None
+        if X is None or y is None:
+            raise ValueError("Expected both `X_val` and `y_val`, got one of them alone.")
+        if self.validation or self.multilabel_:
+            raise ValueError(
+                "Expected validation=0 and one label for each row with `X_val` and `y_val`, got"
+                f" validation={self.validation}, multilabel {self.multilabel_}."
+            )
+        try:
+            x: Tensor = encode_inputs(self, X, reset=False)
+        except ValueError as error:  # scikit-learn calls all inputs X
+            text = re.sub(r"\bX\b", "X_val", str(error))
+            raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
+        labels = np.asarray(y)
+        if labels.shape != (len(x),):
+            raise ValueError(
+                f"Expected `y_val` of shape ({len(x)},), one label for each row, got"
+                f" {labels.shape}."
+            )
+        # columns of soft labels are not sorted
+        position = {label: k for k, label in enumerate(self.classes_.tolist())}
+        if unknown := sorted({*labels.tolist()} - position.keys(), key=str):
+            raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
+        return FitRows(x, torch.tensor([position[label] for label in labels.tolist()]))
 
-    # numbers, for NumPy too
-    objects = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
-    return not all(
-        types.is_numeric_dtype(X.dtypes.iloc[i]) or types.infer_dtype(X.iloc[:, i]) in objects
-        for i in range(X.shape[1])
-    )
+    def _check_network(self, what: str) -> None:
+        check_is_fitted(self)
+        if hasattr(self, "trees_"):
+            raise ValueError(
+                f"Expected a network to {what}, got `trees`. Pickle the estimator instead."
+            )

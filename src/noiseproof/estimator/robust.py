@@ -18,7 +18,8 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed, encode_labels
+from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed
+from noiseproof.estimator.targets import encode_labels
 from noiseproof.judge.evidence.folds import in_one_fold, make_folds
 from noiseproof.judge.evidence.trees import (
     check_classifier,
@@ -101,7 +102,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to rows in any form that the estimator takes, and one label a row.
+        """Fit to rows in any form that the estimator takes, and one label for each.
 
         ``sample_weight`` is passed on to the estimator; a row of weight 0 is left out.
         """
@@ -116,35 +117,86 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         seed = draw_seed(self.random_state)
         inner = seeded(check_classifier(self._inner()), seed % 2**31)
         (X,) = indexable(X)
-        classes, codes = encode_labels(X, y, "RobustClassifier")
+        targets = encode_labels(X, y, "RobustClassifier")
         weight = None
         if self.repair == "reweigh":
             _check_weights(inner, "repair='reweigh'")
+        rows = np.arange(len(targets.codes))
+        x = X
         if sample_weight is not None:
             _check_weights(inner, "weights")
             weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
-        rows = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
-        present, labels = np.unique(codes[rows], return_inverse=True)
+            rows = np.flatnonzero(weight)
+            weight = weight[rows]
+            x = select_rows(X, rows)
+        present, labels = np.unique(targets.codes[rows], return_inverse=True)
         _check_rows(labels)
-        x = X if len(rows) == len(codes) else select_rows(X, rows)
         with _words_named(X, inner):
-            judged, repaired = self._rounds(
-                inner, x, labels, None if weight is None else weight[rows], seed
-            )
+            judged, fitted, fit_options = self._repaired(inner, x, labels, weight, seed)
         with threads_for(NUMBER_WORK * getattr(x, "size", len(labels))):
-            self.estimator_ = repaired.fit(inner, x)
-        self.classes_ = classes[present]
+            self.estimator_ = clone(inner).fit(select_rows(x, fitted), **fit_options)
+        self.classes_ = targets.classes[present]
         self.noise_rate_ = judged.noise_rate
-        self.label_issues_ = _frame(
-            judged, rows, classes[codes], self.classes_, X.index if hasattr(X, "iloc") else None
-        )
+        self.label_issues_ = self._frame(judged, rows, targets.classes[targets.codes], X)
         for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         return self
+
+    def _repaired(
+        self, inner: Any, x: Any, given: Ints, weight: Floats | None, seed: int
+    ) -> tuple[_Judgement, Ints, dict[str, Any]]:
+        """Judge the given labels by models of the labels as they are repaired so far, and repair
+        them again.
+
+        Returns:
+            The judgement, the rows to fit to, and the options of the fit: their labels and weights.
+        """
+        num_classes = int(given.max()) + 1
+        labels = given
+        weights = weight
+        keep = np.ones(len(given), dtype=bool)
+        for number in range(self.rounds):
+            folds = make_folds(given, folds=self.folds, seed=seed + number)
+            probs = cross_fit(
+                inner, x, labels, num_classes, folds, sample_weight=weights, fitted=keep
+            )
+            judged = _judge(given, probs, folds, seed)
+            # every class keeps as many rows as there are folds, if it has them
+            is_trusted = ~judged.is_issue | _best(given, judged.quality, self.folds)
+            if self.repair == "drop":
+                keep = is_trusted
+            elif self.repair == "correct":
+                labels = np.where(is_trusted, given, judged.suggested)
+            else:
+                weights = np.maximum(np.nan_to_num(judged.quality, nan=1.0), MIN_WEIGHT)
+                weights = weights if weight is None else weights * weight
+        rows = np.flatnonzero(keep)
+        options: dict[str, Any] = {"y": labels[rows]}
+        if weights is not None:
+            options[weight_name(inner)] = weights[rows]
+        return judged, rows, options
+
+    def _frame(self, judged: _Judgement, rows: Ints, given: NDArray[Any], X: Any) -> pd.DataFrame:
+        """One row for each row of X, also for those that were not judged."""
+        import pandas as pd
+
+        quality = np.full(len(given), np.nan)
+        is_issue = np.zeros(len(given), dtype=bool)
+        suggested = given.copy()
+        quality[rows] = judged.quality
+        is_issue[rows] = judged.is_issue
+        suggested[rows] = self.classes_[judged.suggested]
+        columns = {
+            "is_label_issue": is_issue,
+            "quality": quality,
+            "given_label": given,
+            "suggested_label": suggested,
+        }
+        return pd.DataFrame(columns, index=X.index if hasattr(X, "iloc") else None)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The predicted label of each row, (N,)."""
@@ -186,94 +238,42 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
 
         return HistGradientBoostingClassifier()
 
-    def _rounds(
-        self, inner: Any, x: Any, labels: Ints, weight: Floats | None, seed: int
-    ) -> tuple[_Judgement, _Repaired]:
-        """Judge the given labels by models of the labels as they are repaired so far, and repair
-        them again.
-        """
-        num_classes = int(labels.max()) + 1
-        repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
-        for number in range(self.rounds):
-            folds = make_folds(labels, folds=self.folds, seed=seed + number)
-            judged = _Judgement.of(
-                labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed
-            )
-            repaired = _repair(self.repair, judged, weight, self.folds)
-        return judged, repaired
-
 
 @dataclass(frozen=True, eq=False)
 class _Judgement:
-    """The judgement on N labels; a label that no model can judge has the quality 1."""
+    """The judgement on N labels."""
 
-    labels: Ints  # (N,) classes from 0
-    quality: Floats  # (N,) the probability that the label is right
+    quality: Floats  # (N,) the probability that the label is right; NaN if no model can judge it
     is_issue: Bools  # (N,)
     suggested: Ints  # (N,)
-    can_judge: Bools  # (N,)
     noise_rate: float
 
-    @classmethod
-    def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
-        # no model that predicts the others has seen their class
-        judged = np.flatnonzero(~in_one_fold(labels, folds))
-        issues = find_label_issues(labels[judged], probs[judged], seed=seed)
+
+def _judge(labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
+    # no model that predicts the others has seen their class
+    rows = np.flatnonzero(~in_one_fold(labels, folds))
+    issues = find_label_issues(labels[rows], probs[rows], seed=seed)
+    quality = np.full(len(labels), np.nan)
+    quality[rows] = issues.quality
+    is_issue = np.zeros(len(labels), dtype=bool)
+    is_issue[rows] = issues.is_issue
+    if not issues.is_predictable:
         # Where predictions match labels no better than by chance, the audit calls none wrong. A fit
         # needs no proof.
-        likely_wrong = issues.is_issue if issues.is_predictable else issues.quality < EVEN
-        quality = np.ones(len(labels))
-        is_issue = np.zeros(len(labels), dtype=bool)
-        suggested = labels.copy()
-        quality[judged] = issues.quality
-        is_issue[judged] = likely_wrong
-        suggested[judged] = issues.suggested
-        can_judge = np.zeros(len(labels), dtype=bool)
-        can_judge[judged] = True
-        return cls(labels, quality, is_issue, suggested, can_judge, issues.noise_rate)
-
-    def best(self, count: int) -> Bools:
-        """The ``count`` rows of each class whose labels are most likely right, (N,)."""
-        order = np.lexsort((-self.quality, self.labels))  # class by class, the best labels first
-        ordered = self.labels[order]
-        is_best = np.zeros(len(order), dtype=bool)
-        is_best[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) < count
-        return is_best
+        is_issue = quality < EVEN
+    suggested = labels.copy()
+    suggested[rows] = issues.suggested
+    return _Judgement(quality, is_issue, suggested, issues.noise_rate)
 
 
-@dataclass(frozen=True, eq=False)
-class _Repaired:
-    """What the estimator is fitted to."""
-
-    labels: Ints  # (N,)
-    weight: Floats | None  # (N,)
-    keep: Bools  # (N,)
-
-    def cross_fit(self, inner: Any, x: Any, folds: Ints, num_classes: int) -> NDArray[np.float32]:
-        """Out-of-fold probabilities (N, K) of all rows, by models fitted to those that are kept."""
-        return cross_fit(
-            inner, x, self.labels, num_classes, folds, sample_weight=self.weight, fitted=self.keep
-        )
-
-    def fit(self, inner: Any, x: Any) -> Any:
-        rows = np.flatnonzero(self.keep)
-        options = {} if self.weight is None else {weight_name(inner): self.weight[rows]}
-        return clone(inner).fit(
-            x if self.keep.all() else select_rows(x, rows), self.labels[rows], **options
-        )
-
-
-def _repair(repair: Repair, judged: _Judgement, weight: Floats | None, at_least: int) -> _Repaired:
-    """Labels to fit to; every class keeps ``at_least`` this many of its rows, if it has them."""
-    labels = judged.labels
-    all_rows = np.ones(len(judged.labels), dtype=bool)
-    if repair == "reweigh":
-        quality = np.maximum(judged.quality, MIN_WEIGHT)
-        return _Repaired(labels, quality if weight is None else quality * weight, all_rows)
-    keep = judged.best(at_least) | ~judged.is_issue
-    if repair == "correct":
-        return _Repaired(np.where(keep, labels, judged.suggested), weight, all_rows)
-    return _Repaired(labels, weight, keep)
+def _best(labels: Ints, quality: Floats, count: int) -> Bools:
+    """The ``count`` rows of each class whose labels are most likely right, (N,)."""
+    # class by class, the best labels first
+    order = np.lexsort((-np.nan_to_num(quality, nan=1.0), labels))
+    ordered = labels[order]
+    is_best = np.zeros(len(order), dtype=bool)
+    is_best[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) < count
+    return is_best
 
 
 @contextmanager
@@ -298,21 +298,22 @@ def _words_named(X: Any, inner: Any) -> Iterator[None]:
 
 
 def _check_rows(labels: Ints) -> None:
-    counts = np.bincount(labels)
     if len(labels) == 1:
         raise ValueError(
             "Expected rows to cross-fit, got n_samples = 1. Fit the estimator without"
             " RobustClassifier."
         )
+    counts = np.bincount(labels)
     if len(counts) < 2:
         raise ValueError(
             f"Expected rows of at least two classes, got {len(counts)} class. Check `y`."
         )
-    if (counts > 1).sum() < 2:
+    num_judged = int((counts > 1).sum())
+    if num_judged < 2:
         raise ValueError(
             "Expected two rows or more of at least two classes, so that models of some rows can"
-            f" judge the others, got {int((counts > 1).sum())} such class. Fit the estimator"
-            " without RobustClassifier."
+            f" judge the others, got {num_judged} such class. Fit the estimator without"
+            " RobustClassifier."
         )
 
 
@@ -324,24 +325,3 @@ def _check_weights(inner: Any, what: str) -> None:
             f"Expected an estimator whose fit takes sample_weight for {what}, got"
             f" {type(inner).__name__}. Use repair='drop' or 'correct', without weights."
         )
-
-
-def _frame(
-    judged: _Judgement, rows: Ints, given: NDArray[Any], classes: NDArray[Any], index: Any
-) -> pd.DataFrame:
-    """One row for each row of X, also for those that were not judged."""
-    import pandas as pd
-
-    quality = np.full(len(given), np.nan)
-    is_issue = np.zeros(len(given), dtype=bool)
-    suggested = given.copy()
-    quality[rows] = np.where(judged.can_judge, judged.quality, np.nan)
-    is_issue[rows] = judged.is_issue
-    suggested[rows] = classes[judged.suggested]
-    columns = {
-        "is_label_issue": is_issue,
-        "quality": quality,
-        "given_label": given,
-        "suggested_label": suggested,
-    }
-    return pd.DataFrame(columns, index=index)

@@ -37,53 +37,48 @@ FASHION = (
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Read an idx file of unsigned bytes that must have ``shape``; at most one byte more is
-    read.
+    """Read an idx file of unsigned bytes that must have ``shape``.
+
+    At most one byte more is read, however much a damaged file unpacks to.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     header = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">i4").tobytes()
+    size = len(header) + math.prod(shape)
     try:
         with cast(BinaryIO, opener(path, "rb")) as file:
-            first_bytes = file.read(len(header))
-            if first_bytes != header:
-                raise ValueError(f"the header {first_bytes.hex()} instead of {header.hex()}")
-            body = bytearray(file.read(math.prod(shape) + 1))
-            if len(body) != math.prod(shape):
-                raise ValueError(
-                    f"{len(body)} bytes after the"
-                    f" header{' or more' * (len(body) > math.prod(shape))}"
-                )
+            content = file.read(size + 1)
+        if len(content) != size or not content.startswith(header):
+            raise ValueError(f"{len(content)} bytes that begin with {content[:16].hex()}")
     except (EOFError, OSError, ValueError, zlib.error) as error:
         raise ValueError(
             f"Expected an idx file of {' × '.join(map(str, shape))} bytes in {path}, got {error}. "
             "Delete the file and fetch it again."
         ) from error
-    return torch.frombuffer(body, dtype=torch.uint8).reshape(shape)
+    array = np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)
+    return torch.from_numpy(array.copy())
+
+
+def _read_part(folder: Path, stem: str, shape: tuple[int, ...]) -> Tensor:
+    for name in (stem, stem.replace("-idx", ".idx")):
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.exists():
+                return read_idx(path, shape)
+    raise FileNotFoundError(f"Expected {stem} or {stem}.gz in {folder}. Fetch the missing file.")
 
 
 def _read_split(folder: Path, prefix: str, count: int) -> Split:
-    arrays = []
-    for kind, shape in (("images", (count, 28, 28)), ("labels", (count,))):
-        stems = [f"{prefix}-{kind}{dot}idx{len(shape)}-ubyte" for dot in "-."]
-        files = [folder / f"{stem}{end}" for stem in stems for end in ("", ".gz")]
-        path = next((file for file in files if file.exists()), None)
-        if path is None:
-            raise FileNotFoundError(
-                f"Expected {stems[0]} or {stems[0]}.gz in {folder}. Fetch the missing file."
-            )
-        arrays.append(read_idx(path, shape))
-    images, labels = arrays[0][:, None], arrays[1].long()
+    images = _read_part(folder, f"{prefix}-images-idx3-ubyte", (count, 28, 28))
+    labels = _read_part(folder, f"{prefix}-labels-idx1-ubyte", (count,)).long()
     check_labels(labels, 10)
-    return Split(images, labels, clean=labels)
+    return Split(images[:, None], labels, clean=labels)
 
 
 def _read(
     name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None
 ) -> Dataset:
-    root = data_root(data_dir)
-    # the data folder may be the folder of the dataset
-    is_own_folder = any(root.glob("train-labels*"))
-    folder = root if is_own_folder else find(name, data_dir)
+    folder = data_root(data_dir)
+    if not any(folder.glob("train-labels*")):  # else the data folder is the dataset's own
+        folder = find(name, data_dir)
     train = _read_split(folder, "train", 60_000)
     if torch.bincount(train.y, minlength=10).tolist() != list(counts):
         raise ValueError(
@@ -139,7 +134,8 @@ def mnist(data_dir: PathLike | None = None) -> Dataset:
 
 @DATASETS.register("fashion-mnist")
 def fashion_mnist(data_dir: PathLike | None = None) -> Dataset:
-    """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017); Debian's dataset-fashion-mnist is
-    found, too.
+    """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017).
+
+    The files of Debian's dataset-fashion-mnist are found, too.
     """
     return _read("fashion-mnist", FASHION, (6000,) * 10, data_dir)

@@ -5,7 +5,6 @@ extracted safely.
 import hashlib
 import http.client
 import os
-import shutil
 import tarfile
 import tempfile
 import urllib.error
@@ -47,8 +46,9 @@ def fetch(
 def _fetch_one(item: Download, root: Path, progress: Progress | None, base_url: str | None) -> Path:
     place = root / (item.folder or item.path)
     unpacked = place.with_name(place.name.removesuffix(".gz"))
-    if unpacked.exists() or place.exists():
-        return unpacked if unpacked.exists() else place
+    for path in (unpacked, place):
+        if path.exists():
+            return path
     archive = root / item.path
     was_there = archive.exists() and md5(archive) == item.md5
     if not was_there:
@@ -134,28 +134,22 @@ def extract(archive: Path, root: Path, folder: str) -> None:
     nothing.
     """
     with tempfile.TemporaryDirectory(dir=root, prefix=".extract-") as scratch:
-        size = 0
         try:
             with tarfile.open(archive) as tar:
+                size = 0
+                members = []
                 for member in tar:
-                    parts = PurePosixPath(member.name).parts
-                    if (
-                        not (member.isreg() or member.isdir())
-                        or ".." in parts
-                        or parts[:1] != (folder,)
-                    ):
+                    is_plain = member.isreg() or member.isdir()
+                    if not is_plain or PurePosixPath(member.name).parts[:1] != (folder,):
                         raise ValueError(f"the member {member.name!r}")
                     size += member.size
                     check_limit("archive_bytes", size, "bytes", archive)
-                    target = Path(scratch, *parts)
-                    (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
-                    if (source := tar.extractfile(member)) is not None:
-                        # neither owner nor mode come from the archive
-                        with source, target.open("xb") as file:
-                            shutil.copyfileobj(source, file)
+                    members.append(member)
+                # neither owner nor mode come from the archive, and no path leads out of the folder
+                tar.extractall(Path(scratch, folder), members, filter="data")
         except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
             raise ValueError(
                 f"Expected {archive} to hold plain files in {folder}/ and nothing else, got"
                 f" {error}. Nothing was unpacked; delete the archive and fetch it again."
             ) from error
-        os.rename(Path(scratch) / folder, root / folder)
+        os.rename(Path(scratch, folder, folder), root / folder)

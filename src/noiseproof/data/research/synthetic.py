@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.data.base import Dataset, Split
@@ -16,21 +17,17 @@ from noiseproof.data.sources import DATASETS
 TEST = 2**31  # offset of the seed of the test points, so that they repeat no training set
 
 
-def _seed(seed: int, below: int) -> int:
-    return check_count("seed", check_number("seed", seed, f"[0, {below})"))
+def _split(x: NDArray[Any], y: NDArray[Any], dtype: torch.dtype = torch.float32) -> Split:
+    labels = torch.from_numpy(y.astype(np.int64))
+    return Split(torch.from_numpy(x).to(dtype), labels, clean=labels)
 
 
-def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
-    labels = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
-    return Split(torch.from_numpy(np.ascontiguousarray(x)).to(dtype), labels, clean=labels)
-
-
-def _plane(
+def _points(
     make: Callable[..., Any], n: int, n_test: int, spread: float, seed: int, **options: Any
 ) -> tuple[Split, Split]:
     """Training and test points in the plane, from a function of ``sklearn.datasets``."""
+    check_number("seed", seed, f"[0, {TEST})")
     options["noise"] = check_number("spread", spread, "[0, inf)")
-    seed = _seed(seed, TEST)
     train = make(check_count("n", n, 2), random_state=seed, **options)
     test = make(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
     return _split(*train), _split(*test)
@@ -38,12 +35,14 @@ def _plane(
 
 @DATASETS.register("two-moons")
 def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles in the plane (LN paper, section 5.3); ``spread`` is the noise on
-    the points.
+    """Two interleaved half circles in the plane (LN paper, section 5.3).
+
+    ``spread`` is the noise on the points.
     """
     from sklearn.datasets import make_moons
 
-    return Dataset("two-moons", ("upper", "lower"), *_plane(make_moons, n, n_test, spread, seed))
+    train, test = _points(make_moons, n, n_test, spread, seed)
+    return Dataset("two-moons", ("upper", "lower"), train, test)
 
 
 @DATASETS.register("circles")
@@ -54,29 +53,31 @@ def circles(
     from sklearn.datasets import make_circles
 
     check_number("factor", factor, "[0, 1)")
-    return Dataset(
-        "circles", ("outer", "inner"), *_plane(make_circles, n, n_test, spread, seed, factor=factor)
-    )
+    train, test = _points(make_circles, n, n_test, spread, seed, factor=factor)
+    return Dataset("circles", ("outer", "inner"), train, test)
 
 
 @DATASETS.register("digits")
 def digits(test: float = 0.2, seed: int = 0) -> Dataset:
-    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; the split is
-    stratified.
+    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn.
+
+    ``test`` is the share of the test set, with each class in proportion.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     check_number("test", test, "(0, 1)")
+    check_number("seed", seed, f"[0, {2**32})")
     x, y = load_digits(return_X_y=True)
-    if not 10 <= (num_test := math.ceil(test * len(y))) <= len(y) - 10:
+    num_test = math.ceil(test * len(y))
+    if not 10 <= num_test <= len(y) - 10:
         raise ValueError(
             f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {num_test} of"
             f" {len(y)}."
         )
     images = np.rint(x * (255 / 16)).reshape(-1, 1, 8, 8)  # 17 grey levels onto 0 … 255
     x, x_test, y, y_test = train_test_split(
-        images, y, test_size=test, random_state=_seed(seed, 2**32), stratify=y
+        images, y, test_size=test, random_state=seed, stratify=y
     )
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", names, _split(x, y, torch.uint8), _split(x_test, y_test, torch.uint8))
