@@ -163,13 +163,6 @@ def test_sets_behind_a_form_say_where_to_ask(name: str, tmp_path: Path) -> None:
     assert not FILES[name].downloads
 
 
-def test_names_without_a_download_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="digits needs no download"):
-        fetch.fetch("digits", tmp_path)
-    with pytest.raises(ValueError, match="Unknown dataset 'cifar11'"):
-        fetch.fetch("cifar11", tmp_path)
-
-
 def pack(path: Path, members: dict[str, bytes]) -> bytes:
     with tarfile.open(path, "w:gz") as tar:
         for name, blob in members.items():
@@ -197,38 +190,6 @@ def test_fetch_unpacks_an_archive_once(
     assert len(server.asked) == 1
     assert (root / "toy-folder/deep/b").read_bytes() == b"22"
     assert [path.name for path in root.iterdir()] == ["toy-folder"]
-
-
-def test_fetch_uses_an_archive_that_is_already_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blob = pack(tmp_path / "toy.tar.gz", {"toy-folder/a": b"1"})
-    item = Download(
-        "https://nowhere.invalid/toy.tar.gz",
-        hashlib.md5(blob).hexdigest(),
-        "toy.tar.gz",
-        "toy-folder",
-    )
-    monkeypatch.setitem(FILES, "toy", OfficialFiles((("toy-folder",),), (item,)))
-    fetch.fetch("toy", tmp_path)
-    assert (tmp_path / "toy-folder/a").read_bytes() == b"1" and (tmp_path / "toy.tar.gz").exists()
-
-
-def test_official_downloads_are_complete() -> None:
-    assert {name: len(files.downloads) for name, files in FILES.items() if not files.request} == {
-        "mnist": 4,
-        "fashion-mnist": 4,
-        "cifar10": 1,
-        "cifar100": 1,
-        "cifar10n": 2,
-        "cifar100n": 2,
-    }
-    for item in {item for files in FILES.values() for item in files.downloads}:
-        assert re.fullmatch(r"[0-9a-f]{32}", item.md5) and item.path.endswith(item.name)
-    assert (
-        FILES["cifar10"].downloads[0].url
-        == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-    )
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:

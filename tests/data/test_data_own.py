@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
-from noiseproof.data.frames import read_table
 from noiseproof.data.labels import encode_labels
 from noiseproof.data.tables import Columns
 from noiseproof.data.text import TOKEN
@@ -50,40 +48,21 @@ def test_importing_the_package_leaves_the_heavy_libraries_alone() -> None:
         (["z", "a", "m", "a"], [2, 0, 1, 0], ("a", "m", "z")),
         ([10, 2, 0, 2], [2, 1, 0, 1], ("0", "2", "10")),
         (["10", "2", "0", "2"], [2, 1, 0, 1], ("0", "2", "10")),
-        (["01", "1", "2"], [0, 1, 2], ("01", "1", "2")),
-        ([-1, 1, -1], [0, 1, 0], ("-1", "1")),
         ([1.0, 0.0, 3.0], [1, 0, 2], ("0", "1", "3")),
-        ([True, False, True], [1, 0, 1], ("False", "True")),
         (np.array([[3], [1]]), [1, 0], ("1", "3")),
         (torch.tensor([7, 5]), [1, 0], ("5", "7")),
         (pd.Series(["x", "None", "NA"], index=[5, 5, 1]), [2, 1, 0], ("NA", "None", "x")),
         (pd.Categorical(["u", "v", "u"]), [0, 1, 0], ("u", "v")),
         (np.array([1, "a", 2.5], dtype=object), [0, 2, 1], ("1", "2.5", "a")),
-        (["1.0", "10.0", "2.0"], [0, 2, 1], ("1", "2", "10")),
         (np.array([1, "1", 1.0, 2], dtype=object), [0, 0, 0, 1], ("1", "2")),
-        (np.array([b"b", b"a"]), [1, 0], ("a", "b")),
-        (
-            np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64),
-            [1, 0],
-            (str(2**64 - 2), str(2**64 - 1)),
-        ),
-        (["a", "a\0"], [0, 1], ("a", "a\0")),
         (["nan", "a"], [1, 0], ("a", "nan")),
         (pd.array([2, 1, 2], dtype="Int64"), [1, 0, 1], ("1", "2")),
-        ([torch.tensor(3), torch.tensor(1)], [1, 0], ("1", "3")),
         (np.array(["2021-05-05", "2020-01-01"], "M8[ns]"), [1, 0], ("2020-01-01", "2021-05-05")),
-        (np.array(["2021-05-05", "2020-01-01"], "M8[D]"), [1, 0], ("2020-01-01", "2021-05-05")),
-        (
-            np.array(["2021-05-05T12:30", "2020-01-01"], "M8[s]"),
-            [1, 0],
-            ("2020-01-01", "2021-05-05T12:30"),
-        ),
         (
             pd.Series(pd.to_datetime(["2021-05-05", "2020-01-01"])),
             [1, 0],
             ("2020-01-01", "2021-05-05"),
         ),
-        ([date(2021, 5, 5), date(2020, 1, 1)], [1, 0], ("2020-01-01", "2021-05-05")),
     ],
     ids=str,
 )
@@ -115,7 +94,7 @@ def test_given_classes_fix_the_order() -> None:
         encode_labels(["a"], ("a", "b", "a"))
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), "", "  ", pd.NA, pd.NaT])
+@pytest.mark.parametrize("missing", [None, float("nan"), "  ", pd.NA])
 def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
     with pytest.raises(
         ValueError,
@@ -130,13 +109,9 @@ def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
     "labels, what",
     [
         (np.array([1, 2], "m8[ns]"), r"timedelta64\[ns\]"),
-        (pd.Series(pd.to_timedelta([1, 2], "D")), "timedelta64.*"),
-        ([timedelta(days=1), timedelta(days=2)], "timedelta"),
         (np.array([1, 2j]), "complex128"),
-        (np.array([1, 2j], dtype=object), "complex"),
         (np.array([("a", 1), ("b", 2)], dtype="U1,i4"), r"\[\('f0', '<U1'\), \('f1', '<i4'\)\]"),
         (pd.Series([["a"], ["a", "b"]]), "list"),
-        (pd.Series([{"a"}, {"b"}]), "set"),
     ],
 )
 def test_quantities_and_collections_are_no_labels(labels: Any, what: str) -> None:
@@ -145,13 +120,6 @@ def test_quantities_and_collections_are_no_labels(labels: Any, what: str) -> Non
         match=f"Expected words, whole numbers or dates as labels in `y`, got {what}. Write",
     ):
         encode_labels(labels)
-
-
-def test_a_missing_date_is_refused_with_its_row() -> None:
-    with pytest.raises(
-        ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"
-    ):
-        encode_labels(np.array(["2020-01-01", "NaT"], "M8[ns]"))
 
 
 def test_numbers_that_name_no_class_are_refused() -> None:
@@ -174,16 +142,6 @@ def test_numbers_that_name_no_class_are_refused() -> None:
         from_arrays([[1.0], [2.0]], np.zeros((2, 1, 1)))
     with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
         encode_labels(np.eye(3)[:2])
-
-
-def test_masked_labels_are_missing() -> None:
-    for labels in (
-        np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0]),
-        np.ma.array([*"abca"], mask=[0, 0, 1, 0])[:, None],
-    ):
-        with pytest.raises(ValueError, match="got none in 1 of 4 rows, the first of them 2"):
-            from_arrays(np.eye(4), labels)
-    assert encode_labels(np.ma.array([0, 1], mask=False))[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +175,7 @@ def test_arrays_in_any_label_order() -> None:
     assert data.train.clean is None and data.notes == ()
 
 
-@pytest.mark.parametrize("kind", ["f8", "f2", ">f4", "i4", "u2", "u1", np.longdouble, object])
+@pytest.mark.parametrize("kind", ["f2", ">f4", "i4", "u1", np.longdouble, object])
 def test_numbers_of_any_type_become_float32(kind: Any) -> None:
     array = X.astype(kind)
     array.flags.writeable = False
@@ -297,20 +255,6 @@ def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) 
         from_arrays(x, y)
 
 
-def test_further_parts_must_fit_the_training_rows() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"Expected rows of shape \(2,\) .* in `test.0.`, as in training, got \(1,\)",
-    ):
-        from_arrays(X, Y, test=(X[:, :1], Y))
-    with pytest.raises(TypeError, match=r"Expected `test` to be a pair \(x, y\), got ndarray"):
-        from_arrays(X, Y, test=X)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="Expected labels of `trusted.1.` among 'a', 'b', 'c', got 'd'"
-    ):
-        from_arrays(X, Y, trusted=(X[:1], ["d"]))
-
-
 def test_holes_and_single_examples_are_reported() -> None:
     data = from_arrays(X, [0, 0, 3, 3, 7, 3])
     assert data.train.y.tolist() == [0, 0, 1, 1, 2, 1] and data.classes == ("0", "3", "7")
@@ -325,36 +269,12 @@ def test_holes_and_single_examples_are_reported() -> None:
         from_arrays(X, [0, 0, 3, 4, 1, 1], classes=("w", "x", "y", "z"))
 
 
-def test_classes_that_differ_by_a_slip_are_reported() -> None:
-    data = from_arrays(X, ["cat", "Cat", "dog ", "dog", "cow", "cow"])
-    assert data.num_classes == 5
-    assert (
-        data.notes[-1]
-        == "Some classes differ in case or spaces only: ['Cat', 'cat'], ['dog', 'dog ']. Are they"
-        " one?"
-    )
-
-
 def test_classes_that_look_the_same_are_spelled_out() -> None:
     data = from_arrays(X, ["caf\u00e9", "cafe\u0301", "caf\u00e9", "cafe\u0301", "bar", "bar"])
     assert data.num_classes == 3  # what differs in a file stays different when it is written back
     assert (
         "made of different characters: ['cafe\\u0301', 'caf\\xe9']. Are they one?" in data.notes[-1]
     )
-
-
-def test_classes_in_an_order_of_their_own_have_no_holes() -> None:
-    assert from_arrays(X, list("011220"), classes=("2", "0", "1")).notes == ()
-
-
-def test_nine_thousand_classes() -> None:
-    y = np.random.default_rng(0).permutation(np.repeat(np.arange(9000), 3))
-    data = from_arrays(np.zeros((27_000, 1)), [f"class {k}" for k in y])
-    assert data.num_classes == 9000 and torch.bincount(data.train.y).tolist() == [3] * 9000
-    assert [data.classes[k] for k in data.train.y[:50].tolist()] == [f"class {k}" for k in y[:50]]
-    assert data.notes == ("There are 9000 classes with 3.0 training examples each on average.",)
-    every = from_arrays(np.zeros((9000, 1)), np.arange(9000))
-    assert "is this column an identifier rather than a label?" in every.notes[0]
 
 
 @pytest.mark.parametrize("kind", ["float64", "int64", "tensor"])
@@ -375,15 +295,6 @@ def test_large_numbers_that_hardly_differ_are_told_apart(kind: str) -> None:
     )
     with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\)"):
         from_arrays(x, np.arange(100) % 2, test=(x[:, :1], np.arange(100) % 2))
-
-
-@pytest.mark.parametrize(
-    "x", [1e9 + 1e6 * X, np.float32(1.7e9) + X.astype(np.float32), torch.tensor(X).bfloat16()]
-)
-def test_other_numbers_are_left_as_they_are(x: Any) -> None:
-    data = from_arrays(x, Y)
-    assert data.encoder is None and not data.notes
-    assert torch.equal(data.train.x, torch.as_tensor(x).float())
 
 
 # torch datasets
@@ -545,15 +456,6 @@ def test_tables_in_files(tmp_path: Path, kind: str) -> None:
     assert torch.equal(data.train.y, whole.train.y)
 
 
-def test_columns_may_be_called_by_numbers(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("0,1\n5,a\n6,b\n")
-    assert get_dataset(f"table:table={tmp_path / 'a.csv'},label=1").train.x.flatten().tolist() == [
-        5,
-        6,
-    ]
-    assert from_table(table().rename(columns={"label": 7}), label=7).classes == ("no", "yes")  # type: ignore[arg-type]
-
-
 def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,None\n2,NA\n3,null\n4,NA\n,None\n")
     data = from_table(tmp_path / "a.csv", label="y", missing="impute")
@@ -564,17 +466,6 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
         ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"
     ):
         from_table(tmp_path / "a.csv", label="y")
-
-
-def test_columns_of_words_are_read_as_they_are_written(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,id,who,y\n1,007,NA,a\n2,,null,b\n3,1e2,,a\n")
-    frame = read_table(tmp_path / "a.csv", "y", None, "id", None, "who", "y", "no such")
-    assert frame["id"].tolist() == ["007", "", "1e2"] and frame["who"].tolist() == [
-        "NA",
-        "null",
-        "",
-    ]
-    assert frame["x"].tolist() == [1, 2, 3] and frame.columns.tolist() == ["x", "id", "who", "y"]
 
 
 @pytest.mark.parametrize(
@@ -605,18 +496,13 @@ def test_csv_files_that_would_be_misread_are_refused(
     ("text", "x", "classes"),
     [
         ("x;z;y\n1,5;2;a\n2;1,25;b\n", [[1.5, 2], [2, 1.25]], ("a", "b")),
-        ("x|y\n1.5|a\n-2.5|b\n", [[1.5], [-2.5]], ("a", "b")),
         ("x\ty\n1\ta,b\n2\tc;d\n", [[1], [2]], ("a,b", "c;d")),
         ("x;y\n1.234,5;a\n12.000;b\n", [[1234.5], [12000]], ("a", "b")),
-        ("x;y\n1.5;a\n2.25;b, c\n", [[1.5], [2.25]], ("a", "b, c")),
         # the label shows which is the separator
         ("size, cm;y\n1,5;a\n2,5;b\n", [[1.5], [2.5]], ("a", "b")),
         ("x,y\n1,a;b;c\n2,d;e;f\n", [[1], [2]], ("a;b;c", "d;e;f")),
         ('x,y\n1,"a;\nb"\n2,"d;\ne"\n', [[1], [2]], ("a;\nb", "d;\ne")),
         (b"\xff\xfe" + "x;y\n1,5;é\n2;ü\n".encode("utf-16-le"), [[1.5], [2]], ("é", "ü")),
-        (b"\xfe\xff" + "x,y\n1,é\n2,ü\n".encode("utf-16-be"), [[1], [2]], ("é", "ü")),
-        ("x,y\n1,é\n2,ü\n".encode("utf-16-le"), [[1], [2]], ("é", "ü")),
-        (b"\xff\xfe\0\0" + "x,y\n1,é\n2,ü\n".encode("utf-32-le"), [[1], [2]], ("é", "ü")),
         ("x,y\n1,é\n2,ü\n".encode("utf-8-sig"), [[1], [2]], ("é", "ü")),
         ("x,y\n1,é\n2,€\n".encode("cp1252"), [[1], [2]], ("é", "€")),
     ],
@@ -627,41 +513,6 @@ def test_text_files_are_read_as_they_are_written(
     (tmp_path / "a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     data = from_table(tmp_path / "a.csv", label="y")
     assert data.train.x.tolist() == x and data.classes == classes
-
-
-def test_unusual_text_files_are_noted(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(("x;y\n" + "1,5;é\n2,5;€\n" * 2).encode("cp1252"))
-    assert from_table(tmp_path / "a.csv", label="y").notes == (
-        (
-            "The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as"
-            " UTF-8."
-        ),
-        "Numbers were read with a decimal comma.",
-    )
-
-
-def test_bytes_late_in_a_long_file_decide_its_encoding(tmp_path: Path) -> None:
-    rows = "".join(f"{i},{'ab'[i % 2]}\n" for i in range(100_000))
-    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + b"1,\xe9\n")
-    assert from_table(tmp_path / "a.csv", label="y").classes == ("a", "b", "é")
-    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + "1,é\n".encode())
-    assert from_table(tmp_path / "a.csv", label="y").classes == ("a", "b", "é")
-    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + b"1,\xe9\x81\n")
-    with pytest.raises(
-        ValueError, match=r"Expected UTF-8 in .*a.csv, got 'utf-8' codec can't decode bytes"
-    ):
-        from_table(tmp_path / "a.csv", label="y")
-
-
-def test_the_columns_of_a_table_are_shown_where_one_is_not_found() -> None:
-    few = {f"c{i}": [1, 2] for i in range(11)} | {"topic": ["a", "b"]}
-    with pytest.raises(ValueError, match=r"There are 'c0', .*, 'c9', 'c10', 'topic'\.$"):
-        from_table(few, label="what")
-    many = {"my target": [0, 1]} | {f"c{i}": [1, 2] for i in range(40)} | {"topic": ["a", "b"]}
-    with pytest.raises(
-        ValueError, match=r"There are 42, among them 'my target', .* the last ones, .*, 'topic'\.$"
-    ):
-        from_table(many, label="the target or label")
 
 
 def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
@@ -839,14 +690,6 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
         from_table(table(), label="label", missing="drop")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e300])
-def test_infinite_numbers_are_refused_even_when_imputing(bad: float) -> None:
-    with pytest.raises(
-        ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 row is"
-    ):
-        from_table(table().assign(price=[0, 1, bad, 2]), label="label", missing="impute")
-
-
 def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     frame = pd.concat([table()] * 30, ignore_index=True)
     frame["when"] = pd.Timestamp("2020-01-01")
@@ -948,14 +791,9 @@ def test_features_that_are_no_code_of_the_label_are_kept() -> None:
 
 NAMES = [
     "id",
-    "ID",
     "user_id",
-    "id_user",
     "userId",
-    "PassengerId",
-    "customer ID",
     "uuid",
-    "index",
     "key",
 ]
 
@@ -979,17 +817,7 @@ def test_numbers_that_name_the_rows_are_left_out(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "values", [np.arange(300), np.arange(1001, 1301.0), np.arange(300)[::-1]], ids=str
-)
-def test_running_numbers_are_left_out_whatever_they_are_called(values: Any) -> None:
-    data = from_table(given().assign(n=values), label="y")
-    assert data.encoder.names == ("x",) and data.notes[0].startswith(
-        "Column 'n' numbers the rows and was left out"
-    )
-
-
-@pytest.mark.parametrize("name", ["paid", "width", "grid", "income", "price_index", "rank"])
+@pytest.mark.parametrize("name", ["paid", "price_index"])
 def test_other_numbers_that_all_differ_are_pointed_out(name: str) -> None:
     rank = np.random.default_rng(0).permutation(300)
     data = from_table(given().assign(**{name: rank, "even": np.arange(300) * 2}), label="y")
@@ -1046,22 +874,15 @@ def test_words_among_numbers_are_gaps() -> None:
     ("word", "number"),
     [
         ("$1,234.50", 1234.5),
-        ("-$3", -3),
         ("$-3", -3),
         ("€ 1,000,000", 1e6),
-        ("12 €", 12),
         ("12.3%", 12.3),
         ("−7 %", -7),
         ("+.5", 0.5),
         ("1e3", 1000),
-        (" 8 ", 8),
         ("1,5", None),
-        ("1,2345", None),
         ("5 kg", None),
-        ("12:30", None),
-        ("--", None),
         ("1.2.3", None),
-        ("$", None),
         ("1_000", None),
     ],
 )
@@ -1229,22 +1050,6 @@ def test_cells_that_are_no_category_are_counted(tmp_path: Path) -> None:
         )
 
 
-def test_labels_of_other_files_are_read_as_those_of_training(tmp_path: Path) -> None:
-    pd.DataFrame({"a": np.arange(9.0), "y": ["1.0", "2.0", "other"] * 3}).to_csv(
-        tmp_path / "train.csv", index=False
-    )
-    pd.DataFrame({"a": np.arange(4.0), "y": ["2.0", "1.0"] * 2}).to_csv(
-        tmp_path / "test.csv", index=False
-    )
-    data = from_table(
-        tmp_path / "train.csv",
-        label="y",
-        test=tmp_path / "test.csv",
-        trusted=pd.read_csv(tmp_path / "test.csv"),
-    )
-    assert data.test.y.tolist() == [1, 0, 1, 0] == data.trusted.y.tolist()
-
-
 # Text
 
 
@@ -1269,17 +1074,6 @@ def test_texts_become_rows_that_tell_topics_apart() -> None:
     centres = torch.stack([data.train.x[data.train.y == k].mean(0) for k in (0, 1)])
     assert torch.equal((data.test.x @ centres.T).argmax(1), data.test.y)
     assert torch.equal(data.encoder.encode(frame["text"][40:]), data.test.x)
-
-
-def test_texts_are_the_same_for_the_same_seed_and_touch_nothing_global() -> None:
-    before = np.random.get_state()[1].tolist(), torch.get_rng_state()
-    first, again = (
-        from_text(sentences(), text="text", label="topic", dim=4, seed=5) for _ in range(2)
-    )
-    assert torch.equal(first.train.x, again.train.x)
-    assert np.random.get_state()[1].tolist() == before[0] and torch.equal(
-        torch.get_rng_state(), before[1]
-    )
 
 
 def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
@@ -1347,16 +1141,6 @@ def test_other_texts_have_the_words_that_scikit_learn_finds() -> None:
     text = "Don't panic: a naïve x1 c_d 12 3 e; привет, мир! 한국어 는 हिन्दी עברית مرحبا"
     assert re.findall(TOKEN, text) == HashingVectorizer().build_tokenizer()(text)
     assert re.findall(TOKEN, "iPhone手机 3个ดี") == ["iPhone", "手", "机", "个", "ดี"]
-
-
-def test_texts_of_other_parts_without_known_words_are_counted() -> None:
-    known, strange = pd.DataFrame({"text": ["good film", "bad film"], "mood": ["+", "-"]}), "xyzzy"
-    part = pd.DataFrame({"text": ["good", strange, strange], "mood": ["+", "-", "-"]})
-    data = from_text(known, text="text", label="mood", test=part[:2], validation=part)
-    assert data.notes[-2:] == (
-        "1 of 2 texts of the test set contain no word of the training texts.",
-        "2 of 3 texts of the validation set contain no word of the training texts.",
-    )
 
 
 # Hugging Face, by its interface
@@ -1470,13 +1254,3 @@ def test_codes_stay_categories_and_decimal_commas_are_nobodys_thousands() -> Non
         "each counts as a category (numbers with a decimal comma: write 0,5 as 0.5)."
     )
     assert sum("decimal comma" in note for note in data.notes) == 2
-
-
-def test_a_constant_is_not_shifted_and_arrays_are_encoded() -> None:
-    frame = pd.DataFrame(
-        {"c": [12345.0] * 4, "t": [1.7e9, 1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3], "y": list("abab")}
-    )
-    data = from_table(frame, label="y", features=["c", "t"])
-    assert isinstance(data.encoder, Columns) and isinstance(data.train.x, torch.Tensor)
-    assert data.encoder.shift.tolist() == [0, 1.7e9 + 1.5]
-    assert torch.equal(data.encoder.encode(frame[["c", "t"]].to_numpy()), data.train.x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import pickle
 import re
@@ -218,19 +217,6 @@ def test_pretrained_features_are_the_default_of_pictures_in_colour() -> None:
     assert names == ["efficientnet-lite0", "patches", "pixels"]
 
 
-def test_files_and_arrays_of_the_same_pictures(tmp_path: Path) -> None:
-    pictures = photos(12, 32)
-    paths = []
-    for i, picture in enumerate(pictures):
-        paths.append(tmp_path / f"{i}.png")
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(paths[-1])
-    np.testing.assert_allclose(
-        encode_pictures(paths, "patches")[0], encode_pictures(pictures, "patches")[0], atol=1e-6
-    )
-    with pytest.raises(ValueError, match="Expected pictures as bytes of shape"):
-        encode_pictures(pictures.float())
-
-
 class Small(nn.Module):
     """As far as timm's models go: a backbone, and a classifier unless ``num_classes`` is 0."""
 
@@ -366,15 +352,3 @@ def test_damaged_and_foreign_files_are_computed_again(
     caplog.clear()
     assert encode_texts(TEXTS, "tfidf", cache=tmp_path / "file")[0].tobytes() == first.tobytes()
     assert "could not be stored" in caplog.text  # which stops nothing
-
-
-def test_the_list_of_features(capsys: pytest.CaptureFixture[str]) -> None:
-    from typer.testing import CliRunner
-
-    from noiseproof.cli import app
-
-    listed = json.loads(CliRunner().invoke(app, ["features", "--json"]).stdout)
-    assert {thing["name"] for thing in listed} == {*FEATURES}
-    assert all(thing["installed"] or thing["install"] for thing in listed)
-    shown = CliRunner().invoke(app, ["features"]).stdout
-    assert "timm:NAME" in shown and "tfidf" in shown

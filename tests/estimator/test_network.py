@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -33,11 +32,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-import noiseproof
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.estimator.choice import best_method, held_out
-from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Interrupted, prepare
 from noiseproof.train.auto import (
     _LENGTHS,
@@ -147,16 +144,6 @@ def test_uncertainty_is_the_variance_that_the_head_predicts(method: str, tmp_pat
         )
 
 
-def test_other_methods_have_no_variance() -> None:
-    model = small().fit(X, NAMES)
-    with pytest.raises(
-        ValueError,
-        match="Expected a method whose head predicts a variance, such as ln or het, got 'ce'",
-    ):
-        model.predict_uncertainty(X)
-    assert "variance" not in model.predict_frame(X)
-
-
 def test_variance_is_larger_where_labels_are_noisy() -> None:
     """Half of one class is mislabelled, another class is clean (LN paper, section 3.1)."""
     g = np.random.default_rng(0)
@@ -223,21 +210,6 @@ def test_clone_search_pipeline_and_cross_validation() -> None:
     pipeline = make_pipeline(StandardScaler(), model).fit(X, NAMES)
     assert pipeline.score(X, NAMES) > 0.9
     assert cross_val_score(model, X, NAMES, cv=2, scoring="roc_auc_ovr").min() > 0.9
-
-
-def test_it_is_a_public_name_that_costs_nothing_until_asked_for() -> None:
-    assert (
-        noiseproof.NoisyLabelClassifier is NoisyLabelClassifier
-        and "NoisyLabelClassifier" in dir(noiseproof)
-    )
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = noiseproof.nothing  # type: ignore[attr-defined]
-    code = (
-        "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nfinally: print('torch'"
-        " in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False", done.stdout + done.stderr
 
 
 # Labels that are wrong
@@ -371,16 +343,6 @@ def test_the_estimated_noise_is_near_the_truth(noise: str) -> None:
     assert estimate_noise(prepare(few)) is None
 
 
-def test_inputs_that_say_nothing_have_a_rate_all_the_same() -> None:
-    """All rows alike: whatever is not of the largest class looks wrong, however the means are
-    rounded.
-    """
-    for rows in range(50, 250):
-        y = torch.randint(2 + rows % 4, (rows,), generator=torch.Generator().manual_seed(rows))
-        found = estimate_noise(prepare(from_arrays(torch.ones(rows, 2), y)))
-        assert found == pytest.approx(1 - int(y.bincount().max()) / rows)
-
-
 def test_leaving_one_out_in_closed_form_is_what_leaving_one_out_gives() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(25, 3, generator=generator).double(), torch.arange(25) % 3
@@ -456,11 +418,8 @@ def test_large_inputs_are_looked_at_a_block_at_a_time(
     [
         NAMES,
         NAMES.astype(object),
-        NAMES.tolist(),
         pd.Series(NAMES, index=range(500, 650)),
-        pd.Categorical(NAMES),
         Y + 5,
-        Y * 1.0,
         Y == 0,
     ],
     ids=lambda y: type(y).__name__,
@@ -518,12 +477,6 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         small().fit(x, y)
 
 
-def test_a_list_has_predictions_by_position() -> None:
-    rows = X[:3].tolist()
-    # list.index is a method
-    assert small().fit(X, NAMES).predict_frame(rows).index.tolist() == [0, 1, 2]
-
-
 def test_tables_of_polars_and_arrow_with_words_are_as_those_of_pandas() -> None:
     polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
     frame = pd.DataFrame(X, columns=list("abcd")).assign(
@@ -535,12 +488,6 @@ def test_tables_of_polars_and_arrow_with_words_are_as_those_of_pandas() -> None:
         assert (
             model.predict_proba(table) == expected
         ).all() and model.feature_names_in_.tolist() == [*"abcd", "word"]
-
-
-def test_only_auto_has_held_out_accuracies() -> None:
-    model = small(method="auto").fit(X, Y)
-    assert {"ce"} < model.held_out_accuracy_.keys()
-    assert not hasattr(model.set_params(method="ce").fit(X, Y), "held_out_accuracy_")
 
 
 def test_a_frame_has_no_two_columns_of_one_name() -> None:
@@ -670,23 +617,6 @@ def test_times_within_minutes_are_told_apart(kind: str, tmp_path: Path) -> None:
     assert small().fit(X, Y).columns_ is None  # which needs none of this
 
 
-def test_numerals_with_signs_are_numbers(tmp_path: Path) -> None:
-    price = np.random.default_rng(0).integers(1000, 9999, 200)
-    frame = pd.DataFrame({"price": [f"${p:,}" for p in price], "n": 1.0})
-    y = price > 5000
-    model = small(epochs=30).fit(frame, y)
-    assert (
-        model.columns_ is not None
-        and model.columns_.numeric == ("price", "n")
-        and model.score(frame, y) > 0.95
-    )
-    again = NoisyLabelClassifier.load(model.save(tmp_path))
-    assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
-    assert (again.predict_proba(frame.assign(price=price)) == model.predict_proba(frame)).all()
-    words = frame.assign(price=frame["price"].where(frame.index != 3, "?"))  # counts as missing
-    assert small(epochs=30).fit(words, y).score(words, y) > 0.95
-
-
 def test_text_is_refused_with_the_remedy_which_works() -> None:
     words = np.random.default_rng(0).integers(0, 10**6, 200)
     good = np.arange(200) % 2 == 0
@@ -745,13 +675,6 @@ def reviews(rows: int) -> tuple[list[str], Any]:
         for w in words
     ]
     return texts, np.where(good, "good", "bad")
-
-
-def test_a_pipeline_of_texts_with_many_words() -> None:
-    texts, y = reviews(400)
-    pipeline = make_pipeline(TfidfVectorizer(), small(epochs=20)).fit(texts[:300], y[:300])
-    assert pipeline[-1].n_features_in_ > 256 and pipeline.score(texts[300:], y[300:]) > 0.95
-    assert pipeline[-1].encoder_.encoder.project.n_components == 256
 
 
 def test_texts_go_in_directly(tmp_path: Path) -> None:
@@ -857,12 +780,6 @@ def test_weights_are_relative_and_a_weight_of_zero_is_no_row() -> None:
     assert "validation_accuracy" in held.history_[-1]
 
 
-@pytest.mark.parametrize("method", ["gp", "dividemix", "elr+"])
-def test_weights_are_refused_where_no_row_has_a_loss_of_its_own(method: str) -> None:
-    with pytest.raises(ValueError, match="Expected a method with a loss for each row"):
-        small(method=method).fit(X, Y, np.arange(150))
-
-
 @pytest.mark.parametrize(
     "weights", [np.arange(150) - 1.0, np.ones(149), np.full(150, np.nan), np.zeros(150)]
 )
@@ -900,13 +817,9 @@ def test_seeds_decide_and_the_global_generators_stay_untouched() -> None:
     "method",
     [
         "ln",
-        "ln-nodummy",
         "nal",
         "co-teaching",
-        "sln-mo",
-        "forward",
         "het:samples=20",
-        "nce+agce",
         "mae*",
         "gp",
     ],
@@ -933,36 +846,11 @@ def test_pickling_and_saving_keep_every_prediction(method: str, tmp_path: Path) 
     assert clone(again).fit(X, NAMES).predict_proba(X) == pytest.approx(p)
 
 
-def test_numbers_of_numpy_are_parameters_like_others(tmp_path: Path) -> None:
-    """As a search over an array of values sets them."""
-    model = small(epochs=np.int64(2), batch_size=np.int32(16), random_state=np.int64(7)).fit(X, Y)
-    again = NoisyLabelClassifier.load(model.save(tmp_path))
-    assert (again.epochs, again.batch_size, again.random_state) == (2, 16, 7)
-    assert (again.fit(X, Y).predict_proba(X) == model.predict_proba(X)).all()
-
-
 def test_classes_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
     days = np.array(["2020-01-01", "2021-01-01", "2022-01-01"], dtype="datetime64[D]")[Y]
     with pytest.raises(ValueError, match="Expected strings or numbers as classes"):
         small().fit(X, days).save(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("written", ["true", "True", " TRUE", "1"])
-def test_loading_asks_for_no_pretrained_weights(
-    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small().fit(X, Y).save(tmp_path)
-    edit(model=f"mlp:pretrained={written},hidden=[8]")(tmp_path)
-    asked: list[str] = []
-
-    def build(spec: str, *args: Any, **options: Any) -> Any:
-        asked.append(spec)
-        return build_classifier("mlp:hidden=[8]", *args, **options)
-
-    monkeypatch.setattr("noiseproof.estimator.files.build_classifier", build)
-    NoisyLabelClassifier.load(tmp_path)
-    assert asked == ["mlp:pretrained=false,hidden=[8]"]
 
 
 @pytest.fixture
@@ -985,15 +873,9 @@ def timm_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any
     "model",
     [
         "timm:hf-hub:stranger/bomb",
-        "timm:HF_HUB:stranger/bomb",
-        "timm:hf-\thub:stranger/bomb",
         "timm:name=hf-hub:stranger/bomb",
-        " timm :local-dir:/srv/bomb",
-        "timm:name=local-dir:/srv/bomb",
         "timm:https://stranger.example/bomb",
         'timm:resnet18,pretrained_cfg={"file": "/srv/bomb.pth"}',
-        'timm:resnet18,pretrained=1,pretrained_cfg={"hf_hub_id": "stranger/bomb"}',
-        "timm:resnet18,pretrained_cfg_overlay={}",
         "timm:resnet18,checkpoint_path=/srv/bomb.pth",
     ],
 )
@@ -1007,22 +889,6 @@ def test_loading_refuses_models_from_hubs_and_files(
     ):
         NoisyLabelClassifier.load(tmp_path)
     assert timm_calls == []
-
-
-def test_loading_a_model_of_timm_asks_for_none_of_its_weights(
-    timm_calls: list[tuple[str, dict[str, Any]]], tmp_path: Path
-) -> None:
-    images = X.astype(np.float32).reshape(-1, 1, 2, 2)
-    model = small(model="timm:resnet18.a1_in1k,pretrained=TRUE").fit(images, Y)
-    assert {(name, options["pretrained"]) for name, options in timm_calls} == {
-        ("resnet18.a1_in1k", True)
-    }
-    timm_calls.clear()
-    again = NoisyLabelClassifier.load(model.save(tmp_path))
-    assert [(name, options["pretrained"]) for name, options in timm_calls] == [
-        ("resnet18.a1_in1k", False)
-    ]
-    assert (again.predict_proba(images) == model.predict_proba(images)).all()
 
 
 def test_loading_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1082,7 +948,6 @@ def poison(folder: Path) -> None:
     "tamper, message",
     [
         (flip, "do not belong to estimator.json, or were changed"),
-        (truncate("weights.safetensors"), "were changed"),
         (
             truncate("weights.safetensors", and_say_so=True),
             "safetensors|header|[Mm]etadata|incomplete",
@@ -1091,14 +956,10 @@ def poison(folder: Path) -> None:
         (poison, "weights that are not finite"),
         (edit(format="something"), "another format than 'noiseproof-estimator-1'"),
         (edit(model="mlp:hidden=[9]"), "size mismatch"),
-        (edit(model="os.system"), "Unknown model 'os.system'"),
         (edit(loss="eval"), "Unknown loss 'eval'"),
         (edit(models=2), "weights of another model, 1 of 2 networks"),
         (edit(classes={"dtype": "|O", "values": [["a"], ["b"], ["c"]]}), "classes of dtype"),
-        (edit(classes={"dtype": "<U1", "values": ["a", "b"]}), "size mismatch"),
-        (edit(parameters={"surprise": 1}), "surprise"),
         (edit(history="gone"), "no 'history'"),
-        (edit(input={"shape": [4], "dtype": "complex64"}), "no 'complex64'"),
         (lambda folder: (folder / "weights.safetensors").unlink(), "No such file"),
     ],
 )
@@ -1110,25 +971,3 @@ def test_what_was_tampered_with_is_refused(
         ValueError, match=f"(?s)Expected an estimator that `save` wrote in .*({message})"
     ):
         NoisyLabelClassifier.load(tmp_path)
-
-
-def test_one_column_in_any_order_of_memory() -> None:
-    # (100, 1), strides of a transpose
-    x = np.random.default_rng(0).random((1, 100), dtype=np.float32).T
-    y = (x[:, 0] > 0.5).astype(int)
-    assert NoisyLabelClassifier(epochs=2).fit(x, y).predict(x).shape == (100,)
-
-
-def test_an_export_of_far_off_numbers_takes_what_columns_encode(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    x = np.stack([1.7e9 + random.random(200) * 300, np.full(200, 12345.0)], 1)
-    model = NoisyLabelClassifier(epochs=3).fit(x, (x[:, 0] > 1.7e9 + 150).astype(int))
-    assert model.columns_ is not None
-    inside = model.predictor_(model.columns_.encode(x)).argmax(1).numpy()
-    assert (inside == model.predict(x)).all()
-    network = torch.export.load(model.export(tmp_path / "far.pt2")).module()
-    assert torch.allclose(
-        network(model.columns_.encode(x)),
-        torch.from_numpy(model.predict_proba(x)).float(),
-        atol=1e-5,
-    )

@@ -341,11 +341,6 @@ def test_estimators_without_probabilities_are_refused_with_the_remedy() -> None:
     assert scores.shape == (len(X), 3)
 
 
-def test_the_default_estimator_is_boosted_trees() -> None:
-    model = RobustClassifier(rounds=1).fit(X, GIVEN)
-    assert isinstance(model.estimator_, HistGradientBoostingClassifier) and model.score(X, Y) > 0.9
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_words_are_named_where_an_estimator_needs_numbers(library: str) -> None:
     module = pytest.importorskip(library)
@@ -358,11 +353,3 @@ def test_words_are_named_where_an_estimator_needs_numbers(library: str) -> None:
     encoder = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
     model = RobustClassifier(make_pipeline(encoder, LogisticRegression())).fit(table, labels)
     assert (model.predict(table) == labels).mean() > 0.9
-
-
-def test_a_matrix_of_labels_is_refused_with_what_takes_it() -> None:
-    rows = np.arange(20.0)[:, None]
-    with pytest.raises(
-        ValueError, match=r"got shape \(20, 2\). Use y.argmax\(axis=1\); NoisyLabelClassifier takes"
-    ):
-        RobustClassifier().fit(rows, np.tile([0.3, 0.7], (20, 1)))

@@ -33,8 +33,8 @@ FIT_ROWS, BLOCK = 50_000, 10_000
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
-    """Inputs as a tensor with notes: uint8 images (N, C, H, W), all else float32 (N, …) with finite
-    numbers.
+    """Return inputs as a tensor, and notes: uint8 images (N, C, H, W), all else float32 (N, …) with
+    finite numbers.
     """
     if not isinstance(x, Tensor):
         x = torch.from_numpy(_array(x, name))
@@ -53,20 +53,22 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
     if x.dim() == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
         notes.append(f"`{name}` of shape {tuple(x.shape)} was read as images with channels last.")
         x = x.permute(0, 3, 1, 2).contiguous()
-    if x.dtype is torch.uint8 and x.dim() in (3, 4):
-        return (x if x.dim() == 4 else x[:, None]), notes
+    if x.dtype is torch.uint8 and x.dim() == 3:
+        return x[:, None], notes
+    if x.dtype is torch.uint8 and x.dim() == 4:
+        return x, notes
     numbers = x.to(torch.float32)
     are_integers = not x.is_floating_point() and x.dtype is not torch.bool
     if x.dim() == 4 and are_integers and 0 <= numbers.min() <= numbers.max() <= 255:
         return x.to(torch.uint8), notes  # pixels in wider integers than they need
-    finite = torch.isfinite(numbers).flatten(1)
-    if not bool(finite.all()):
-        row_numbers = (~finite.all(1)).nonzero().flatten().tolist()
-        row, column = row_numbers[0], int((~finite[row_numbers[0]]).nonzero()[0])
+    is_odd = ~torch.isfinite(numbers).flatten(1)
+    odd_rows = is_odd.any(1)
+    if bool(odd_rows.any()):
+        row, column = is_odd.nonzero()[0].tolist()
         raise ValueError(
             f"Expected finite numbers in `{name}`, got {x.flatten(1)[row, column].item()} in column"
-            f" {column} of row {row}; {len(row_numbers)} of {len(x)} rows contain NaN, infinite or"
-            " too large numbers. Drop these rows or fill them in."
+            f" {column} of row {row}; {int(odd_rows.sum())} of {len(x)} rows contain NaN, infinite"
+            " or too large numbers. Drop these rows or fill them in."
         )
     return numbers, notes
 
@@ -103,13 +105,19 @@ def from_arrays(
     trusted: Pair | None = None,
     name: str = "arrays",
 ) -> Dataset:
-    """A dataset from arrays or tensors: inputs (N, …) and one label a row, words or numbers.
+    """A dataset from arrays or tensors.
 
-    With ``classes``, whole numbers are positions in it. Soft labels are rows (N, K) of
-    probabilities, or of counts such as the votes of annotators. ``test``, ``validation`` and
-    ``trusted`` are further pairs (x, y) with labels known to be correct; a method may train on
-    ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is subtracted, and
+    Where float32 can't distinguish numbers (N, D), their mean is subtracted, and
     ``dataset.encoder`` does the same to new rows.
+
+    Args:
+        x: inputs (N, …).
+        y: one label for each row, a word or a number; or soft labels (N, K), probabilities or
+            counts such as the votes of annotators.
+        classes: the names of the classes; whole numbers in ``y`` are positions in them.
+        test, validation, trusted: further pairs (x, y) with labels known to be correct; a method
+            may train on ``trusted``.
+        name: of the dataset.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
@@ -120,15 +128,16 @@ def from_arrays(
     _check_same_length(inputs, labels.y, "x")
     notes += labels.describe()
     columns = shifted_columns(_plain(x)) if inputs.dim() == 2 else None
+    encoded = inputs
     if columns is not None:
-        shifted = columns.shift.nonzero().flatten().tolist()
+        encoded = columns.encode(_plain(x))
         notes.append(
-            f"The numbers in column {preview(shifted)} of `x` hardly differ: their mean was"
-            " subtracted, because float32 can't distinguish them; `encoder.encode` does the same"
-            " to new rows."
+            "The numbers in column"
+            f" {preview(columns.shift.nonzero().flatten().tolist())} of `x` hardly differ: their"
+            " mean was subtracted, because float32 can't distinguish them; `encoder.encode` does"
+            " the same to new rows."
         )
-    inputs = inputs if columns is None else columns.encode(_plain(x))
-    splits = {"train": Split(inputs, labels.y, soft=labels.soft)}
+    splits = {"train": Split(encoded, labels.y, soft=labels.soft)}
     for part, pair in {"test": test, "validation": validation, "trusted": trusted}.items():
         if pair is None:
             continue
@@ -142,9 +151,9 @@ def from_arrays(
                 f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in"
                 f" `{part}[0]`, as in training, got {tuple(other.shape[1:])} and {other.dtype}."
             )
-        splits[part] = Split(
-            other if columns is None else columns.encode(_plain(pair[0])), y, soft=soft
-        )
+        if columns is not None:
+            other = columns.encode(_plain(pair[0]))
+        splits[part] = Split(other, y, soft=soft)
         notes += more
     return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")
 
@@ -175,15 +184,18 @@ class DatasetInputs:
         size: int | None = None,
         fit: Fit = "crop",
     ) -> None:
-        self.items, self.field, self.index, self.size, self.fit = items, field, index, size, fit
+        self.items = items
+        self.field = field
+        self.index = index
+        self.size = size
+        self.fit: Fit = fit
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, i: int) -> Tensor:
-        value = _as_tensor(
-            _read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit
-        )
+        item = _read_item(self.items, int(self.index[i]))
+        value = _as_tensor(item[self.field], self.size, self.fit)
         return value if value.dtype is torch.uint8 else value.float()
 
     def subset(self, index: Tensor) -> DatasetInputs:
@@ -191,7 +203,7 @@ class DatasetInputs:
 
 
 def _read_item(items: Any, i: int) -> Any:
-    """``items[i]``; errors name the number of the item."""
+    """Item ``i``; errors name its number."""
     try:
         return items[i]
     except Exception as error:  # user code may raise anything
@@ -239,60 +251,69 @@ def from_torch(
     trusted: Any = None,
     name: str = "torch",
 ) -> Dataset:
-    """A dataset from any torch ``Dataset`` of (x, y), read into memory; with ``lazy``, only the
-    labels are read.
+    """A dataset from any torch ``Dataset`` of (x, y), read into memory.
 
-    Images may be PIL images, resized to ``size``. A ``classes`` attribute of the dataset names the
-    classes.
+    Args:
+        dataset: of pairs; images may be PIL images. Its attribute ``classes`` names the classes.
+        classes: the names of the classes.
+        size, fit: how images are resized, as in ``ImageFiles``.
+        lazy: whether only the labels are read.
+        test, validation, trusted: further datasets, with labels known to be correct.
+        name: of the dataset.
     """
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"Expected a torch Dataset of (x, y), got {type(dataset).__name__}.")
     names = getattr(dataset, "classes", None)
-    classes = classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
+    if not classes and isinstance(names, (list, tuple)):
+        classes = list(map(str, names))
     sources = {"train": dataset, "test": test, "validation": validation, "trusted": trusted}
     pairs = {
         part: read_pairs(source, size, fit, lazy)
         for part, source in sources.items()
         if source is not None
     }
-    if not lazy:
-        x, y = pairs.pop("train")
-        if isinstance(x, list):
-            raise TypeError(
-                "Expected tensors, arrays or images in the dataset, got str. Use from_text for"
-                " texts."
-            )
-        return from_arrays(x, y, classes=classes, name=name, **pairs)
-    return _lazy(name, pairs, classes)
+    if lazy:
+        return _lazy(name, pairs, classes)
+    x, y = pairs.pop("train")
+    if isinstance(x, list):
+        raise TypeError(
+            "Expected tensors, arrays or images in the dataset, got str. Use from_text for texts."
+        )
+    return from_arrays(x, y, classes=classes, name=name, **pairs)
 
 
 def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> Pair:
-    """Inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with ``lazy``
-    read on access.
+    """Return inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with
+    ``lazy`` inputs that are read on access.
     """
-    count = len(dataset) if hasattr(dataset, "__len__") else None
-    if count is None and lazy:
-        raise TypeError(
-            "Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False."
-        )
-    lazy_inputs = DatasetInputs(dataset, 0, torch.arange(count or 0), size, fit)
-    if lazy and count and (targets := _targets(dataset, count)) is not None:
-        return lazy_inputs, targets
+    if not hasattr(dataset, "__len__"):
+        if lazy:
+            raise TypeError(
+                "Expected a dataset with a length to read lazily, got an iterable one. Use"
+                " lazy=False."
+            )
+        items = iter(dataset)
+    else:
+        items = (_read_item(dataset, i) for i in range(len(dataset)))
+        if lazy and (targets := _targets(dataset)) is not None:
+            return DatasetInputs(dataset, 0, torch.arange(len(dataset)), size, fit), targets
     inputs: list[Any] = []
     labels = []
-    for item in iter(dataset) if count is None else (_read_item(dataset, i) for i in range(count)):
-        x, label = pair_of(item)
+    for item in items:
+        x, label = _pair_of(item)
         if not lazy:
             inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
         labels.append(label)
     if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
+    if lazy:
+        return DatasetInputs(dataset, 0, torch.arange(len(labels)), size, fit), labels
     if any(isinstance(x, str) for x in inputs):
         return inputs, labels
-    return lazy_inputs if lazy else stack_inputs(inputs), labels
+    return stack_inputs(inputs), labels
 
 
-def pair_of(item: Any) -> Pair:
+def _pair_of(item: Any) -> Pair:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
         raise TypeError(
@@ -302,23 +323,22 @@ def pair_of(item: Any) -> Pair:
     return item[0], item[1].tolist() if isinstance(item[1], Tensor) else item[1]
 
 
-def _targets(dataset: Any, count: int) -> Any:
-    """The attribute ``targets`` if it has the labels of the items, which then need not be read;
-    else None.
+def _targets(dataset: Any) -> Any:
+    """The attribute ``targets`` of datasets of torchvision, whose items then need not be read; None
+    if there is none, or the labels of items differ from it.
     """
     targets = getattr(dataset, "targets", None)
-    transforms = getattr(dataset, "transforms", None)  # torchvision's: joint, or separate ones
-    changed = (
-        getattr(dataset, "target_transform", None),
-        getattr(transforms, "target_transform", transforms),
-    )
-    if targets is None or len(targets) != count or any(change is not None for change in changed):
+    transforms = getattr(dataset, "transforms", None)  # joint, or separate ones
+    label_transform = getattr(transforms, "target_transform", transforms)
+    if targets is None or len(targets) != len(dataset) or not len(dataset):
         return None
-    sample = sorted({0, count // 2, count - 1})
-    same = (
-        np.array_equal(pair_of(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample
-    )
-    return targets if all(same) else None
+    if label_transform is not None or getattr(dataset, "target_transform", None) is not None:
+        return None
+    for i in (0, len(dataset) // 2, len(dataset) - 1):
+        _, label = _pair_of(_read_item(dataset, i))
+        if not np.array_equal(label, np.asarray(targets[i])):
+            return None
+    return targets
 
 
 def _lazy(
@@ -362,11 +382,8 @@ def from_hf(
     """
     parts = {"train": dataset}
     if isinstance(dataset, Mapping):
-        parts = {
-            part: dataset[part]
-            for part in ("train", "test", "validation", "trusted")
-            if part in dataset
-        }
+        names = ("train", "test", "validation", "trusted")
+        parts = {part: dataset[part] for part in names if part in dataset}
     train: Any = parts.get("train")
     if not hasattr(train, "column_names") or not hasattr(train, "__len__"):
         raise TypeError(
@@ -391,10 +408,11 @@ def from_hf(
     frames = {
         part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()
     }
-    train, label, names = frames.pop("train"), roles.label, roles.classes
+    options |= {"label": roles.label, "classes": roles.classes, **frames}
+    train = options.pop("train")
     if roles.text is not None:
-        return from_text(train, text=roles.text, label=label, classes=names, **frames, **options)
-    return from_table(train, label=label, features=features, classes=names, **frames, **options)
+        return from_text(train, text=roles.text, **options)
+    return from_table(train, features=features, **options)
 
 
 def hf_roles(
@@ -404,36 +422,31 @@ def hf_roles(
     text: str | None,
     features: Sequence[str] | None,
 ) -> _Roles:
-    """The columns that the user named; without an input, those that the types of the columns
+    """Return the columns that the user named; without an input, those that the types of the columns
     suggest.
     """
-    columns, kinds = list(train.column_names), train.features
+    columns = list(train.column_names)
+    kinds = train.features
     if not label:
-        class_labels = [
-            c
-            for c in columns
-            if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None
-        ]
-        label = next(
-            iter(class_labels),
-            "labels" if "labels" in columns and "label" not in columns else "label",
-        )
+        label = "labels" if "labels" in columns and "label" not in columns else "label"
+        for c in columns:
+            if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None:
+                label = c
+                break
     if label not in columns:
         raise ValueError(
             f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`."
         )
-    if absent := [
-        c for c in (image, text, *(features or ())) if c is not None and c not in columns
-    ]:
+    named = [c for c in (image, text, *(features or ())) if c is not None]
+    if absent := [c for c in named if c not in columns]:
         raise ValueError(
             f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}."
         )
     others = [c for c in columns if c != label]
-    if not (image or text or features):
+    if not named:
         image, text = _suggest_input(kinds, others)
-    return _Roles(
-        label, image, text, list(features or others), getattr(kinds[label], "names", None)
-    )
+    classes = getattr(kinds[label], "names", None)
+    return _Roles(label, image, text, list(features or others), classes)
 
 
 def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | None, str | None]:

@@ -71,7 +71,7 @@ class Transform(ABC):
         )
 
     def check(self, images: Tensor) -> None:
-        """Refuse what is no batch of images."""
+        """Refuse what is not a batch of images."""
         _check_batch(images)
 
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
@@ -85,16 +85,6 @@ class Transform(ABC):
                 f" got {tuple(params.shape)}. Use draw(n, generator), then the rows of these"
                 " images."
             )
-        if params.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones"
-                " round up to 1."
-            )
-        if params.device != images.device:
-            raise ValueError(
-                f"Expected params on {images.device}, got {params.device}. Use"
-                " params.to(images.device)."
-            )
         return self.transform(images, params)
 
     def __call__(
@@ -106,22 +96,17 @@ class Transform(ABC):
         return self.apply(images, params.to(images.device, non_blocking=True))
 
 
-def _check_crop(size: int, length: int, padding: int = 0) -> None:
-    if size > length + 2 * padding:
-        padded = f"{length} + 2·{padding}" if padding else f"{length}"
+def _check_crop(size: int, length: int) -> None:
+    if size > length:
         raise ValueError(
-            f"Expected a crop no larger than the image, got {size} pixels of {padded}. Pad more, or"
-            " resize first."
+            f"Expected a crop no larger than the padded image, got {size} pixels of {length}. Pad"
+            " more, or resize first."
         )
 
 
 def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
     if fill == "zero":
-        return (
-            F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0]))
-            if any(paddings)
-            else images
-        )
+        return F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0]))
     for dim, padding in enumerate(paddings, 2):
         last = images.shape[dim] - 1
         if padding > last:
@@ -141,12 +126,12 @@ def _random_crop(
     """
     B, C = images.shape[:2]
     h, w = size
-    for length, padding, wanted in zip(images.shape[2:], paddings, size, strict=True):
-        _check_crop(wanted, length, padding)
-    if not B:
-        return images.new_empty(0, C, h, w)
     padded = _pad(images, paddings, fill).contiguous()
     height, width = padded.shape[2:]
+    _check_crop(h, height)
+    _check_crop(w, width)
+    if not B:
+        return images.new_empty(0, C, h, w)
     # Below the number of positions also after rounding, as every float32 below 1 is at most 1 −
     # 2⁻²⁴.
     top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
@@ -199,8 +184,9 @@ class Shift(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         height, width = images.shape[2:]
-        most = int(self.max_fraction * height + 1e-6), int(self.max_fraction * width + 1e-6)
-        return _random_crop(images, params, most, (height, width), self.mode)
+        down = int(self.max_fraction * height + 1e-6)
+        right = int(self.max_fraction * width + 1e-6)
+        return _random_crop(images, params, (down, right), (height, width), self.mode)
 
 
 @dataclass(frozen=True)
@@ -216,11 +202,7 @@ class Flip(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         chosen = (params < self.p)[..., None, None]  # (B, 1, 1, 1)
-        mirrored = images.flip(3)
-        if images.is_floating_point():
-            return torch.where(chosen, mirrored, images)
-        # The same by bits: on a CPU four times as fast as `where` on bytes.
-        return mirrored.bitwise_xor_(images).bitwise_and_(chosen.byte() * 255).bitwise_xor_(images)
+        return torch.where(chosen, images.flip(3), images)
 
 
 @dataclass(frozen=True)
@@ -252,17 +234,14 @@ class Resize(Transform):
         _pair("size", self.size)
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        height, width = images.shape[2:]
-        if isinstance(self.size, int):
-            short = min(height, width)
-            size = self.size * height // short, self.size * width // short
-        else:
-            size = self.size
-        if size == (height, width):
+        size = self.size
+        if isinstance(size, int):
+            short = min(images.shape[2:])
+            size = (size * images.shape[2] // short, size * images.shape[3] // short)
+        if size == images.shape[2:]:
             return images
-        return _restore(
-            F.interpolate(_floating(images), size, mode="bilinear", antialias=True), images
-        )
+        resized = F.interpolate(_floating(images), size, mode="bilinear", antialias=True)
+        return _restore(resized, images)
 
 
 @dataclass(frozen=True)
@@ -299,7 +278,7 @@ class RandomResizedCrop(Transform):
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
-    _TRIES = 10  # without annotation, as it is no field
+    _TRIES = 10  # without annotation, which would make it a field
     columns = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
@@ -376,20 +355,14 @@ class Rotate(Transform):
         angle = math.radians(self.degrees) * (2 * params.view(-1, 1, 1) - 1)  # counter-clockwise
         cos, sin = angle.cos(), angle.sin()
         # Centres of the output pixels, each axis from −1 to 1, and their positions in the input.
-        y = (
-            2 * torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None] + 1
-        ) / height - 1
-        x = (2 * torch.arange(width, device=images.device, dtype=pixels.dtype) + 1) / width - 1
-        grid = torch.stack(
-            [cos * x - sin * (height / width) * y, sin * (width / height) * x + cos * y], dim=3
-        )
-        rotated = F.grid_sample(
-            pixels,
-            grid.to(pixels.dtype),
-            self.interpolation,
-            padding_mode="zeros",
-            align_corners=False,
-        )
+        rows = torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None]
+        columns = torch.arange(width, device=images.device, dtype=pixels.dtype)
+        y = (2 * rows + 1) / height - 1
+        x = (2 * columns + 1) / width - 1
+        right = cos * x - sin * (height / width) * y
+        down = sin * (width / height) * x + cos * y
+        grid = torch.stack([right, down], dim=3).to(pixels.dtype)
+        rotated = F.grid_sample(pixels, grid, self.interpolation, align_corners=False)
         return _restore(rotated, images)
 
 
@@ -419,14 +392,15 @@ class ColorJitter(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         channels = _check_channels(self, images)
-        x = _floating(images) if images.is_floating_point() else images.float().div_(255)
+        x = _unit(images)
         swing = 2 * params[:, 4:, None, None, None] - 1  # (B, 4, 1, 1, 1) in ±1
-        limits = self.brightness, self.contrast, self.saturation, 0.0
-        factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(
-            x.dtype
-        )
+        limits = (self.brightness, self.contrast, self.saturation, 0.0)
+        factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1)
+        factors = factors.to(x.dtype)
         angle = (self.hue * swing[:, 3]).to(x.dtype)
-        steps = 2 if channels == 1 else 4 if self.hue else 3
+        steps = 2  # of grey images
+        if channels == 3:
+            steps = 4 if self.hue else 3
         # (B, steps): the first step, the second, …
         order = params[:, :steps].argsort(dim=1, stable=True)
         chosen = order[..., None] == torch.arange(4, device=x.device)
@@ -436,9 +410,9 @@ class ColorJitter(Transform):
             _, contrast, saturation, hue = chosen[:, step].unbind(1)
             factor = (chosen[:, step] * factors).sum(1)
             grey = _luma(x)  # (B, 1, H, W)
-            target = (saturation * grey).add_(contrast * grey.mean((2, 3), keepdim=True))
-            mixed = torch.lerp(target.expand_as(x), x, factor).clamp_(0, 1)
-            x = torch.lerp(mixed, _rotate_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
+            target = saturation * grey + contrast * grey.mean((2, 3), keepdim=True)
+            mixed = torch.lerp(target.expand_as(x), x, factor).clamp(0, 1)
+            x = torch.where(hue > 0, _rotate_hue(x, angle), mixed) if steps == 4 else mixed
         return _restore(x if images.is_floating_point() else x * 255, images)
 
 
@@ -455,25 +429,25 @@ def _luma(x: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return x
     r, g, b = torch.split(x, 1, dim=1)
-    return (0.299 * r).add_(g, alpha=0.587).add_(b, alpha=0.114)  # ITU-R 601, as PIL
+    return 0.299 * r + 0.587 * g + 0.114 * b  # ITU-R 601, as PIL
 
 
 def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
     """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps the largest and smallest
     value of each pixel.
     """
-    # In place where possible: on a CPU, new memory costs more than the arithmetic.
-    high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    high = x.amax(1, keepdim=True)
+    low = x.amin(1, keepdim=True)
     chroma = high - low
     r, g, b = torch.split(x, 1, dim=1)
     scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel has no effect: its chroma is zero
-    green_or_blue = torch.where(high == g, (b - r).mul_(scale).add_(2), (r - g).mul_(scale).add_(4))
-    sixths = torch.where(high == r, (g - b).mul_(scale), green_or_blue)
+    green_or_blue = torch.where(high == g, (b - r) * scale + 2, (r - g) * scale + 4)
+    sixths = torch.where(high == r, (g - b) * scale, green_or_blue)
     # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two
-    # more turns keep the phase positive, where frac is the remainder (% is much slower on a CPU).
+    # more turns keep the phase positive, where frac is the remainder.
     about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
-    phase = sixths.div_(6).add_(angle) + about
-    return phase.frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(chroma).add_(low)
+    phase = (sixths / 6 + angle + about).frac() * 6
+    return ((phase - 3).abs() - 1).clamp(0, 1) * chroma + low
 
 
 # Operations of AutoAugment on whole numbers 0 … 255 in float32, by an amount for each image (B, 1,
@@ -487,14 +461,18 @@ def _affine(
     height, width = x.shape[2:]
     down = torch.arange(height, device=x.device)[:, None] + 0.5
     right = torch.arange(width, device=x.device) + 0.5
-    row, col = d * right + e * down + f, a * right + b * down + c
+    row = d * right + e * down + f
+    col = a * right + b * down + c
     inside: Tensor = (row >= 0) & (row < height) & (col >= 0) & (col < width)  # (B, 1, H, W)
     place = (row.floor() * width + col.floor()).where(inside, 0).long().flatten(2)
     return x.flatten(2).gather(2, place.expand(-1, x.shape[1], -1)).view_as(x) * inside
 
 
 def _rotate(x: Tensor, v: Tensor) -> Tensor:
-    cos, sin, h, w = v.deg2rad().cos(), v.deg2rad().sin(), x.shape[2] / 2, x.shape[3] / 2
+    cos = v.deg2rad().cos()
+    sin = v.deg2rad().sin()
+    h = x.shape[2] / 2
+    w = x.shape[3] / 2
     return _affine(x, cos, -sin, w - cos * w + sin * h, sin, cos, h - sin * w - cos * h)
 
 
@@ -511,14 +489,14 @@ def _grey(x: Tensor) -> Tensor:
 
 def _smooth(x: Tensor) -> Tensor:
     smooth = x.clone()  # keeps its border
-    smooth[..., 1:-1, 1:-1] = (
-        (F.avg_pool2d(x, 3, 1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]) / 13
-    ).round()
+    total = F.avg_pool2d(x, 3, 1, divisor_override=1) + 4 * x[..., 1:-1, 1:-1]
+    smooth[..., 1:-1, 1:-1] = (total / 13).round()
     return smooth
 
 
 def _autocontrast(x: Tensor) -> Tensor:
-    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    low = x.amin((2, 3), keepdim=True)
+    high = x.amax((2, 3), keepdim=True)
     return torch.where(high > low, ((x - low) * 255 / (high - low).clamp(min=1)).floor(), x)
 
 
@@ -527,12 +505,8 @@ def _equalize(x: Tensor) -> Tensor:
     counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
     darker = (counts.cumsum(2) - counts).gather(2, flat)  # how many pixels of the channel are
     step = darker.amax(2, keepdim=True) // 255
-    return (
-        torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat)
-        .clamp(max=255)
-        .view_as(x)
-        .float()
-    )
+    equal = torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat)
+    return equal.clamp(max=255).view_as(x).float()
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -605,7 +579,8 @@ class AutoAugment(Transform):
                 here = ((pair * len(policy)).long() == number) & (drawn[slot] < int(tenths) / 10)
                 chosen[name] = chosen.get(name, False) | here
                 amounts[name] = amounts.get(name, 0) + here * _amount(name, int(level))
-            before, sign = x, 1 - 2 * (drawn[2 + slot] < 0.5).float()
+            before = x
+            sign = 1 - 2 * (drawn[2 + slot] < 0.5).float()
             for name, v in amounts.items():
                 result = _OPERATIONS[name](before, v * sign if name in _PER_LEVEL else v)
                 x = torch.where(chosen[name], result, x)
@@ -628,11 +603,8 @@ class Cutout(Transform):
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         cut = []
         for length, u in zip(images.shape[2:], params.unbind(1), strict=True):
-            offset = (
-                torch.arange(length, device=images.device)
-                - (u * length).long()[:, None]
-                + self.size // 2
-            )
+            first = (u * length).long()[:, None] - self.size // 2
+            offset = torch.arange(length, device=images.device) - first
             cut.append((offset >= 0) & (offset < self.size))
         return images.masked_fill(cut[0][:, None, :, None] & cut[1][:, None, None], 0)
 
@@ -649,12 +621,10 @@ class Normalise(Transform):
             raise ValueError(
                 f"Expected as many means as deviations, got {len(self.mean)} and {len(self.std)}."
             )
-        object.__setattr__(
-            self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean)
-        )
-        object.__setattr__(
-            self, "std", tuple(check_number("std", value, "(0, inf)") for value in self.std)
-        )
+        mean = tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean)
+        std = tuple(check_number("std", value, "(0, inf)") for value in self.std)
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "std", std)
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         if images.shape[1] != len(self.mean):
@@ -685,9 +655,9 @@ class Standardise(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         x = images if images.is_floating_point() else images.float()
-        kind = x.device, x.dtype
+        kind = (x.device, x.dtype)
         if kind not in self._copies:  # a CUDA graph cannot copy from the host in every step
-            self._copies[kind] = self.mean.to(x), self.std.to(x)
+            self._copies[kind] = (self.mean.to(x), self.std.to(x))
         mean, std = self._copies[kind]
         return ((x - mean) / std).clamp(-10, 10)
 
@@ -740,10 +710,14 @@ def _floating(images: Tensor) -> Tensor:
     return images if images.dtype in (torch.float32, torch.float64) else images.float()
 
 
+def _unit(images: Tensor) -> Tensor:
+    return _floating(images) if images.is_floating_point() else images.float() / 255
+
+
 def _restore(values: Tensor, images: Tensor) -> Tensor:
-    return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(
-        images.dtype
-    )
+    if not images.is_floating_point():
+        values = values.round().clamp(0, 255)
+    return values.to(images.dtype)
 
 
 SAME_IMAGES = {"cifar10n": "cifar10", "cifar10h": "cifar10", "cifar100n": "cifar100"}

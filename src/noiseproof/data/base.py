@@ -297,54 +297,45 @@ def corrupt(
     label, the two exchange their probabilities.
     """
     split = data.train
+    plain = NoisyData(
+        split.x, split.y, data.classes, torch.arange(len(split)), split.clean, split.raw, split.soft
+    )
     if noise is None or str(noise) == "none":
-        return NoisyData(
-            split.x,
-            split.y,
-            data.classes,
-            torch.arange(len(split)),
-            split.clean,
-            split.raw,
-            split.soft,
-        )
+        return plain
     model = get_noise(noise) if isinstance(noise, str) else noise
     if features is None and isinstance(split.x, Tensor) and model.needs == "inputs":
         features = split.x
     noisy = model.corrupt(
         split.y, generator=generator, features=features, num_classes=data.num_classes
     )
-    # several annotators repeat a row
-    index = torch.arange(len(split)) if noisy.index is None else noisy.index
-    clean = noisy.clean
-    if split.clean is not None:  # the labels were noisy before, such as human ones
-        clean = torch.where(clean == split.y[index], split.clean[index], clean)
-    x = split.x
     if isinstance(noisy, OpenSetLabels):
         if foreign is None:
             raise ValueError(
                 f"Expected `foreign` images, with which {model} replaces images of {data.name}, got"
                 " none. Take those of another dataset, such as cifar100."
             )
-        if not isinstance(x, Tensor):
+        if not isinstance(split.x, Tensor):
             raise ValueError(
                 f"Expected images in memory, some of which {model} replaces with `foreign` ones,"
                 f" got files in {data.name}. Use a dataset such as cifar10."
             )
-        x = noisy.apply(x, foreign)
-    given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
-    soft = (
-        None if split.soft is None else _exchanged(split.soft[index], split.y[index], noisy.given)
-    )
-    rows = given if noisy.index is None else given.subset(index)
+        plain = replace(plain, x=noisy.apply(split.x, foreign))
+    # several annotators repeat a row
+    rows = plain if noisy.index is None else plain.subset(noisy.index)
+    clean = noisy.clean
+    if rows.clean is not None:  # the labels were noisy before, such as human ones
+        clean = torch.where(clean == rows.given, rows.clean, clean)
+    soft = None if rows.soft is None else _exchanged(rows.soft, rows.given, noisy.given)
     return replace(rows, given=noisy.given, clean=clean, soft=soft, annotator=noisy.annotator)
 
 
 def _exchanged(soft: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Distributions (N, K) whose classes ``a`` and ``b``, (N,) each, have exchanged their
-    probabilities.
+    """Distributions (N, K) with the probabilities of the classes ``a`` and ``b``, (N,) each,
+    exchanged.
     """
-    a, b = a[:, None], b[:, None]
-    return soft.scatter(1, a, soft.gather(1, b)).scatter(1, b, soft.gather(1, a))
+    first = soft.gather(1, a[:, None])
+    second = soft.gather(1, b[:, None])
+    return soft.scatter(1, a[:, None], second).scatter(1, b[:, None], first)
 
 
 class ClassBalanced(Sampler[int]):
@@ -397,47 +388,42 @@ class ClassBalanced(Sampler[int]):
         parts = []
         for k, members in enumerate(self.members):
             count = share + (k in gets_one_more)
-            rounds = [
-                members[shuffled(len(members), generator)] for _ in range(-(-count // len(members)))
-            ]
+            num_rounds = -(-count // len(members))
+            rounds = [members[shuffled(len(members), generator)] for _ in range(num_rounds)]
             parts.append(torch.cat([members[:0], *rounds])[:count])
         drawn = torch.cat(parts)
         return drawn[shuffled(len(drawn), generator)]
 
 
 def find_copies(data: Dataset) -> tuple[str, bool]:
-    """How many test rows equal training rows, whatever their labels, and whether these are more
-    than by chance.
+    """Return how many test rows equal training rows, in words, and whether these are more than by
+    chance.
 
     By chance a test row has a copy as often as a training row equals another; four standard errors,
     and one row, or one in a hundred, are allowed beyond that. Inputs that are read from files or
     are sparse are not compared.
     """
-    parts = [
-        part.x
-        for part in (data.train, data.test)
-        if part is not None and isinstance(part.x, Tensor)
-    ]
-    if len(parts) < 2 or any(
-        x.is_sparse or x.dim() < 2 or not len(x) or x.dtype == torch.bfloat16 for x in parts
-    ):
+    hashes = []
+    for split in (data.train, data.test):
+        x = None if split is None else split.x
+        if not isinstance(x, Tensor) or x.is_sparse or x.dim() < 2 or x.dtype is torch.bfloat16:
+            return "", False
+        rows = x.detach().cpu().flatten(1).contiguous().numpy()
+        hashes.append([xxh3_128_digest(row) for row in rows])
+    train, test = hashes
+    if not train or not test:
         return "", False
-    train, test = (
-        [xxh3_128_digest(row) for row in x.detach().cpu().flatten(1).contiguous().numpy()]
-        for x in parts
-    )
-    counts, rows = Counter(train), len(test)
+    counts = Counter(train)
     copies = sum(row in counts for row in test)
     repeats = sum(count for count in counts.values() if count > 1) / len(train)
     # the training rows vary, too
-    spread = math.sqrt(rows * repeats * (1 - repeats) * (1 + 2 * rows / len(train)))
-    chance = rows * repeats + 4 * spread + max(1, rows / 100)
+    variance = len(test) * repeats * (1 - repeats) * (1 + 2 * len(test) / len(train))
+    chance = len(test) * repeats + 4 * math.sqrt(variance) + max(1, len(test) / 100)
+    if not copies:
+        return "", False
     more = "more" if copies > chance else "no more"
     words = (
-        f"{copies} of the {rows} test rows equal training rows in all but the label, {more} than"
-        " chance gives"
+        f"{copies} of the {len(test)} test rows equal training rows in all but the label, {more}"
+        f" than chance gives where {repeats:.1%} of the training rows equal others"
     )
-    return (
-        f"{words} where {repeats:.1%} of the training rows equal others" if copies else "",
-        copies > chance,
-    )
+    return words, copies > chance

@@ -16,22 +16,13 @@ from torch import Tensor
 from noiseproof.core.messages import preview
 
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
-_NO_CLASS = (
-    complex,
-    np.complexfloating,
-    timedelta,
-    np.timedelta64,
-    list,
-    tuple,
-    dict,
-    set,
-    np.ndarray,
-)
+_SCALARS = (complex, np.complexfloating, timedelta, np.timedelta64)  # that are not classes
+_NO_CLASS = (*_SCALARS, list, tuple, dict, set, np.ndarray)
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
-    """One label a row, int64 or str objects, dates in ISO 8601; missing labels and quantities are
-    refused.
+    """Return one label for each row, int64 or str objects, dates in ISO 8601; missing labels and
+    quantities are refused.
     """
     return _numbered(_as_written(values, name), name)
 
@@ -46,19 +37,22 @@ def _as_written(values: Any, name: str) -> NDArray[Any]:
     if labels.dtype.kind == "M":  # `tolist` would return nanoseconds since 1970
         _refuse_rows(np.isnat(labels), name)
         return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in any unit
-    if (kind := _not_a_class(labels)) is not None:
+    kind = str(labels.dtype) if labels.dtype.kind in "cmV" else ""
+    words = labels.tolist() if labels.dtype != object else list(labels)
+    for value in words:
+        if isinstance(value, _NO_CLASS):
+            kind = kind or type(value).__name__
+            break
+    if kind:
         raise ValueError(
             f"Expected words, whole numbers or dates as labels in `{name}`, got {kind}. Write each"
             " class as one word."
         )
     words = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for value in labels.tolist()
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in words
     ]
-    _refuse_rows(
-        np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool),
-        name,
-    )
+    is_missing = [_is_missing(value) or not str(value).strip() for value in words]
+    _refuse_rows(np.array(is_missing, dtype=bool), name)
     return np.array([str(value) for value in words], dtype=object)
 
 
@@ -73,10 +67,10 @@ def _one_column(values: Any, name: str) -> NDArray[Any]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        hint = " Give one word or number a row"
+        hint = "Give one word or number a row"
         if labels.ndim == 2:
-            hint = " For one-hot rows use argmax(axis=1), or 0 and 1 for several labels a row"
-        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}.{hint}.")
+            hint = "For one-hot rows use argmax(axis=1), or 0 and 1 for several labels a row"
+        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}. {hint}.")
     if isinstance(values, np.ma.MaskedArray):  # np.asarray drops the mask
         _refuse_rows(np.ma.getmaskarray(values).ravel(), name)
     return labels
@@ -91,14 +85,6 @@ def _numbered(labels: NDArray[Any], name: str) -> NDArray[Any]:
     if any("." in word for word in labels):
         return _whole_numbers(labels.astype(np.float64), name)
     return labels.astype(np.int64)
-
-
-def _not_a_class(labels: NDArray[Any]) -> str | None:
-    """The type of the first label that is a quantity or a collection, if any."""
-    if labels.dtype.kind in "cmV":
-        return str(labels.dtype)
-    objects = labels if labels.dtype.kind == "O" else ()
-    return next((type(value).__name__ for value in objects if isinstance(value, _NO_CLASS)), None)
 
 
 def _is_missing(value: Any) -> bool:
@@ -148,29 +134,23 @@ def encode_labels(
     if known is None or (positions and not (are_words and any(map(NUMBER.fullmatch, known)))):
         labels = _numbered(labels, name)
     distinct = sorted(set(labels.tolist()))
-    classes = tuple(map(str, distinct)) if known is None else known
-    if len(set(classes)) < len(classes):
+    names = tuple(map(str, distinct)) if known is None else known
+    if len(set(names)) < len(names):
         raise ValueError(
-            f"Expected each of the {len(classes)} `classes` once, got {preview(list(classes))}."
+            f"Expected each of the {len(names)} `classes` once, got {preview(list(names))}."
         )
-    by_position = positions and labels.dtype != object
-    number = find_words(
-        map(str, distinct), [str(k) for k in range(len(classes))] if by_position else classes
-    )
+    targets: Sequence[str] = names
+    expected = preview(names)
+    if positions and labels.dtype != object:
+        targets = [str(k) for k in range(len(names))]
+        expected = f"the positions 0 … {len(names) - 1} in `classes`"
+    number = find_words(map(str, distinct), targets)
     if unknown := [word for word, k in number.items() if k is None]:
-        expected = (
-            f"the positions 0 … {len(classes) - 1} in `classes`"
-            if by_position
-            else preview(classes)
-        )
         raise ValueError(
             f"Expected labels of `{name}` among {expected}, got {preview(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
-    return (
-        torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64),
-        classes,
-    )
+    return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), names
 
 
 def soft_labels(values: Any, name: str = "y") -> Tensor | None:
@@ -221,14 +201,16 @@ class TrainingLabels:
                 values, classes, positions=self.positions, name=name
             )
             return
-        columns = (
-            getattr(values, "columns", range(self.soft.shape[1])) if classes is None else classes
-        )
-        self.y, self.classes = self.soft.argmax(1), tuple(map(str, columns))
-        if len(set(self.classes)) < len(self.classes) or len(self.classes) != self.soft.shape[1]:
+        num_classes = self.soft.shape[1]
+        columns: Any = classes
+        if columns is None:
+            columns = getattr(values, "columns", range(num_classes))
+        self.y = self.soft.argmax(1)
+        self.classes = tuple(map(str, columns))
+        if not len(set(self.classes)) == len(self.classes) == num_classes:
             raise ValueError(
-                f"Expected a name for each of the {self.soft.shape[1]} columns of `{name}`, each"
-                f" once, got {preview(list(self.classes))}."
+                f"Expected a name for each of the {num_classes} columns of `{name}`, each once, got"
+                f" {preview(list(self.classes))}."
             )
 
     def encode(self, values: Any, name: str) -> Tensor:
@@ -306,26 +288,24 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
             f"Expected at least two classes in `{name}`, {only}. There is nothing to classify."
         )
     notes = []
-    if all(map(NUMBER.fullmatch, classes)) and "." not in "".join(classes):
-        numbers = [int(c) for c in classes]
-        if sorted(numbers) != list(range(len(classes))):
-            notes.append(
-                f"The labels {preview(numbers)} do not count from 0 without gaps: they were"
-                f" renumbered 0 … {len(classes) - 1} in this order; `classes` has the originals."
-            )
+    are_numbers = all(map(NUMBER.fullmatch, classes)) and "." not in "".join(classes)
+    if are_numbers and set(classes) != {str(k) for k in range(len(classes))}:
+        notes.append(
+            f"The labels {preview([int(c) for c in classes])} do not count from 0 without gaps:"
+            f" they were renumbered 0 … {len(classes) - 1} in this order; `classes` has the"
+            " originals."
+        )
     if absent := [classes[k] for k in (counts == 0).nonzero().flatten().tolist()]:
         notes.append(
             f"{len(absent)} of {len(classes)} classes have no training example: {preview(absent)}."
         )
     if single := [classes[k] for k in (counts == 1).nonzero().flatten().tolist()]:
+        end = "."
+        if len(single) > len(y) / 2:
+            end = "; is this column an identifier rather than a label?"
         notes.append(
             f"{len(single)} of {len(classes)} classes have a single training example:"
-            f" {preview(single)}. Nothing can be held out or audited in them"
-            + (
-                "; is this column an identifier rather than a label?"
-                if len(single) > len(y) / 2
-                else "."
-            )
+            f" {preview(single)}. Nothing can be held out or audited in them{end}"
         )
     if alike := _alike(classes, lambda c: " ".join(c.split()).casefold()):
         notes.append(f"Some classes differ in case or spaces only: {preview(alike)}. Are they one?")
@@ -336,9 +316,8 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
             ' one? unicodedata.normalize("NFC", word) makes one of them.'
         )
     if len(classes) > 1000:
-        per_class = len(y) / len(classes)
         notes.append(
-            f"There are {len(classes)} classes with {per_class:.1f} training examples each on"
-            " average."
+            f"There are {len(classes)} classes with {len(y) / len(classes):.1f} training examples"
+            " each on average."
         )
     return notes
