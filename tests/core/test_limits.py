@@ -153,15 +153,6 @@ def nested(path: Path) -> None:
     path.write_bytes(pickle.dumps({b"data": pixels, b"labels": lists}, 2))
 
 
-def estimator(path: Path) -> None:
-    from noiseproof.estimator import NoisyLabelClassifier
-
-    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-    NoisyLabelClassifier(epochs=1).fit(x, np.arange(40) % 2).save(path)
-    (file,) = path.glob("*.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"models": 1_000_000}))
-
-
 UNPACKED = "Expected at most 200 unpacked bytes for each packed one in {path}, got "
 TOO_MANY = (
     f"Expected at most {2**26} pixels in {{path}}, got {SIDE**2}. If you trust it, set"
@@ -174,10 +165,6 @@ LISTS = (
     "Expected a CIFAR python batch of 2 images in {path}, got ValueError('labels that are not"
     " integers')"
 )
-MODELS = (
-    "Expected an estimator that `save` wrote in {path}, got: weights of another model, 1 of 1000000"
-    " networks"
-)
 # file, how it is made, how it is read, what is said
 BOMBS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a.png": (png, "decode(PATH, 32)", TOO_MANY),
@@ -189,7 +176,6 @@ BOMBS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "t.parquet": (parquet, "read_rows(PATH, label='y')", UNPACKED),
     "labels.pt": (pickled, "read_columns(PATH)", TENSORS),
     "batch": (nested, "read_batch(PATH, 2)", LISTS),
-    "saved": (estimator, "noiseproof.estimator.NoisyLabelClassifier.load(PATH)", MODELS),
 }
 
 

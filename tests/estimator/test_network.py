@@ -957,9 +957,8 @@ def poison(folder: Path) -> None:
         (edit(format="something"), "another format than 'noiseproof-estimator-1'"),
         (edit(model="mlp:hidden=[9]"), "size mismatch"),
         (edit(loss="eval"), "Unknown loss 'eval'"),
-        (edit(models=2), "weights of another model, 1 of 2 networks"),
         (edit(classes={"dtype": "|O", "values": [["a"], ["b"], ["c"]]}), "classes of dtype"),
-        (edit(history="gone"), "no 'history'"),
+        (edit(attributes={}), "no 'n_features_in_'"),
         (lambda folder: (folder / "weights.safetensors").unlink(), "No such file"),
     ],
 )

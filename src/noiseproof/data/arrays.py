@@ -29,7 +29,8 @@ OTHER_WAYS = (
     " matrix."
 )
 # rows of a sparse matrix that its axes are fitted to, and projected at a time
-FIT_ROWS, BLOCK = 50_000, 10_000
+FIT_ROWS = 50_000
+BLOCK = 10_000
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:

@@ -294,7 +294,8 @@ class RandomResizedCrop(Transform):
         """Top, left, height and width of the box of each image in whole pixels, each (B,)."""
         area, shape, place = torch.split(params, [self._TRIES, self._TRIES, 2], dim=1)
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * area)
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        low = math.log(self.ratio[0])
+        high = math.log(self.ratio[1])
         shape = (low + (high - low) * shape).exp()
         w = (area * shape).sqrt().round()  # (B, tries)
         h = (area / shape).sqrt().round()
@@ -303,7 +304,8 @@ class RandomResizedCrop(Transform):
         w = F.pad(w, (0, 1), value=min(width, round(height * self.ratio[1])))
         h = F.pad(h, (0, 1), value=min(height, round(width / self.ratio[0])))
         first = F.pad(fits.byte(), (0, 1), value=1).argmax(1, keepdim=True)  # (B, 1)
-        w, h = w.gather(1, first), h.gather(1, first)
+        w = w.gather(1, first)
+        h = h.gather(1, first)
         room = torch.cat([height - h, width - w], 1)  # (B, 2)
         start = torch.where(first == self._TRIES, room / 2, place * (room + 1)).floor()
         return start[:, 0], start[:, 1], h[:, 0], w[:, 0]
@@ -323,7 +325,8 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tens
     """Weights (B, size, full) that resize pixels start … start + length − 1 of a line to ``size``
     pixels.
     """
-    start, scale = start[:, None, None], (length / size)[:, None, None]
+    start = start[:, None, None]
+    scale = (length / size)[:, None, None]
     pixel = torch.arange(full, device=start.device) + 0.5
     # (B, size, 1)
     centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
@@ -353,7 +356,8 @@ class Rotate(Transform):
         height, width = images.shape[2:]
         pixels = _floating(images)
         angle = math.radians(self.degrees) * (2 * params.view(-1, 1, 1) - 1)  # counter-clockwise
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         # Centres of the output pixels, each axis from −1 to 1, and their positions in the input.
         rows = torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None]
         columns = torch.arange(width, device=images.device, dtype=pixels.dtype)
@@ -373,7 +377,7 @@ class ColorJitter(Transform):
 
     Brightness, contrast and saturation mix the image with black, its mean grey and its grey values
     by a factor uniform in 1 ± the given number, clamped after each step; hue is rotated by a
-    uniform ± ``hue`` of the colour circle. The formulas are those of torchvision, with one rounding
+    uniform ± ``hue`` of the colour circle. The formulas are torchvision's, with one rounding
     at the end. Grey images (C = 1) change brightness and contrast only.
     """
 
@@ -429,7 +433,7 @@ def _luma(x: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return x
     r, g, b = torch.split(x, 1, dim=1)
-    return 0.299 * r + 0.587 * g + 0.114 * b  # ITU-R 601, as PIL
+    return (0.299 * r).add(g, alpha=0.587).add(b, alpha=0.114)  # ITU-R 601, as PIL
 
 
 def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
@@ -560,7 +564,7 @@ class AutoAugment(Transform):
     """One of the 25 pairs of operations found on CIFAR-10, each operation with its probability
     (Cubuk et al. 2019).
 
-    Amounts are those of SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's
+    Amounts are as in SOP's released code, for pictures of 32 × 32 pixels. Operations are PIL's
     on 8 bits, to which floats are rounded.
     """
 

@@ -57,9 +57,7 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
 
 
 def _check_given(given: Tensor, num_classes: int) -> None:
-    """Refuse labels that are no classes (N,), and of rows with several labels no 0 or 1 for each
-    class (N, K).
-    """
+    """Refuse labels other than classes (N,), or with several labels for each row 0 and 1 (N, K)."""
     if given.dim() == 2 and given.shape[1] != num_classes:
         raise ValueError(
             f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}."
@@ -104,7 +102,7 @@ class Split:
     """One part of a dataset: inputs and the labels that came with them."""
 
     x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)) or lazy inputs
-    # (N,) int64; of soft labels the most probable class; of several labels a row (N, K), 0 or 1
+    # (N,) int64, of soft labels the most probable class; or several labels (N, K), 0 or 1
     y: Tensor
     clean: Tensor | None = None  # like y: the true labels where they are known
     raw: Sequence[str] | None = None  # how to show each row to a person: its text, its file name
@@ -148,8 +146,8 @@ class Dataset:
                 _check_given(split.y, len(self.classes))
                 if split.y.dim() != self.train.y.dim():
                     raise ValueError(
-                        "Expected one label a row in all parts of a dataset, or several in all of"
-                        " them."
+                        "Expected one label for each row in all parts of a dataset, or several in"
+                        " all of them."
                     )
                 _check_width(split.soft, len(self.classes))
 
@@ -291,7 +289,7 @@ def corrupt(
     """The training set with its own labels, or with the labels of a noise model, which is applied
     once.
 
-    The clean labels are those of the source if it has any, else the labels that noise was added to.
+    The clean labels come from the source if it has any, else they are what noise was added to.
     ``features`` are the input of instance-dependent noise (by default x), ``foreign`` the images of
     another dataset that open-set noise inserts. Where noise flips the most probable class of a soft
     label, the two exchange their probabilities.
@@ -312,7 +310,7 @@ def corrupt(
         if foreign is None:
             raise ValueError(
                 f"Expected `foreign` images, with which {model} replaces images of {data.name}, got"
-                " none. Take those of another dataset, such as cifar100."
+                " none. Take images of another dataset, such as cifar100."
             )
         if not isinstance(split.x, Tensor):
             raise ValueError(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.cluster import map_jobs
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
 from noiseproof.core.messages import Progress, install_command
@@ -130,8 +131,8 @@ class Joined(Extractor):
     """
 
     def __init__(self, terms: Sequence[tuple[float, Extractor]]) -> None:
-        self.terms, self.kind = terms, terms[0][1].kind  # type: ignore[misc]
-        self.scales: list[float] = []
+        self.terms = terms
+        self.kind = terms[0][1].kind  # type: ignore[misc]
 
     def fit(self, rows: Any, *, seed: int = 0) -> Self:
         self.fit_encode(rows, seed=seed)
@@ -140,25 +141,20 @@ class Joined(Extractor):
     def fit_encode(
         self, rows: Any, *, seed: int = 0, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        parts = [
-            extractor.fit_encode(rows, seed=seed, progress=progress) for _, extractor in self.terms
-        ]
-        spreads = [float(part.var(0).sum()) ** 0.5 for part in parts]
-        self.scales = [
-            weight / max(spread, 1e-9)
-            for (weight, _), spread in zip(self.terms, spreads, strict=True)
-        ]
-        return self._join(parts)
+        parts = []
+        self.scales = []
+        for weight, extractor in self.terms:
+            part = extractor.fit_encode(rows, seed=seed, progress=progress)
+            scale = np.float32(weight / max(float(part.var(0).sum()) ** 0.5, 1e-9))
+            self.scales.append(scale)
+            parts.append(scale * part)
+        return np.hstack(parts)
 
     def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
-        return self._join(
-            [extractor.encode(rows, progress=progress) for _, extractor in self.terms]
-        )
-
-    def _join(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.hstack(
-            [np.float32(scale) * part for scale, part in zip(self.scales, parts, strict=True)]
-        )
+        parts = []
+        for scale, (_, extractor) in zip(self.scales, self.terms, strict=True):
+            parts.append(scale * extractor.encode(rows, progress=progress))
+        return np.hstack(parts)
 
     def weights(self) -> Weights | None:
         return next(filter(None, (extractor.weights() for _, extractor in self.terms)), None)
@@ -172,6 +168,29 @@ class Joined(Extractor):
             extractor.spec if weight == 1 else f"{weight:g}*{extractor.spec}"
             for weight, extractor in self.terms
         )
+
+
+def encode_blocks(
+    function: Callable[..., Any],
+    blocks: Iterable[Any],
+    *shared: Any,
+    total: int,
+    what: str,
+    progress: Progress | None,
+    per_task: int = 1,
+) -> NDArray[np.float32]:
+    """Join the features ``function(block, *shared)`` of blocks of rows, (N, F).
+
+    ``progress`` is told ``what`` is done to how many of ``total`` rows.
+    """
+    parts: list[NDArray[np.float32]] = []
+    done = 0
+    for features in map_jobs(function, blocks, *shared, per_task=per_task):
+        parts.append(np.asarray(features, dtype=np.float32))
+        done += len(features)
+        if progress is not None:
+            progress(what, done, total)
+    return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 
 def describe(extractor: Extractor) -> dict[str, Any]:
@@ -225,15 +244,13 @@ def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
 
     if not path.is_file():
         return None
+    why = "of other data or damaged"
     try:
         with safe_open(path, "np") as file:
-            x, stored = np.asarray(file.get_tensor("x")), file.metadata() or {}
-        if (
-            stored.get("key") == key
-            and stored.get("sha256") == hashlib.sha256(x.tobytes()).hexdigest()
-        ):
+            x = np.asarray(file.get_tensor("x"))
+            stored = file.metadata() or {}
+        if stored == {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}:
             return x
-        why = "of other data" if stored.get("key") != key else "damaged"
     except Exception as error:  # safetensors raises its own kinds on foreign files
         why = f"not readable ({type(error).__name__})"
     log.warning("what is stored in %s is %s: it is computed again.", path, why)
@@ -245,10 +262,9 @@ def keep_array(path: Path, key: str, x: NDArray[np.float32]) -> None:
     from safetensors.numpy import save_file
 
     x = np.ascontiguousarray(x)
+    header = {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}
     try:
         with replacing(path) as part:
-            save_file(
-                {"x": x}, part, {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}
-            )
+            save_file({"x": x}, part, header)
     except OSError as error:
         log.warning("%s could not be stored: %s.", path, error)

@@ -120,7 +120,7 @@ def _refuse_rows(refused: NDArray[np.bool_], name: str, what: str = "none") -> N
 def encode_labels(
     values: Any, classes: Sequence[str] | None = None, *, positions: bool = False, name: str = "y"
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Class numbers (N,) and class names: those of the labels, sorted (numbers as numbers), or
+    """Return class numbers (N,) and class names: the labels, sorted (numbers as numbers), or
     ``classes``.
 
     With ``positions``, whole numbers are positions in ``classes``, unless they are written as words
@@ -186,8 +186,7 @@ def soft_labels(values: Any, name: str = "y") -> Tensor | None:
 
 
 class TrainingLabels:
-    """Encoded labels ``y`` of a training set and its ``classes``, by which those of other parts are
-    encoded.
+    """Encoded labels ``y`` of a training set and its ``classes``, by which other parts are encoded.
 
     Rows of probabilities or counts are kept as ``soft``; their ``y`` is the most probable class,
     the first of several.

@@ -14,21 +14,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count
-from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress
 from noiseproof.data.augment import IMAGENET
 from noiseproof.data.base import derive_generator, shuffled
-from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
+from noiseproof.data.features import (
+    FEATURES,
+    Extractor,
+    compute,
+    describe,
+    digest,
+    encode_blocks,
+    get_extractor,
+)
 from noiseproof.data.images import ImageFiles, decode, open_image
 from noiseproof.data.sources import PathLike
 from noiseproof.models import Backbone, get_model
 from noiseproof.models.pretrained import EfficientNetLite0, Weights, loaded_weights
 
-PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
+PATCH = 6  # pixels of the side of a patch
+STRIDE = 2
+SMALLEST = 16  # pixels; a smaller picture is its own feature vector
 THUMBNAIL = 32  # pixels of a picture file for patches
-FIT_IMAGES, PATCHES, BLOCK = 5_000, 50_000, 256
+FIT_IMAGES = 5_000
+PATCHES = 50_000
+BLOCK = 256
 PER_TASK = 32  # batches that a task on another machine looks at
-# pictures whose 1280 features would take half a gigabyte: those of a sample are computed twice
+# pictures whose 1280 features would take half a gigabyte: a sample is encoded twice instead
 MANY = 100_000
 PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit_features.md
 _Encode: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (B, 3, size, size) -> (B, F)
@@ -86,10 +97,11 @@ class PatchFeatures:
         self.centres = self._kmeans(patches, min(centres, len(patches)), generator)
         self.colour = 1.0
         pooled = torch.cat([self._pool(block) for block in torch.split(sample, BLOCK)])
-        texture, colour = (
-            float(part.var(0).sum()) for part in pooled.tensor_split([4 * len(self.centres)], 1)
-        )
-        self.colour = (texture / colour / 4) ** 0.5 if texture > 0 and colour > 0 else 1.0
+        variance = pooled.var(0)
+        texture = float(variance[: 4 * len(self.centres)].sum())
+        colour = float(variance[4 * len(self.centres) :].sum())
+        if texture > 0 and colour > 0:
+            self.colour = (texture / colour / 4) ** 0.5
         pooled[:, 4 * len(self.centres) :] *= self.colour
         if bool((sample == sample[0]).all()):  # rounding may leave an axis for equal pictures
             pooled[:] = pooled[0]
@@ -152,7 +164,12 @@ class Pictures:
         return len(self.source)
 
     def _path(self, i: int) -> Path:
-        return self.source.path(i) if isinstance(self.source, ImageFiles) else Path(self.source[i])  # type: ignore[arg-type]
+        assert not isinstance(self.source, Tensor)
+        return self.source.path(i) if isinstance(self.source, ImageFiles) else Path(self.source[i])
+
+    def _sample(self) -> range:
+        """Up to about a hundred pictures, evenly spread."""
+        return range(0, len(self), max(1, len(self) // 100))
 
     def subset(self, index: Tensor) -> Pictures:
         """Return the pictures ``index``, in that order."""
@@ -167,7 +184,7 @@ class Pictures:
         if isinstance(self.source, Tensor):
             return min(self.source.shape[2:])
         sides = []
-        for i in range(0, len(self), max(1, len(self) // 100)):
+        for i in self._sample():
             with open_image(self._path(i)) as image:
                 sides.append(min(image.size))
         return int(np.median(sides))
@@ -175,13 +192,11 @@ class Pictures:
     def read(self, start: int, stop: int, size: int) -> Tensor:
         """Return pictures in colour, each scaled to a square, uint8 (B, 3, size, size)."""
         if not isinstance(self.source, Tensor):
-            return torch.stack(
-                [decode(self._path(i), size, "squash") for i in range(start, min(stop, len(self)))]
-            )
-        pictures = self.source[start:stop]
-        colour = (
-            pictures[:, :3] if pictures.shape[1] >= 3 else pictures[:, :1].expand(-1, 3, -1, -1)
-        )
+            rows = range(start, min(stop, len(self)))
+            return torch.stack([decode(self._path(i), size, "squash") for i in rows])
+        colour = self.source[start:stop, :3]
+        if colour.shape[1] < 3:
+            colour = colour[:, :1].expand(-1, 3, -1, -1)
         scaled = F.interpolate(
             colour.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
         )
@@ -189,22 +204,20 @@ class Pictures:
 
     def has_colours(self) -> bool:
         """Return whether any of up to a hundred pictures is not grey."""
-        sample = range(0, len(self), max(1, len(self) // 100))
-        pictures = torch.cat([self.read(i, i + 1, THUMBNAIL) for i in sample])
+        pictures = torch.cat([self.read(i, i + 1, THUMBNAIL) for i in self._sample()])
         return bool((pictures != pictures[:, :1]).any())
 
     def thumbnails(self) -> Tensor:
         """Return bytes (N, C, H, W): arrays as they are, files scaled to 32 × 32 pixels."""
-        return (
-            self.source if isinstance(self.source, Tensor) else self.read(0, len(self), THUMBNAIL)
-        )
+        if isinstance(self.source, Tensor):
+            return self.source
+        return self.read(0, len(self), THUMBNAIL)
 
     def digest(self) -> str:
         """Return the SHA-256 of the content."""
         if isinstance(self.source, Tensor):
-            return digest(
-                [str(tuple(self.source.shape)), self.source.contiguous().numpy().tobytes()]
-            )
+            content = self.source.contiguous().numpy().tobytes()
+            return digest([str(tuple(self.source.shape)), content])
         # one file in memory at a time
         return digest(self._path(i).read_bytes() for i in range(len(self)))
 
@@ -213,20 +226,18 @@ class Pictures:
 class PixelFeatures(Extractor):
     """The pixels, scaled together."""
 
-    kind, summary = "pictures", "the pixels"
+    kind = "pictures"
+    summary = "the pixels"
 
     def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
         pixels = rows.thumbnails().flatten(1).float()
-        self.mean, self.spread = (
-            pixels.mean(0),
-            pixels.std(0).square().mean().sqrt().clamp(min=1e-6),
-        )
+        self.mean = pixels.mean(0)
+        self.spread = pixels.std(0).square().mean().sqrt().clamp(min=1e-6)
         return self
 
     def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
-        return np.asarray(
-            ((rows.thumbnails().flatten(1).float() - self.mean) / self.spread).numpy()
-        )
+        pixels = rows.thumbnails().flatten(1).float()
+        return np.asarray(((pixels - self.mean) / self.spread).numpy())
 
 
 @FEATURES.register_class("patches")
@@ -235,7 +246,8 @@ class PicturePatches(Extractor):
     pixels.
     """
 
-    kind, summary = "pictures", "similarity to typical patches, learned from the pictures"
+    kind = "pictures"
+    summary = "similarity to typical patches, learned from the pictures"
 
     def __init__(self, dim: int = 256) -> None:
         self.dim = check_count("dim", dim, 1)
@@ -254,18 +266,24 @@ def _in_batches(
     """The features of ``pictures`` of ``size`` pixels; ``encode`` is a function of a module, or a
     part of one.
     """
-    starts, blocks = range(0, len(pictures), batch), []
-    for block in map_jobs(_encode_batch, starts, encode, pictures, size, batch, per_task=PER_TASK):
-        blocks.append(block)
-        if progress is not None:
-            progress("looking at pictures", min(len(blocks) * batch, len(pictures)), len(pictures))
-    return torch.from_numpy(np.concatenate(blocks))
+    return torch.from_numpy(
+        encode_blocks(
+            _encode_batch,
+            range(0, len(pictures), batch),
+            encode,
+            pictures,
+            size,
+            batch,
+            total=len(pictures),
+            what="looking at pictures",
+            progress=progress,
+            per_task=PER_TASK,
+        )
+    )
 
 
-def _encode_batch(
-    start: int, encode: _Encode, pictures: Pictures, size: int, batch: int
-) -> NDArray[np.float32]:
-    return np.asarray(encode(pictures.read(start, start + batch, size)).float().cpu().numpy())
+def _encode_batch(start: int, encode: _Encode, pictures: Pictures, size: int, batch: int) -> Tensor:
+    return encode(pictures.read(start, start + batch, size)).float().cpu()
 
 
 @FEATURES.register_class("efficientnet-lite0")
@@ -274,11 +292,14 @@ class EfficientNetFeatures(Extractor):
     ``dim`` main axes.
     """
 
-    kind, summary = "pictures", "EfficientNet-Lite0, trained on ImageNet"
-    packages, extra = EfficientNetLite0.packages, "vision"
+    kind = "pictures"
+    summary = "EfficientNet-Lite0, trained on ImageNet"
+    packages = EfficientNetLite0.packages
+    extra = "vision"
 
     def __init__(self, size: int = 224, dim: int = 128) -> None:
-        self.size, self.dim = check_count("size", size, 32), check_count("dim", dim, 1)
+        self.size = check_count("size", size, 32)
+        self.dim = check_count("dim", dim, 1)
         self.axes: MainAxes | None = None
 
     def weights(self) -> Weights:
@@ -308,10 +329,8 @@ class EfficientNetFeatures(Extractor):
         """Return (N, 1280), or (N, dim) on ``axes``."""
         # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6
         # times as long as 8.
-        encode, batch = (
-            partial(_efficientnet_features, size=self.size, axes=axes),
-            8 if self.size > 160 else 16,
-        )
+        batch = 8 if self.size > 160 else 16
+        encode = partial(_efficientnet_features, size=self.size, axes=axes)
         return _in_batches(encode, rows, self.size, batch, progress)
 
 
@@ -331,19 +350,21 @@ class TimmFeatures(Extractor):
     pixels.
     """
 
-    kind, summary = "pictures", "a pretrained model of timm, or a local checkpoint"
-    packages, extra, loads_by_name = ("timm",), "timm", True
+    kind = "pictures"
+    summary = "a pretrained model of timm, or a local checkpoint"
+    packages = ("timm",)
+    extra = "timm"
+    loads_by_name = True
 
     def __init__(self, model: str, checkpoint_path: str | None = None) -> None:
-        self.model, self.checkpoint_path = str(model), checkpoint_path
+        self.model = str(model)
+        self.checkpoint_path = checkpoint_path
 
     @cached_property
     def network(self) -> Backbone:
-        weights = (
-            {"checkpoint_path": self.checkpoint_path}
-            if self.checkpoint_path
-            else {"pretrained": True}
-        )
+        weights: dict[str, Any] = {"pretrained": True}
+        if self.checkpoint_path:
+            weights = {"checkpoint_path": self.checkpoint_path}
         return get_model(f"timm:{self.model}", **weights).eval()
 
     def weights(self) -> Weights:
@@ -367,11 +388,8 @@ def picture_extractor(name: str, pictures: Pictures) -> Extractor:
     if name == "auto" and pictures.side() < SMALLEST:
         name = "pixels"
     elif name == "auto":
-        name = (
-            PRETRAINED
-            if EfficientNetFeatures.is_available() and pictures.has_colours()
-            else "patches"
-        )
+        is_pretrained = EfficientNetFeatures.is_available() and pictures.has_colours()
+        name = PRETRAINED if is_pretrained else "patches"
     return get_extractor(name, "pictures")
 
 

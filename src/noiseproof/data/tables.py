@@ -30,8 +30,10 @@ MIN_REPEATS = 4
 MAX_CODES = 20  # numerals of at most this many kinds may be codes: they stay categories
 MAX_NON_NUMBERS = 0.2  # share of the cells of a numeric column that may be words such as "?"
 # in few rows, what looks like an identifier or a copy of the label may be chance
-FEW_ROWS, MANY_ROWS = 20, 100
-UNKNOWN, EMPTY = -1, -2  # codes of cells that are none of the categories of their column
+FEW_ROWS = 20
+MANY_ROWS = 100
+UNKNOWN = -1  # codes of cells that are none of the categories of their column
+EMPTY = -2
 # mean in standard deviations from which on float32 keeps at most three digits of the differences
 FAR = 1e4
 _QUANTITY = re.compile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,15 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress, counted, preview
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
+from noiseproof.data.features import (
+    FEATURES,
+    Extractor,
+    compute,
+    describe,
+    digest,
+    encode_blocks,
+    get_extractor,
+)
 from noiseproof.data.frames import Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
@@ -35,7 +43,9 @@ _SPACELESS = (
 # marks.
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
-BLOCK, BATCH, PER_TASK = 10_000, 64, 32  # texts at once, by a network, and batches of a task
+BLOCK = 10_000  # texts at once, by a network, and batches of a task
+BATCH = 64
+PER_TASK = 32
 PRETRAINED = "wordllama"  # where installed: measured in docs/audit_features.md
 
 
@@ -73,8 +83,8 @@ class TextFeatures:
         """(N, dim) float32, computed in blocks to save memory."""
         texts = list(rows)
         blocks = map_jobs(TextFeatures._encode_block, _split(texts, BLOCK), self)
-        none = torch.zeros(0, self.project.n_components)
-        return torch.nn.functional.normalize(torch.cat([none, *blocks]), dim=1)
+        empty = torch.zeros(0, self.project.n_components)
+        return torch.nn.functional.normalize(torch.cat([empty, *blocks]), dim=1)
 
     @staticmethod
     def _encode_block(texts: Sequence[str], features: TextFeatures) -> Tensor:
@@ -88,7 +98,8 @@ class TextFeatures:
 class TfidfFeatures(Extractor):
     """TF-IDF of words and word pairs on their main axes."""
 
-    kind, summary = "texts", "words and word pairs by TF-IDF, on their main axes"
+    kind = "texts"
+    summary = "words and word pairs by TF-IDF, on their main axes"
 
     def __init__(self, dim: int = 256) -> None:
         self.dim = check_count("dim", dim, 1)
@@ -111,8 +122,10 @@ class WordLlamaFeatures(Extractor):
     tokens.
     """
 
-    kind, summary = "texts", "mean of WordLlama's pretrained token vectors"
-    packages, extra = WordVectors.packages, "text"
+    kind = "texts"
+    summary = "mean of WordLlama's pretrained token vectors"
+    packages = WordVectors.packages
+    extra = "text"
 
     def weights(self) -> Weights:
         return WordVectors.weights()
@@ -120,20 +133,59 @@ class WordLlamaFeatures(Extractor):
     def encode(
         self, rows: Sequence[str], *, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        blocks = map_jobs(_mean_vectors, _split(rows, BLOCK))
-        return np.asarray(
-            torch.cat([torch.zeros(0, 256), *_counted(blocks, len(rows), progress)]).numpy()
+        blocks = _split(rows, BLOCK)
+        return encode_blocks(
+            _mean_vectors, blocks, total=len(rows), what="encoding texts", progress=progress
         )
 
 
+def _split(texts: Sequence[str], size: int) -> list[list[str]]:
+    return [list(texts[i : i + size]) for i in range(0, len(texts), size)]
+
+
+def _mean_vectors(texts: list[str]) -> Tensor:
+    return word_vectors().mean(texts)
+
+
+def _encode_batch(texts: list[str], extractor: Any) -> Tensor:
+    batch: Tensor = extractor.encode_batch(texts)
+    return batch.float().cpu()
+
+
+class _NetworkFeatures(Extractor):
+    """Features of texts by a network, which encodes batches of them."""
+
+    kind = "texts"
+    extra = "transformers"
+    loads_by_name = True
+
+    def encode(
+        self, rows: Sequence[str], *, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        # texts of similar length together, which need less padding
+        order = np.argsort([len(text) for text in rows], kind="stable")
+        joined = encode_blocks(
+            _encode_batch,
+            _split([rows[i] for i in order], BATCH),
+            self,
+            total=len(rows),
+            what="encoding texts",
+            progress=progress,
+            per_task=PER_TASK,
+        )
+        x = np.empty_like(joined)
+        x[order] = joined
+        return x
+
+
 @FEATURES.register_class("sentence-transformers")
-class SentenceTransformerFeatures(Extractor):
+class SentenceTransformerFeatures(_NetworkFeatures):
     """Sentence embeddings of a model of the library sentence-transformers, from its cache or a
     folder.
     """
 
-    kind, summary = "texts", "a model of sentence-transformers, by name or folder"
-    packages, extra, loads_by_name = ("sentence_transformers",), "transformers", True
+    summary = "a model of sentence-transformers, by name or folder"
+    packages = ("sentence_transformers",)
 
     def __init__(self, model: str) -> None:
         self.model = str(model)
@@ -145,26 +197,22 @@ class SentenceTransformerFeatures(Extractor):
     def weights(self) -> Weights:
         return loaded_weights("sentence_transformers", self.network)
 
-    def encode(
-        self, rows: Sequence[str], *, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        return _in_batches(self, rows, progress)
-
     def encode_batch(self, texts: list[str]) -> Tensor:
         return torch.as_tensor(self.network.encode(texts, show_progress_bar=False))
 
 
 @FEATURES.register_class("transformers")
-class TransformerFeatures(Extractor):
+class TransformerFeatures(_NetworkFeatures):
     """Last hidden states of a model of the library transformers, averaged over the tokens of each
     text.
     """
 
-    kind, summary = "texts", "last hidden states of a model of transformers, averaged over tokens"
-    packages, extra, loads_by_name = ("transformers",), "transformers", True
+    summary = "last hidden states of a model of transformers, averaged over tokens"
+    packages = ("transformers",)
 
     def __init__(self, model: str, max_length: int = 256) -> None:
-        self.model, self.max_length = str(model), check_count("max_length", max_length, 1)
+        self.model = str(model)
+        self.max_length = check_count("max_length", max_length, 1)
 
     @cached_property
     def network(self) -> Any:
@@ -177,11 +225,6 @@ class TransformerFeatures(Extractor):
     def weights(self) -> Weights:
         return loaded_weights("transformers", self.network)
 
-    def encode(
-        self, rows: Sequence[str], *, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        return _in_batches(self, rows, progress)
-
     @torch.inference_mode()
     def encode_batch(self, texts: list[str]) -> Tensor:
         inputs = self.tokenizer(
@@ -191,41 +234,6 @@ class TransformerFeatures(Extractor):
         mask = inputs["attention_mask"][..., None].to(states.dtype)
         mean: Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
         return mean
-
-
-def _split(texts: Sequence[str], size: int) -> list[list[str]]:
-    return [list(texts[i : i + size]) for i in range(0, len(texts), size)]
-
-
-def _counted(blocks: Iterable[Any], total: int, progress: Progress | None) -> Iterator[Any]:
-    """The blocks of features, with progress by the number of texts."""
-    done = 0
-    for block in blocks:
-        yield block
-        done += len(block)
-        if progress is not None:
-            progress("encoding texts", done, total)
-
-
-def _mean_vectors(texts: list[str]) -> Tensor:
-    return word_vectors().mean(texts)
-
-
-def _encode_batch(texts: list[str], extractor: Any) -> NDArray[np.float32]:
-    return np.asarray(extractor.encode_batch(texts).float().cpu().numpy())
-
-
-def _in_batches(
-    extractor: Any, texts: Sequence[str], progress: Progress | None
-) -> NDArray[np.float32]:
-    """Return the features of texts, those of similar length together, which need less padding."""
-    order = np.argsort([len(text) for text in texts], kind="stable")
-    batches = _split([texts[i] for i in order], BATCH)
-    blocks = map_jobs(_encode_batch, batches, extractor, per_task=PER_TASK)
-    joined = np.concatenate([*_counted(blocks, len(texts), progress)])
-    x = np.empty_like(joined)
-    x[order] = joined
-    return x
 
 
 def text_extractor(name: str = "auto") -> Extractor:
@@ -299,7 +307,9 @@ def from_text(
         seed: of their axes.
     """
     if text == label:
-        raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")
+        raise ValueError(
+            f"Expected a column of texts as well as the labels, got {text!r} for both."
+        )
     frame = read_table(table, label, text, header=header)
     texts = _texts(frame, text)
     labels = TrainingLabels(frame[label], classes, label)
@@ -307,23 +317,19 @@ def from_text(
     if others := [column for column in frame.columns if column not in (text, label)]:
         notes.append(f"Only the text was used, not the columns {preview(others, 12)}.")
     features = TextFeatures(texts, dim, seed)
-    x = features.encode(texts)
-    if num_empty := int((x == 0).all(1).sum()):
-        notes.append(
-            f"{num_empty} of {len(texts)} texts contain no words: nothing can be learned from them."
-        )
-    splits = {"train": Split(x, labels.y, raw=texts)}
+    splits = {"train": Split(features.encode(texts), labels.y, raw=texts)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
             frame = read_table(other, label, text, header=header)
             texts = _texts(frame, text)
-            x = features.encode(texts)
-            splits[part] = Split(x, labels.encode(frame[label], f"{label} of {part}"), raw=texts)
-            if num_empty := int((x == 0).all(1).sum()):
-                notes.append(
-                    f"{num_empty} of {len(texts)} texts of the {part} set contain no word of the"
-                    " training texts."
-                )
+            y = labels.encode(frame[label], f"{label} of {part}")
+            splits[part] = Split(features.encode(texts), y, raw=texts)
+    for part, split in splits.items():
+        if num_empty := int((split.x == 0).all(1).sum()):  # type: ignore[union-attr]
+            words = "no words: nothing can be learned from them"
+            if part != "train":
+                words = f"no word of the training texts, in the {part} set"
+            notes.append(f"{num_empty} of {len(split)} texts contain {words}.")
     return Dataset(
         table_name(table, "text"),
         labels.classes,

@@ -63,7 +63,8 @@ class Votes(Brief):
     def __getitem__(self, rows: NDArray[Any]) -> Votes:
         """The votes on some rows, a mask (N,) or row numbers (n,), in their order."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
-        first, count = self.first[rows], np.diff(self.first)[rows]
+        first = self.first[rows]
+        count = np.diff(self.first)[rows]
         ends = np.cumsum(count)
         at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + count, count)
         return Votes(

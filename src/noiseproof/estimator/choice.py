@@ -35,7 +35,7 @@ def best_method(
 ) -> str:
     """The most accurate method of those ahead of ``preferred`` by more than chance.
 
-    It is ``preferred`` if there is no such method.
+    It is ``preferred`` if none is.
 
     ``is_right`` says of each method which held-out rows it predicts as given, (H,). A difference is
     chance up to one standard error of the mean difference of the paired rows. Labels that are wrong

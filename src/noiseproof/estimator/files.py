@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,9 @@ from noiseproof.train.export import Predictor
 FORMAT = "noiseproof-estimator-1"
 DESCRIPTION = "estimator.json"
 WEIGHTS = "weights.safetensors"
-DTYPES = {"float32": torch.float32, "uint8": torch.uint8}
+DTYPES = {"torch.float32": torch.float32, "torch.uint8": torch.uint8}
+ATTRIBUTES = ("n_features_in_", "method_", "noise_rate_", "history_")  # numbers, words, lists
+MOMENTS = ("fill", "mean", "std")  # tensors of an encoding of columns
 
 
 def write_estimator(estimator: Any, folder: Path) -> None:
@@ -40,31 +41,24 @@ def write_estimator(estimator: Any, folder: Path) -> None:
     if isinstance(normalise, Standardise):
         tensors |= {"normalise.mean": normalise.mean, "normalise.std": normalise.std}
     columns = estimator.columns_
+    encoding = None
     if columns is not None:
-        tensors |= {f"columns.{name}": getattr(columns, name) for name in ("fill", "mean", "std")}
+        tensors |= {f"columns.{name}": getattr(columns, name) for name in MOMENTS}
+        encoding = {name: getattr(columns, name) for name in ("numeric", "categories", "missing")}
     write_tensors(folder / WEIGHTS, tensors)
     shape, dtype = estimator._input
     description = {
         "format": FORMAT,
         "parameters": {name: _plain(value) for name, value in estimator.get_params().items()},
+        "attributes": {name: getattr(estimator, name) for name in ATTRIBUTES},
         "classes": {"dtype": classes.dtype.str, "values": classes.tolist()},
-        "input": {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")},
-        "n_features_in": estimator.n_features_in_,
-        "feature_names_in": list(getattr(estimator, "feature_names_in_", [])),
-        "columns": None
-        if columns is None
-        else {name: getattr(columns, name) for name in ("numeric", "categories", "missing")},
+        "input": {"shape": list(shape), "dtype": str(dtype)},
+        "feature_names": list(getattr(estimator, "feature_names_in_", [])),
+        "columns": encoding,
         "model": estimator._model,
         "head": "linear" if type(predictor.models[0].head) is Linear else estimator._head,
         "loss": None if predictor.loss is None else str(predictor.loss),
-        "models": len(predictor.models),
         "normalise": vars(normalise) if isinstance(normalise, Normalise) else None,
-        "method": estimator.method_,
-        "noise_rate": estimator.noise_rate_,
-        "history": [
-            {key: None if math.isnan(value) else value for key, value in epoch.items()}
-            for epoch in estimator.history_
-        ],
         "weights": hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest(),
     }
     write_text(folder / DESCRIPTION, to_json(description))
@@ -82,42 +76,32 @@ def read_estimator(cls: Any, folder: Path) -> Any:
     description = json.loads((folder / DESCRIPTION).read_text("utf-8"))
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ValueError(f"{DESCRIPTION} of another format than {FORMAT!r}")
-    content = (folder / WEIGHTS).read_bytes()
-    if hashlib.sha256(content).hexdigest() != description["weights"]:
+    if hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest() != description["weights"]:
         raise ValueError(f"{WEIGHTS} that do not belong to {DESCRIPTION}, or were changed later")
     tensors = load_file(folder / WEIGHTS)
     estimator = cls(**description["parameters"])
+    for name in ATTRIBUTES:
+        setattr(estimator, name, description["attributes"][name])
     dtype = np.dtype(description["classes"]["dtype"])
     values = description["classes"]["values"]
     _check_classes(dtype, values)
     estimator.classes_ = np.array(values, dtype=dtype)
-    shape = tuple(map(int, description["input"]["shape"]))
-    estimator._input = shape, DTYPES[description["input"]["dtype"]]
-    estimator.n_features_in_ = int(description["n_features_in"])
-    if description["feature_names_in"]:
-        estimator.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
+    shape = tuple(description["input"]["shape"])
+    estimator._input = (shape, DTYPES[description["input"]["dtype"]])
+    if description["feature_names"]:
+        estimator.feature_names_in_ = np.array(description["feature_names"], dtype=object)
     estimator.columns_ = estimator.encoder_ = None
     encoding = description["columns"]
     if encoding is not None:
-        estimator.columns_ = Columns(
-            tuple(encoding["numeric"]),
-            tensors.pop("columns.fill"),
-            {column: tuple(words) for column, words in encoding["categories"].items()},
-            encoding["missing"],
-            tensors.pop("columns.mean"),
-            tensors.pop("columns.std"),
-        )
+        fill, mean, std = (tensors.pop(f"columns.{name}") for name in MOMENTS)
+        categories = {column: tuple(words) for column, words in encoding["categories"].items()}
+        numeric = tuple(encoding["numeric"])
+        estimator.columns_ = Columns(numeric, fill, categories, encoding["missing"], mean, std)
     predictor = _read_predictor(description, tensors, len(values), shape)
     estimator.predictor_ = predictor
     estimator.multilabel_ = predictor.loss is not None and predictor.loss.multilabel
-    estimator.method_ = description["method"]
-    estimator.noise_rate_ = description["noise_rate"]
     estimator._model = description["model"]
     estimator._head = description["head"]
-    estimator.history_ = [
-        {key: math.nan if value is None else value for key, value in epoch.items()}
-        for epoch in description["history"]
-    ]
     return estimator
 
 
@@ -125,7 +109,7 @@ def _read_predictor(
     description: dict[str, Any],
     tensors: dict[str, Tensor],
     num_classes: int,
-    input_shape: tuple[int, ...],
+    shape: tuple[int, ...],
 ) -> Predictor:
     normalise: Transform | None = None
     if description["normalise"] is not None:
@@ -133,21 +117,17 @@ def _read_predictor(
     elif "normalise.mean" in tensors:
         normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
     loss = None if description["loss"] is None else get_loss(description["loss"])
-    outputs = num_classes if loss is None else loss.num_outputs(num_classes)
     model = without_weights(description["model"])  # the file has all weights
-    saved = len({name.split(".")[1] for name in tensors if name.startswith("models.")})
-    if saved != description["models"]:
-        raise ValueError(f"weights of another model, {saved} of {description['models']} networks")
-    generator = torch.Generator()
+    num_models = len({name.split(".")[1] for name in tensors if name.startswith("models.")})
     models = [
         build_classifier(
             model,
             description["head"],
-            input_shape=input_shape,
-            num_outputs=outputs,
-            generator=generator,
+            input_shape=shape,
+            num_outputs=num_classes if loss is None else loss.num_outputs(num_classes),
+            generator=torch.Generator(),
         )
-        for _ in range(saved)
+        for _ in range(num_models)
     ]
     predictor = Predictor(models, loss, normalise, variance=True)
     predictor.load_state_dict(tensors)

@@ -51,7 +51,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         features: of texts and of paths of pictures, a name of ``noiseproof features``; ``auto`` is
             the choice of the audit.
         class_weight: a factor on the loss of each class, as a dict by label, or ``balanced``: N /
-            (K·N_k), as in scikit-learn; with one label a row.
+            (K·N_k), as in scikit-learn; for one label in each row.
         verbose: 1 logs each epoch to the logger ``noiseproof``, which writes to stderr unless it
             has a handler.
         device: auto, cpu, cuda, cuda:1, … or mps.
@@ -239,7 +239,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         Its columns are ``predicted_label``, its probability ``confidence``, the ``variance`` of
         ``predict_uncertainty`` where the method predicts one, and one for each class; with several
-        labels for each row only those of the classes.
+        labels for each row the columns of the classes alone.
         """
         import pandas as pd
 

@@ -70,7 +70,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
             ``X``. Rows of weight 0, and the only row of a class, are not judged: their quality is
             NaN.
         noise_rate_: the estimated share of wrong labels.
-        n_features_in_, feature_names_in_: as those of ``estimator_``.
+        n_features_in_, feature_names_in_: as in ``estimator_``.
 
     >>> from sklearn.datasets import load_wine
     >>> from sklearn.ensemble import RandomForestClassifier
