@@ -592,7 +592,7 @@ def test_apply_compiles_into_one_graph(transform):
     images = batch()
     params = transform.draw(6, seeded())
     torch._dynamo.reset()
-    compiled = torch.compile(transform.apply, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(transform.apply, fullgraph=True, backend="eager")
     assert torch.equal(compiled(images, params), transform.apply(images, params))
 
 
@@ -635,7 +635,7 @@ def test_bad_parameters_are_refused(make, message):
             PadCrop(2, size=40),
             torch.zeros(1, 3, 32, 32),
             ValueError,
-            r"got 40 pixels of 32 \+ 2·2. Pad more",
+            "got 40 pixels of 36. Pad more",
         ),
         (
             PadCrop(5, mode="reflect"),
