@@ -318,7 +318,7 @@ def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("fetch", "mnist", "--mirror", "http://127.0.0.1:9"), "No network"),
+        (("fetch", "mnist", "--mirror", "http://127.0.0.1:9"), "Without a network"),
         (("fetch", "webvision"), "can't be downloaded automatically"),
         (("fetch", "digits"), "digits needs no download"),
         (("fetch", "cifar11"), "Unknown dataset 'cifar11'"),

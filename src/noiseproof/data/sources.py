@@ -56,7 +56,13 @@ def data_root(data_dir: PathLike | None = None) -> Path:
 
 def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
     """The first existing place of a group of the official files of ``name``."""
-    root, files = data_root(data_dir), FILES[name]
+    root = data_root(data_dir)
+    files = FILES[name]
+    if root.is_file():
+        raise FileNotFoundError(
+            f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got"
+            f" the file {root}."
+        )
     for place in files.places[group]:
         path = root if place == root.name else root / place
         if (path / files.marker).exists():
@@ -64,18 +70,9 @@ def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
     get = how_to_get(name)
     if not files.request:
         get = f"Run {get}, or set `data_dir` or NOISEPROOF_DATA to where they are"
-    if root.is_file():
-        raise FileNotFoundError(
-            f"Expected `data_dir` or NOISEPROOF_DATA to be the folder with the files of {name}, got"
-            f" the file {root}."
-        )
-    below = " or ".join(place for place in files.places[group] if not Path(place).is_absolute())
-    elsewhere = "".join(
-        f" or in {place}" for place in files.places[group] if Path(place).is_absolute()
-    )
     raise FileNotFoundError(
-        f"Expected the files of {name} in {below} under {root}{elsewhere}, found none of them."
-        f" {get}."
+        f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found"
+        f" none of them. {get}."
     )
 
 

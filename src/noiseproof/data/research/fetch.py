@@ -7,7 +7,6 @@ import http.client
 import os
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
 from pathlib import Path, PurePosixPath
@@ -109,24 +108,14 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
                         progress(part.name.removesuffix(".part"), done, total)
         if total is not None and done < total:
             raise http.client.IncompleteRead(b"", total - done)
-    except urllib.error.HTTPError as error:
-        # nothing left to send: the part is complete, or of another file; the checksum decides
-        if error.code == 416:
-            return
-        raise ConnectionError(
-            f"{url} answered {error.code} {error.reason}. Download it yourself to"
-            f" {part.with_suffix('')}."
-        ) from error
-    except urllib.error.URLError as error:
-        raise ConnectionError(
-            f"No network: {url} can't be reached ({error.reason}). Download it elsewhere and put it"
-            f" at {part.with_suffix('')}, or set NOISEPROOF_DATA to a folder that has it."
-        ) from error
     except (OSError, http.client.HTTPException) as error:
-        raise ConnectionError(
-            f"The download of {url} stopped after {done} bytes ({type(error).__name__}: {error}). "
-            "Run the same command again to resume it."
-        ) from error
+        # 416, nothing left to send: the part is complete, or of another file; the checksum decides
+        if getattr(error, "code", None) != 416:
+            raise ConnectionError(
+                f"The download of {url} stopped after {done} bytes ({type(error).__name__}:"
+                f" {error}). Run the same command again to resume it. Without a network, put the"
+                f" file at {part.with_suffix('')}, or set NOISEPROOF_DATA to a folder that has it."
+            ) from error
 
 
 def extract(archive: Path, root: Path, folder: str) -> None:
