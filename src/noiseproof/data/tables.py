@@ -573,29 +573,38 @@ def fit_columns(
             continue
         columns.append(column)
         notes += more
-    narrow = [column for column in columns if not column.is_wide]
-    if not narrow:
+    if all(column.is_wide for column in columns):
         if columns:
             notes.append("Neighbours need a column of numbers, or of at most 100 different words.")
         got = preview(list(features))
         raise ValueError(" ".join([f"Expected at least one usable column, got {got}.", *notes]))
-    numbers = [column for column in narrow if column.words is None]
-    words = {column.name: column.words for column in narrow if column.words is not None}
+    columns.sort(key=lambda column: column.words is not None)  # numbers first
     if missing == "impute":
-        in_order = [*numbers, *(column for column in narrow if column.words is not None)]
-        notes += [column.describe_gaps() for column in in_order if column.num_missing]
-    one_hot = sum(map(len, words.values()))
-    encoder = Columns(
+        gaps = [column for column in columns if column.num_missing and not column.is_wide]
+        notes += [column.describe_gaps() for column in gaps]
+    return _join(columns, missing, tuple(differing)), notes
+
+
+def _join(columns: list[_Column], missing: MissingPolicy, differing: tuple[str, ...]) -> Columns:
+    numbers = [column for column in columns if column.words is None]
+    words = {column.name: column.words for column in columns if column.words is not None}
+    wide = {column.name for column in columns if column.is_wide}
+    narrow = {name: names for name, names in words.items() if name not in wide}
+    num_inputs = len(numbers) + sum(map(len, narrow.values()))
+    mean = torch.zeros(num_inputs, dtype=torch.float64)
+    mean[: len(numbers)] = torch.tensor([column.mean for column in numbers], dtype=torch.float64)
+    std = torch.ones(num_inputs, dtype=torch.float64)
+    std[: len(numbers)] = torch.tensor([column.std for column in numbers], dtype=torch.float64)
+    return Columns(
         tuple(column.name for column in numbers),
         torch.tensor([column.median for column in numbers], dtype=torch.float64),
-        words,
+        narrow,
         missing,
-        torch.tensor([*(c.mean for c in numbers), *[0.0] * one_hot], dtype=torch.float64),
-        torch.tensor([*(c.std for c in numbers), *[1.0] * one_hot], dtype=torch.float64),
-        {column.name: column.words or () for column in columns if column.is_wide},
-        tuple(differing),
+        mean,
+        std,
+        {name: words[name] for name in words if name in wide},
+        differing,
     )
-    return encoder, notes
 
 
 @DATASETS.register("table")
