@@ -170,7 +170,7 @@ def rte() -> list[dict[str, Any]]:
     truth, rows = (items["gold"] == "yes").to_numpy(np.int64), []
     for seed in SEEDS:
         report = audit(frame, text="pair", id="orig_id", annotations=lines, seed=seed)
-        votes, probs = report.data.annotators, report.out_of_sample
+        votes, probs = report.data.labels.votes, report.out_of_sample
         assert votes is not None and probs is not None and len(report.data) == len(items)
         labels = report.label_issues
         joined = np.where(
@@ -220,7 +220,7 @@ def voted_texts(name: str) -> list[dict[str, Any]]:
             {"row": np.repeat(np.arange(len(truth)), 3), "annotator": people, "label": label}
         )
         report = audit(frame[[one.text]], text=one.text, annotations=lines, seed=seed)
-        votes, probs = report.data.annotators, report.out_of_sample
+        votes, probs = report.data.labels.votes, report.out_of_sample
         assert votes is not None and probs is not None and report.data.classes == tuple(classes)
         about = {"data": f"{name}, 3 simulated votes", "seed": seed}
         alone = by_us(votes, truth, len(classes), seed)

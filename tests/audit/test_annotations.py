@@ -40,16 +40,16 @@ def test_long_and_wide_are_the_same(tmp_path: Path) -> None:
     lines.sample(frac=1, random_state=0).to_csv(tmp_path / "votes.csv", index=False)
     by_column = read_rows(wide, annotators=people, ignore=["name"])
     by_line = read_rows(tmp_path / "items.csv", annotations=tmp_path / "votes.csv", ignore=["name"])
-    assert by_line.annotators is not None and by_column.annotators is not None
-    assert by_line.annotators.names == by_column.annotators.names == tuple(people)
-    assert (by_line.annotators.table() == by_column.annotators.table()).all()
+    assert by_line.labels.votes is not None and by_column.labels.votes is not None
+    assert by_line.labels.votes.names == by_column.labels.votes.names == tuple(people)
+    assert (by_line.labels.votes.table() == by_column.labels.votes.table()).all()
     assert (by_line.given == by_column.given).all() and by_line.classes == tuple(NAMES)
     assert by_line.source.config["annotations"] == str(tmp_path / "votes.csv")
     named = lines.assign(row=items["name"].to_numpy()[lines["row"]]).rename(columns={"row": "name"})
     by_id = read_rows(items, id="name", annotations=named)
     assert (
-        by_id.annotators is not None
-        and (by_id.annotators.table() == by_line.annotators.table()).all()
+        by_id.labels.votes is not None
+        and (by_id.labels.votes.table() == by_line.labels.votes.table()).all()
     )
     crowd_kit = lines.rename(columns={"row": "task", "annotator": "worker"})
     assert (read_rows(items, annotations=crowd_kit, ignore=["name"]).given == by_line.given).all()
@@ -59,19 +59,19 @@ def test_rows_that_are_left_out_take_their_votes_with_them() -> None:
     items, lines, _ = frames(rows=60, annotators=5, per_row=3)
     lines = lines[lines["row"] != 4]
     data = read_rows(items, annotations=lines, ignore=["name"])
-    assert 4 not in data.row and data.annotators is not None
+    assert 4 not in data.row and data.labels.votes is not None
     whole = Votes.of_table(
         lines.pivot(index="row", columns="annotator", values="label").notna().to_numpy() - 1
     )
-    assert len(data.annotators) == len(data) == 59 and len(whole) == 59
-    row, who = int(data.row[10]), data.annotators.names
+    assert len(data.labels.votes) == len(data) == 59 and len(whole) == 59
+    row, who = int(data.row[10]), data.labels.votes.names
     expected = {
         (a, label)
         for a, label in lines.loc[lines["row"] == row, ["annotator", "label"]].itertuples(
             index=False
         )
     }
-    votes = data.annotators[np.array([10])]
+    votes = data.labels.votes[np.array([10])]
     assert {
         (who[a], NAMES[k]) for a, k in zip(votes.annotator, votes.label, strict=True)
     } == expected
@@ -81,11 +81,15 @@ def test_beside_given_labels_arrays_and_predictions(tmp_path: Path) -> None:
     items, lines, truth = frames(rows=90, annotators=6, per_row=3)
     given = read_rows(items.assign(y=NAMES[truth]), label="y", annotations=lines, ignore=["name"])
     assert (
-        (given.given == truth).all() and given.annotators is not None and not given.source.is_voted
+        (given.given == truth).all()
+        and given.labels.votes is not None
+        and not given.source.is_voted
     )
     x = items[["x", "z"]].to_numpy(np.float32)
     array = read_rows(x, annotations=lines)
-    assert array.classes == tuple(NAMES) and array.source.is_voted and array.annotators is not None
+    assert (
+        array.classes == tuple(NAMES) and array.source.is_voted and array.labels.votes is not None
+    )
     np.save(tmp_path / "x.npy", x)
     lines.to_csv(tmp_path / "votes.csv", index=False)
     assert (
@@ -95,7 +99,7 @@ def test_beside_given_labels_arrays_and_predictions(tmp_path: Path) -> None:
     numbered = lines.assign(label=lines["label"].map({name: k for k, name in enumerate(NAMES)}))
     predicted = read_rows(pred_probs=probs, annotations=numbered)
     assert predicted.classes == ("0", "1", "2")
-    counts = predicted.annotators.counts(3)  # type: ignore[union-attr]
+    counts = predicted.labels.votes.counts(3)  # type: ignore[union-attr]
     tied = (counts == counts.max(1, keepdims=True)).sum(1) > 1
     # predictions resolve ties
     assert tied.sum() > 3 and (predicted.given == truth[predicted.row])[tied].mean() > 0.9
@@ -115,8 +119,8 @@ def test_pictures_are_called_by_their_paths(tmp_path: Path) -> None:
         {"row": ["cat/2.png", "dog/1.png"], "annotator": ["ann", "bob"], "label": ["dog", "dog"]}
     )
     data = read_rows(tmp_path / "photos", annotations=votes, features="patches")
-    assert data.annotators is not None
-    assert data.annotators.table().tolist() == [[-1, -1], [1, -1], [-1, 1], [-1, -1]]
+    assert data.labels.votes is not None
+    assert data.labels.votes.table().tolist() == [[-1, -1], [1, -1], [-1, 1], [-1, -1]]
     with pytest.raises(ValueError, match="among 'cat', 'dog', got 'fish'"):
         read_rows(tmp_path / "photos", annotations=votes.assign(label="fish"), features="patches")
 
@@ -195,7 +199,7 @@ def test_our_votes_can_be_read_again_by_ids(tmp_path: Path) -> None:
     votes["id"] = items["uid"].to_numpy()[votes["row"]]
     again = read_rows(items, id="uid", annotations=votes, ignore=["name"])
     assert np.array_equal(
-        again.annotators.table(), read_rows(items, annotations=lines).annotators.table()
+        again.labels.votes.table(), read_rows(items, annotations=lines).labels.votes.table()
     )
     with pytest.raises(
         ValueError, match="Expected labels of annotators in `annotations`, got none"

@@ -243,7 +243,7 @@ def test_the_report(report: tuple[LabelReport, np.ndarray], tmp_path: Path) -> N
     voted = set(zip(votes["row"], votes["annotator"], strict=True))
     # nobody labels a row twice
     assert not voted & set(zip(again["row"], again["annotator"], strict=True))
-    assert found.data.annotators is not None and len(votes) == len(found.data.annotators.row)
+    assert found.data.labels.votes is not None and len(votes) == len(found.data.labels.votes.row)
     issues = read_audit(tmp_path / "audit").issues
     consensus = issues["consensus_label"].astype(int).to_numpy()
     assert (consensus == truth[issues["row"]]).mean() > 0.95

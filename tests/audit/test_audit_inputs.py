@@ -217,9 +217,9 @@ def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
     data = read_rows(path, annotators=["a", "b", "c"])
     assert data.classes == ("bird", "cat", "dog") and data.row.tolist() == [0, 1, 3, 5, 6, 7]
     assert data.given.tolist() == [1, 2, 1, 2, 1, 1]
-    assert data.annotators is not None and data.annotators.names == ("a", "b", "c")
+    assert data.labels.votes is not None and data.labels.votes.names == ("a", "b", "c")
     table = [[1, 1, 1], [2, -1, 2], [2, 1, 0], [2, 2, 1], [2, 1, 1], [1, 1, 1]]
-    assert data.annotators.table().tolist() == table
+    assert data.labels.votes.table().tolist() == table
     assert reasons(data) == {
         "no label": [2],
         "the only row of its class: there is nothing to compare it with": [4],
@@ -227,7 +227,7 @@ def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
     # the label is one column, the others speak too
     beside = read_rows(path, label="a", annotators=["b", "c"])
     assert beside.classes == data.classes and beside.row.tolist() == [0, 1, 3, 5, 6, 7]
-    assert beside.annotators is not None and beside.annotators.table().tolist() == [
+    assert beside.labels.votes is not None and beside.labels.votes.table().tolist() == [
         row[1:] for row in table
     ]
 
@@ -243,8 +243,8 @@ def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) 
     path = write(tmp_path / "a.csv", "\n".join(["x,y,a,b,name,who", *rows, "6,NA,01,NA,10,None"]))
     data = read_rows(path, label="y", annotators=["a", "b"], id="name", group="who")
     assert data.classes == ("01", "02", "NA") and data.given.tolist() == [0, 1, 0, 1, 2, 2]
-    assert data.annotators is not None
-    assert data.annotators.table().tolist() == [[0, 2], [-1, 0], [1, 1], [1, 1], [2, 2], [0, 2]]
+    assert data.labels.votes is not None
+    assert data.labels.votes.table().tolist() == [[0, 2], [-1, 0], [1, 1], [1, 1], [2, 2], [0, 2]]
     assert data.names.tolist() == ["00152", "", "128e2", "128", "9", "10"]
     assert data.groups is not None and data.groups[0] == data.groups[1]
     assert len(set(data.groups.tolist())) == 5  # NA, null, None, and two rows that belong to nobody

@@ -21,7 +21,6 @@ from sklearn.multioutput import MultiOutputClassifier
 from typer.testing import CliRunner
 
 from noiseproof.audit import (
-    again,
     audit,
     corrected,
     find_label_issues,
@@ -34,7 +33,7 @@ from noiseproof.audit.apply import default_out, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.exchange.hugging_face import ImageFolder
 from noiseproof.cli import app
-from noiseproof.data.labelsets import LabelSets, split_set, with_sets
+from noiseproof.data.labelsets import Labels, split_set, with_sets
 from noiseproof.judge.answers import fit_answer_noise
 from noiseproof.judge.issues.spelling import SpellingVariants
 from noiseproof.judge.labelissues import LabelSetIssues
@@ -88,7 +87,7 @@ def test_a_row_is_as_good_as_its_worst_label(report: Any) -> None:
     assert np.array_equal(flipped[issues.is_issue], issues.label_is_issue[issues.is_issue])
     assert (flipped[~issues.is_issue].sum(1) == 1).all()
     assert ((issues.quality + issues.suggestion_quality) <= 1 + 1e-6).all()
-    members = report.data.sets.members
+    members = report.data.labels.members
     assert np.array_equal(members[issues.suggested], issues.suggested_answers)
     assert np.array_equal(members[report.data.given], GIVEN.astype(bool))
 
@@ -151,27 +150,27 @@ def test_bad_probabilities_are_refused(labels: Any, p: Any, message: str) -> Non
 def test_predictions_of_another_model_by_the_names_of_labels() -> None:
     p = pd.DataFrame(0.01 + 0.98 * TRUE, columns=NAMES)[["happy", "calm", "sad"]]
     rows = read_rows(frame(tags=WORDS), label="tags", multi_label="|", pred_probs=p)
-    assert rows.sets is not None and rows.sets.names == ("calm", "happy", "sad")
+    assert rows.labels.are_sets and rows.labels.names == ("calm", "happy", "sad")
     found = audit(rows).label_issues
     assert found.label_is_issue[LOST, 0].all() and found.label_is_issue[ADDED, 2].all()
 
 
 # --- words ---------------------------------------------------------------------------------------
 def test_words_spell_sets() -> None:
-    sets = LabelSets.of(["b, a", "a", "(none)", "b"], ",")
+    sets = Labels.of_sets(["b, a", "a", "(none)", "b"], ",")
     assert sets.names == ("a", "b") and sets.joiner == ", "
-    assert sets.members.tolist() == [[True, True], [True, False], [False, False], [False, True]]
-    assert sets.spell(np.array([True, True]), "b, a") == "b, a"  # as it was
-    assert sets.spell(np.array([True, True]), "b") == "b, a"
-    assert sets.spell(np.array([False, False]), "b") == "(none)"
+    assert sets.answers.tolist() == [[True, True], [True, False], [False, False], [False, True]]
+    assert sets.spell(0, np.array([True, True])) == "b, a"  # as it was
+    assert sets.spell(3, np.array([True, True])) == "b, a"
+    assert sets.spell(3, np.array([False, False])) == "(none)"
     assert split_set(" a,,b ,a", ",") == ["a", "b"]
-    assert LabelSets.of(["10|2"], "|").names == ("2", "10")
+    assert Labels.of_sets(["10|2"], "|").names == ("2", "10")
 
 
 def test_the_same_set_in_another_order_is_the_same() -> None:
     words = ["b|a", "a|b", "a", "b", "(none)", "a"] * 10
     data = read_rows(frame(tags=(words * 4)), label="tags", multi_label="|")
-    codes = data.comparable
+    codes = data.labels.comparable
     assert codes[0] == codes[1] != codes[2]
 
 
@@ -212,7 +211,7 @@ def test_words_of_a_csv_file_are_written_back(tmp_path: Path) -> None:
         after.drop(columns="tags")
     )
     report = audit(out, label="tags", multi_label="|", **FAST)  # no labels in row 5 are no labels
-    assert not report.data.answers[report.data.row == 5].any()
+    assert not report.data.labels.answers[report.data.row == 5].any()
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "jsonl", "xlsx"])
@@ -229,7 +228,10 @@ def test_columns_of_zeros_and_ones_are_written_back(kind: str, tmp_path: Path) -
     else:
         write[kind](source, index=False)
     report = audit(source, label="calm,sad,happy", multi_label="columns", **FAST)
-    assert np.array_equal(report.data.answers, GIVEN.astype(bool)) and report.data.x.shape[1] == 4
+    assert (
+        np.array_equal(report.data.labels.answers, GIVEN.astype(bool))
+        and report.data.x.shape[1] == 4
+    )
     folder = saved(report, tmp_path / "audit")
     out = tmp_path / f"new.{kind}"
     write_corrected(read_audit(folder), {0: "sad|happy", 1: "(none)"}, out)
@@ -369,8 +371,8 @@ def test_empty_cells_of_label_columns_are_noted(tmp_path: Path) -> None:
     table.to_csv(source, index=False)
     for data in (table, source):
         rows = read_rows(data, label=list(NAMES))
-        assert not rows.answers[[0, 3], 0].any() and np.array_equal(
-            rows.answers[4:], GIVEN[4:] == 1
+        assert not rows.labels.answers[[0, 3], 0].any() and np.array_equal(
+            rows.labels.answers[4:], GIVEN[4:] == 1
         )
         assert "Empty cells of label columns count as no: 2 in 'calm'." in rows.notes
 
@@ -522,8 +524,8 @@ def test_pictures_in_a_folder_with_a_table_of_labels(tmp_path: Path) -> None:
     table = pd.DataFrame({"file_name": [f"{i}.png" for i in range(60)], "by": "me", "label": given})
     table.to_csv(folder / "metadata.csv", index=False)
     report = audit(folder, multi_label=";", features="patches", **FAST)
-    assert report.data.sets.names == ("blue", "green", "red") and len(report.data) == 60
-    assert np.array_equal(report.data.answers[:, 2], ["red" in word for word in given])
+    assert report.data.labels.names == ("blue", "green", "red") and len(report.data) == 60
+    assert np.array_equal(report.data.labels.answers[:, 2], ["red" in word for word in given])
     assert report.table().set_index("row").loc[wrong, "add_labels"] == "green"
     saved(report, tmp_path / "audit")
     for name in ("new.png", "other.PNG"):  # which nobody has labelled yet
@@ -552,7 +554,7 @@ def with_decisions(data: Any, rows: list[int], answers: Any) -> Any:
         "|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) or "(none)"
         for row in answers
     ]
-    data = again._with_words(data, words)
+    data = replace(data, labels=data.labels.with_words(words))
     decided = np.full(len(data), -1)
     decided[rows] = [data.classes.index(word) for word in words]
     return replace(data, decided=decided)
@@ -598,7 +600,7 @@ def test_models_that_learned_decisions_rank_other_rows_better() -> None:
         for found in (before, after)
     ]
     assert precision[1] > precision[0] + 0.03
-    assert np.array_equal(report.data.answers, noisy == 1)
+    assert np.array_equal(report.data.labels.answers, noisy == 1)
     known = (
         (noisy != TRUE)[rows].sum() + (1 - after.label_quality[others].astype(float)).sum()
     ) / TRUE.size

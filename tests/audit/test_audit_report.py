@@ -27,6 +27,7 @@ from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.predictions import PredictionSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, replacing_all
+from noiseproof.data.labelsets import Labels
 from noiseproof.data.rows import Rows, Skipped
 from noiseproof.judge.evidence.gather import Surroundings
 from noiseproof.judge.evidence.neighbours import Duplicates
@@ -69,8 +70,7 @@ def by_hand(**changes: Any) -> LabelReport:
     source = TextSource({"kind": "text", "text": "t", "label": "y", "id": None})
     source.frame = pd.DataFrame({"t": [f"text {i}" for i in range(6)], "y": list("abcabc")})
     data = AuditData(
-        ("ant", 'b"ee', "Käfer, rot"),
-        np.array([0, 1, 0, 2, 1]),
+        Labels.of_classes(("ant", 'b"ee', "Käfer, rot"), np.array([0, 1, 0, 2, 1])),
         np.array([4, 0, 2, 1, -1]),
         6,
         x=np.zeros((5, 2), np.float32),
@@ -252,7 +252,9 @@ def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:
 def test_the_matrix_of_many_classes_stays_out_of_the_summary() -> None:
     report = by_hand()
     names = (*report.data.classes, *(f"more {k}" for k in range(198)))
-    data = dataclasses.replace(report.data, classes=names)
+    data = dataclasses.replace(
+        report.data, labels=dataclasses.replace(report.data.labels, words=names, names=names)
+    )
     report = with_labels(
         dataclasses.replace(report, data=data),
         transition=np.eye(201),
@@ -325,7 +327,7 @@ def test_classes_that_differ_are_named() -> None:
     given = np.repeat([0, 1, 2], [1000, 50, 20])
     data = dataclasses.replace(
         report.data,
-        given=given,
+        labels=dataclasses.replace(report.data.labels, codes=given),
         row=np.arange(1070),
         source_rows=1070,
         ids=None,
@@ -514,8 +516,7 @@ def audited(x: np.ndarray, y: np.ndarray, *, mode: str = "thorough", **options: 
         if name in options
     }
     data = AuditData(
-        ("a", "b", "c"),
-        y,
+        Labels.of_classes("abc", y),
         np.arange(len(y)),
         len(y),
         x,
@@ -578,8 +579,7 @@ def test_a_trusted_table_dilutes_no_rate() -> None:
     wrong = (random.random(1600) < 0.2) & (np.arange(1600) < 400)
     p = np.eye(3)[y] * 0.85 + 0.05
     data = AuditData(
-        ("a", "b", "c"),
-        np.where(wrong, (y + 1) % 3, y),
+        Labels.of_classes("abc", np.where(wrong, (y + 1) % 3, y)),
         np.concatenate([np.arange(400), np.full(1200, -1)]),
         400,
         pred_probs=p.astype(np.float32),
@@ -682,7 +682,7 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
 
 def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
     n = 2 * (MAX_LISTED + 5)
-    data = Rows(("a", "b"), np.arange(n) % 2, np.arange(n), n)
+    data = Rows(Labels.of_classes("ab", np.arange(n) % 2), np.arange(n), n)
     copies = NearDuplicates(Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0))
     counts = copies.summary(data)["near_duplicates"]
     assert (
@@ -694,7 +694,8 @@ def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
 def test_carriage_returns_in_names_come_back(tmp_path: Path) -> None:
     report = by_hand()
     ids = np.array(["e\re", "a", "c", "b", "t"], dtype=object)
-    data = dataclasses.replace(report.data, classes=("ant\rx", "b\n", "c"), ids=ids)
+    labels = dataclasses.replace(report.data.labels, words=("ant\rx", "b\n", "c"))
+    data = dataclasses.replace(report.data, labels=labels, ids=ids)
     config = {"format": 2, "classes": data.classes}
     dataclasses.replace(report, data=data, config=config).save(tmp_path)
     issues = read_audit(tmp_path).issues

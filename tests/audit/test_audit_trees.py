@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from noiseproof.audit import audit, read_rows
 from noiseproof.core.cluster import fixed_threads
+from noiseproof.data.labelsets import Labels
 from noiseproof.data.rows import Rows
 from noiseproof.data.tables import FeatureTable
 from noiseproof.judge.evidence.folds import make_folds
@@ -376,5 +377,5 @@ def test_a_fast_audit_leaves_out_trees_that_take_minutes(
 ) -> None:
     table = FeatureTable.of_numbers(np.broadcast_to(np.float32(0), (rows, columns)))
     names, given = tuple(map(str, range(classes))), np.zeros(rows, np.int64)
-    data = Rows(names, given, given, rows, table=table)
+    data = Rows(Labels.of_classes(names, given), given, rows, table=table)
     assert default_model(data, "fast") == expected and default_model(data, "thorough") == "both"

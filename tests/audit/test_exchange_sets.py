@@ -55,7 +55,7 @@ def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
     lines = [{"file_name": name_of(i), "label": labels_of(GIVEN[i])} for i in range(60)]
     Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     report = audit(read_rows("photos", pred_probs=PROBS, classes=NAMES))
-    assert report.data.sets is not None and np.array_equal(report.data.answers, GIVEN)
+    assert report.data.labels.are_sets and np.array_equal(report.data.labels.answers, GIVEN)
     assert {*report.data.row[report.label_issues.is_issue].tolist()} == {*WRONG}
     report.save("audit")
     return report
@@ -390,13 +390,13 @@ def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(
     plain = read_rows(labelled, features="patches")
     assert (
         plain.source.name == "annotated-pictures"
-        and plain.sets is not None
-        and plain.sets.names == NAMES
+        and plain.labels.are_sets
+        and plain.labels.names == NAMES
     )
     numbers = [int(plain.source.file(name).resolve().name[:2]) for name in plain.names]  # type: ignore[union-attr]
     unlabelled = [i for i in range(60) if not GIVEN[i].any()] if tool == "fiftyone" else []
     assert sorted(numbers) == [i for i in range(60) if i not in unlabelled]
-    assert np.array_equal(plain.answers, GIVEN[numbers])
+    assert np.array_equal(plain.labels.answers, GIVEN[numbers])
     order = np.zeros(60, int)  # numbers of the pictures in the order of the file
     order[plain.row], order[[i for i in range(60) if i not in plain.row]] = numbers, unlabelled
     report = audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES))
@@ -407,7 +407,7 @@ def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(
         read_audit("again"), changes, Path(f"new{labelled.suffix}"), left_out=[gone]
     )
     after = read_rows(out, features="patches")
-    assert after.sets is not None and after.sets.names == ("cat", "dög & co", "emu", "outdoor")
+    assert after.labels.are_sets and after.labels.names == ("cat", "dög & co", "emu", "outdoor")
     sets = {
         int(after.source.file(id).resolve().name[:2]): {*after.classes[k].split("|")} - {"(none)"}  # type: ignore[union-attr]
         for id, k in zip(after.names, after.given, strict=True)
@@ -428,7 +428,11 @@ def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(
     labelled = answer(path, {str(i): labels_of(GIVEN[i]) for i in range(60)})
     rows = read_rows(labelled, features="tfidf")
     order = [int(text[6:-1]) for text in rows.source.texts()]  # type: ignore[union-attr]
-    assert rows.sets is not None and len(rows) == 60 and np.array_equal(rows.answers, GIVEN[order])
+    assert (
+        rows.labels.are_sets
+        and len(rows) == 60
+        and np.array_equal(rows.labels.answers, GIVEN[order])
+    )
     report = audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES))
     assert {order[i] for i in report.data.row[report.label_issues.is_issue]} == {*WRONG}
     report.save("again")
@@ -441,7 +445,7 @@ def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(
     after = read_rows(out, features="tfidf")
     want = GIVEN[order]
     want[list(changes)] = [[True, False, True], [False] * 3, [True, False, False]]
-    assert np.array_equal(after.answers, want)
+    assert np.array_equal(after.labels.answers, want)
 
 
 def test_a_line_without_a_label_is_not_labelled(pictures: LabelReport) -> None:
@@ -451,7 +455,7 @@ def test_a_line_without_a_label_is_not_labelled(pictures: LabelReport) -> None:
     del lines[2]["label"]
     Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = read_rows("photos", pred_probs=PROBS, classes=NAMES)
-    assert rows.row.tolist() == [1, *range(3, 60)] and not rows.answers[0].any()
+    assert rows.row.tolist() == [1, *range(3, 60)] and not rows.labels.answers[0].any()
     audit(rows).save("again")
     write_corrected(read_audit("again"), {1: "cat", 3: "(none)"}, Path("new"))
     after = [json.loads(line) for line in Path("new/metadata.jsonl").read_text().splitlines()]
@@ -539,7 +543,7 @@ def test_ids_of_coco_may_be_words_and_must_be_there(pictures: LabelReport) -> No
     labelled.write_text(json.dumps(content))
     rows = read_rows(labelled, features="patches")
     order = [int(name[:2]) for name in rows.names]
-    assert np.array_equal(rows.answers, GIVEN[order])
+    assert np.array_equal(rows.labels.answers, GIVEN[order])
     audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES)).save("again")
     row = order.index(GONE)
     new = json.loads(
@@ -571,12 +575,12 @@ def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> N
     shutil.copytree("photos", "images")
     labelled = answer_cvat(path, {**one, name_of(3): ["cat", "outdoor"]})
     rows = read_rows(labelled, features="patches")
-    assert rows.sets is None and len(rows) == 59
+    assert not rows.labels.are_sets and len(rows) == 59
     assert any("'03 ü.png' has 2 labels where one is expected" in note for note in rows.notes)
-    sets = read_rows(labelled, features="patches", multi_label="|").sets
-    assert sets is not None and sets.names == NAMES
+    labels = read_rows(labelled, features="patches", multi_label="|").labels
+    assert labels.are_sets and labels.names == NAMES
     answer_cvat(path, {**one, **{name_of(i): ["cat", "outdoor"] for i in range(4)}})
-    assert read_rows(labelled, features="patches").sets is not None
+    assert read_rows(labelled, features="patches").labels.are_sets
     with pytest.raises(
         ValueError, match="labels without the separator '&' in the lists of .*'dög & co'. Leave out"
     ):
@@ -611,4 +615,4 @@ def test_questions_of_label_studio_are_not_mixed(tmp_path: Path) -> None:
     ):
         read_rows(path, features="tfidf")
     path.write_text(json.dumps(tasks).replace("topic", "label"))
-    assert read_rows(path, features="tfidf").sets is None
+    assert not read_rows(path, features="tfidf").labels.are_sets

@@ -47,8 +47,8 @@ def frame(labels: Any = None) -> pd.DataFrame:
 
 def check(rows: Any, names: tuple[str, ...] = NAMES) -> None:
     """The labels of all rows, of which one has none and another is not labelled."""
-    assert rows.sets is not None and rows.sets.names == names
-    assert rows.row.tolist() == LABELLED and np.array_equal(rows.answers, ANSWERS[LABELLED])
+    assert rows.labels.are_sets and rows.labels.names == names
+    assert rows.row.tolist() == LABELLED and np.array_equal(rows.labels.answers, ANSWERS[LABELLED])
     assert [(one.reason, one.rows.tolist()) for one in rows.skipped] == [("no label", [7])]
 
 
@@ -153,7 +153,11 @@ def test_a_missing_key_is_not_labelled_and_an_empty_list_or_word_is_an_answer(
     frame(words).to_excel(tmp_path / "words.xlsx", index=False)
     for name in ("words.csv", "words.xlsx"):
         rows = read_rows(tmp_path / name, label="tags", multi_label="|")
-        assert len(rows) == 80 and not rows.answers[7].any() and not rows.answers[EMPTY].any()
+        assert (
+            len(rows) == 80
+            and not rows.labels.answers[7].any()
+            and not rows.labels.answers[EMPTY].any()
+        )
 
 
 # --- in memory ------------------------------------------------------------------------------------
@@ -247,9 +251,9 @@ def test_pictures_of_hugging_face_with_lists(tmp_path: Path) -> None:
     rows = read_rows(data, features="patches")
     order = [NAMES.index(name) for name in names]
     assert (
-        rows.sets is not None and rows.sets.names == tuple(names) and rows.row.tolist() == LABELLED
+        rows.labels.are_sets and rows.labels.names == tuple(names) and rows.row.tolist() == LABELLED
     )
-    assert np.array_equal(rows.answers, ANSWERS[LABELLED][:, order])
+    assert np.array_equal(rows.labels.answers, ANSWERS[LABELLED][:, order])
     audit(read_rows(data, pred_probs=PROBS[:, order])).save(tmp_path / "audit")
     decide(tmp_path / "audit", {0: "sad|calm", 1: "(none)"})
     after = corrected(tmp_path / "audit", data)
@@ -266,23 +270,23 @@ def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
     for data in (source, {"x": X, "y": matrix}):
         rows = read_rows(data, classes=NAMES)
         assert (
-            rows.sets is not None
-            and rows.sets.names == NAMES
-            and np.array_equal(rows.answers, ANSWERS)
+            rows.labels.are_sets
+            and rows.labels.names == NAMES
+            and np.array_equal(rows.labels.answers, ANSWERS)
         )
     folder = saved(tmp_path / "audit", source, classes=NAMES)
     out = write_corrected(read_audit(folder), {0: "calm|sad", 1: "(none)"}, tmp_path / "new.npy")
     want = matrix.copy()
     want[0], want[1] = [1, 0, 1], 0
     assert np.array_equal(np.load(out), want) and np.load(out).dtype == np.uint8
-    assert np.array_equal(read_again(read_audit(folder).config).answers, ANSWERS)
+    assert np.array_equal(read_again(read_audit(folder).config).labels.answers, ANSWERS)
     folder = saved(tmp_path / "memory", {"x": X, "y": matrix}, classes=NAMES)
     decide(folder, {0: "calm|sad", 1: "(none)"})
     after = corrected(folder, {"x": X, "y": matrix})
     assert np.array_equal(after, want)
     np.savez(tmp_path / "y.npz", labels=matrix)
     rows = read_rows(labels=tmp_path / "y.npz", pred_probs=PROBS)
-    assert rows.sets is not None and np.array_equal(rows.answers, ANSWERS)
+    assert rows.labels.are_sets and np.array_equal(rows.labels.answers, ANSWERS)
 
 
 # --- trusted and test tables, refusals ------------------------------------------------------------
@@ -296,13 +300,15 @@ def test_other_tables_have_lists_too(tmp_path: Path) -> None:
     assert (
         rows.trusted is not None
         and rows.trusted.sum() == 20
-        and rows.answers[rows.trusted][0].all()
+        and rows.labels.answers[rows.trusted][0].all()
     )
     with pytest.raises(ValueError, match="labels of the audited table in `trusted`, got 'angry'"):
         read_rows(frame(), label="tags", trusted=frame([["angry"], *rest]).head(9))
     compared = read_rows(frame(), label="tags", test=other).test
-    assert compared is not None and compared.answers is not None and compared.answers[0].all()
-    assert np.array_equal(compared.answers[1:], ANSWERS[[i for i in range(1, 21) if i != 7]][:19])
+    assert compared is not None and compared.labels.answers[0].all()
+    assert np.array_equal(
+        compared.labels.answers[1:], ANSWERS[[i for i in range(1, 21) if i != 7]][:19]
+    )
 
 
 def test_what_is_no_list_of_labels_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from noiseproof.audit.rows import digest_all, follow_rows, read_row_digests
 from noiseproof.audit.run import audit
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import Progress, counted
-from noiseproof.data.labelsets import LabelSets, labels_in
+from noiseproof.data.labelsets import labels_in
 from noiseproof.data.sources import PathLike
 from noiseproof.judge.evidence.gather import FAST_FOLDS
 from noiseproof.judge.evidence.network import METHOD
@@ -74,7 +74,8 @@ def audit_again(
     if data is None:
         data = read_again(config, cache_beside(folder))
     _check_same(earlier, data)
-    data = _with_words(data, [one.label for one in chosen.values()])
+    words = [one.label for one in chosen.values()]
+    data = replace(data, labels=data.labels.with_words(words))
     data = replace(
         data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config))
     )
@@ -135,10 +136,8 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
     if not changed and earlier.config["rows_sha256"] != digest_all(data.source.row_digests):
         place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
-    # of sets, an audit adds words that it suggests
-    names = data.classes if data.sets is None else data.sets.names
     if (
-        tuple(names) != label_names_of(earlier)
+        data.labels.names != label_names_of(earlier)
         or data.source_rows != earlier.config["source_rows"]
         or changed
     ):
@@ -147,16 +146,6 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
             f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it"
             " without --again."
         )
-
-
-def _with_words(data: AuditData, words: Sequence[str]) -> AuditData:
-    """The data with words of decided sets among its classes; of one label a row, as it is."""
-    if data.sets is None:
-        return data
-    classes = tuple(dict.fromkeys((*data.classes, *words)))
-    return replace(
-        data, classes=classes, sets=LabelSets.of(classes, data.sets.separator, data.sets.names)
-    )
 
 
 def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:

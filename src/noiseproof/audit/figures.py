@@ -101,9 +101,12 @@ def worst_labels(report: AuditResult, most: int) -> list[dict[str, Any]]:
 
 def _headline(report: AuditResult, summary: dict[str, Any]) -> str:
     source = report.data.source.config.get("data")
-    sets = report.data.sets
-    count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
-    called = f"{counted(summary['issues'], 'label' if sets is None else 'row')} called wrong"
+    labels = report.data.labels
+    kind, called = "classes", counted(summary["issues"], "label")
+    if labels.are_sets:
+        kind, called = "labels", counted(summary["issues"], "row")
+    count = f"{len(labels.names)} {kind}"
+    called = f"{called} called wrong"
     name = f" of {Path(source).name}" if source else ""
     return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
 

@@ -29,7 +29,7 @@ from noiseproof.data.given import column_names
 from noiseproof.data.labels import describe_labels, find_words
 from noiseproof.data.labelsets import (
     COLUMNS,
-    LabelSets,
+    Labels,
     are_lists,
     is_matrix,
     looks_like_sets,
@@ -198,18 +198,18 @@ def _with_other_files(
     rows: AuditData, request: Request, paths: Mapping[str, str | None]
 ) -> AuditData:
     """Return ``rows`` with votes, predictions and embeddings from other files."""
-    if request.annotations is not None and rows.annotators is None:
+    if request.annotations is not None and rows.labels.votes is None:
         rows = attach_votes(rows, request.annotations, request.classes)
     source, index = rows.source, request.data if rows.source.has_columns else request.labels
     if request.pred_probs is not None:
         pred_probs = _matched(rows, request.pred_probs, paths["pred_probs"], index, "pred_probs")
         rows = _with_pred_probs(rows, pred_probs, request.classes is not None)
-        if source.is_voted and rows.annotators is not None:  # the predictions resolve ties
+        if source.is_voted and rows.labels.votes is not None:  # the predictions resolve ties
             method = source.config["consensus"]
             voted = first_labels(
-                rows.annotators, len(rows.classes), method, request.seed, rows.pred_probs
+                rows.labels.votes, len(rows.classes), method, request.seed, rows.pred_probs
             )
-            rows = replace(rows, given=voted)
+            rows = replace(rows, labels=replace(rows.labels, codes=voted))
     if request.embeddings is not None:
         embeddings = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
         rows = with_features(rows, load_array(embeddings, "embeddings"), "embeddings")
@@ -220,9 +220,10 @@ def _with_sets(data: AuditData) -> AuditData:
     """Return rows with several labels with what their words spell, and keep in config.json how."""
     if not (multi := data.source.multi_label):
         return data
-    sets = LabelSets.of(data.classes, multi["separator"], multi["labels"])
-    data.source.config["multi_label"] = {**multi, "labels": list(sets.names), "joiner": sets.joiner}
-    return replace(data, sets=sets)
+    labels = Labels.of_sets(data.classes, multi["separator"], multi["labels"], data.given)
+    names = list(labels.names)
+    data.source.config["multi_label"] = {**multi, "labels": names, "joiner": labels.joiner}
+    return replace(data, labels=labels)
 
 
 def _read_sets(
@@ -282,14 +283,10 @@ def _comparable_sets(data: AuditData) -> AuditData:
     """Return the rows with a note on labels that cannot be judged; refuse data without any
     other.
     """
-    assert data.sets is not None
-    count = data.answers.sum(0)
-    few = [
-        name
-        for name, yes in zip(data.sets.names, count, strict=True)
-        if not 1 < yes < len(data) - 1
-    ]
-    if len(few) == len(data.sets.names):
+    count = data.labels.counts
+    names = data.labels.names
+    few = [name for name, yes in zip(names, count, strict=True) if not 1 < yes < len(data) - 1]
+    if len(few) == len(names):
         raise ValueError(
             "Expected a label that two rows or more have, and two or more do not, got none among"
             f" {len(few)} labels of {len(data)} rows: {preview(few)}. Is the separator right?"
@@ -376,11 +373,11 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
 
 def _comparable(data: AuditData) -> AuditData:
     """Return the rows whose class has other rows, too."""
-    if data.sets is not None:
+    if data.labels.are_sets:
         return _comparable_sets(data)
     label = data.source.config["label"]
     name = "labels" if label is None else str(label)
-    counts = np.bincount(data.given, minlength=len(data.classes))
+    counts = data.labels.counts
     several_labels = looks_like_sets(dict(zip(data.classes, counts.tolist(), strict=True)))
     notes = [*several_labels, *describe_labels(torch.from_numpy(data.given), data.classes, name)]
     if (several := int((counts > 1).sum())) < 2:
@@ -459,7 +456,7 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     """
     array = load_array(pred_probs, "pred_probs")
     p = align(data, array, "pred_probs")
-    classes = data.classes if data.sets is None else data.sets.names
+    classes = data.labels.names
     K, shown = len(classes), preview(list(classes))
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
@@ -479,7 +476,7 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
             )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)
-    if data.sets is not None:
+    if data.labels.are_sets:
         if (p[finite] < 0).any() or (p[finite] > 1).any():
             raise ValueError(
                 "Expected the probability of each label in `pred_probs`, from 0 to 1, got"

@@ -118,7 +118,7 @@ class AuditResult:
         ]
         known = {
             "trusted": 0 if data.trusted is None else int(data.trusted.sum()),
-            "annotators": 0 if data.annotators is None else len(data.annotators.names),
+            "annotators": 0 if data.labels.votes is None else len(data.labels.votes.names),
         }
         summary |= {
             "known": known,
@@ -228,7 +228,7 @@ def write_audit(folder: Path, report: AuditResult, *, csv_safe: bool = True) -> 
         write_csv(safe_table(table) if csv_safe else table, part(FILES[0]), end)
         if importlib.util.find_spec("pyarrow") is not None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
-        if report.data.annotators is not None:
+        if report.data.labels.votes is not None:
             for name, frame in zip(
                 CROWD, (report.annotators, report.label_again(), report.votes()), strict=True
             ):
@@ -243,7 +243,7 @@ def write_audit(folder: Path, report: AuditResult, *, csv_safe: bool = True) -> 
                 with open(part(name), "wb") as file:
                     np.save(file, array)
     absent = [name for name, array in arrays.items() if array is None]
-    for name in [*absent, *(CROWD if report.data.annotators is None else ())]:
+    for name in [*absent, *(CROWD if report.data.labels.votes is None else ())]:
         (folder / name).unlink(missing_ok=True)  # that of an earlier audit
     return written
 

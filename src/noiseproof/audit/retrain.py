@@ -21,7 +21,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.plugins import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.base import derive_seed
-from noiseproof.data.labelsets import LabelSets, labels_in
+from noiseproof.data.labelsets import Labels, labels_in
 from noiseproof.judge.evidence.folds import make_folds, merge_groups
 from noiseproof.judge.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.judge.evidence.neighbours import find_duplicates
@@ -286,10 +286,9 @@ def _both_labels(
     if multi := audit.config.get("multi_label"):
         words = [*before, *(becomes.get(word, word) for word in after)]
         named = (label for word in words for label in labels_in(word, audit.config))
-        sets = LabelSets.of(
-            words, multi["separator"], list(dict.fromkeys([*multi["labels"], *named]))
-        )
-        given, corrected = np.split(sets.members.astype(np.int64), 2)
+        names = list(dict.fromkeys([*multi["labels"], *named]))
+        sets = Labels.of_sets(words, multi["separator"], names)
+        given, corrected = np.split(sets.answers.astype(np.int64), 2)
         return sets.names, given, corrected, None
     classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
     number = {name: k for k, name in enumerate(classes)}
@@ -333,7 +332,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
         dtype=np.int64,
     )
     assert data.x is not None
-    same = find_duplicates(data.x, data.comparable, unlike=data.unlike()).group
+    same = find_duplicates(data.x, data.labels.comparable, unlike=data.unlike()).group
     together = merge_groups(data.groups, copies, same)
     assert together is not None
     return together

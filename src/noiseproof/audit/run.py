@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from noiseproof.audit.files import FORMAT
 from noiseproof.audit.inputs import read_rows
@@ -24,7 +23,6 @@ from noiseproof.core.messages import Progress, preview
 from noiseproof.core.plugins import load_object
 from noiseproof.core.registry import near_names
 from noiseproof.core.tensors import check_device
-from noiseproof.data.labelsets import LabelSets
 from noiseproof.judge.cut import parse_goal
 from noiseproof.judge.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.judge.evidence.network import CORRECTED, METHOD
@@ -89,7 +87,7 @@ def audit(
     data = _rows_of(data, reading, seed, progress)
     asked = {"method": method, "epochs": epochs}
     training: dict[str, Any] = {
-        "method": method or (METHOD if data.sets is None else METHOD_OF_SETS),
+        "method": method or (METHOD_OF_SETS if data.labels.are_sets else METHOD),
         "model": "auto" if model is None else model,
         "epochs": epochs,
     }
@@ -165,7 +163,7 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence
     that are suggested.
     """
     data, trained, undecided = evidence.data, evidence.training, evidence.undecided
-    if data.sets is not None:
+    if data.labels.are_sets:
         return _judge_sets(evidence, goal, seed)
     labels = find_label_issues(
         data.given,
@@ -173,7 +171,7 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence
         evidence=undecided or trained,
         features=data.x,
         trusted=data.trusted,
-        annotators=data.annotators,
+        annotators=data.labels.votes,
         groups=evidence.groups,
         counted=data.row >= 0,
         goal=goal,
@@ -188,7 +186,7 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence
             trained,
             undecided,
             trusted=data.trusted,
-            annotators=data.annotators,
+            annotators=data.labels.votes,
             counted=data.row >= 0,
             goal=goal,
         )
@@ -239,26 +237,25 @@ def _judge_sets(
     classes.
     """
     data, trained = evidence.data, evidence.training
-    assert data.sets is not None
-    sets = data.sets
+    labels = data.labels
     if evidence.undecided is not None and trained is not None:
         assert data.decided is not None
         issues = judge_decided_sets(
-            data.answers,
-            sets.members[data.decided],
+            labels.answers,
+            labels.changed(data.decided).answers,
             data.decided >= 0,
             trained,
             evidence.undecided,
-            names=sets.names,
+            names=labels.names,
             trusted=data.trusted,
             counted=data.row >= 0,
             goal=goal,
         )
     else:
         issues = find_label_set_issues(
-            data.answers,
+            labels.answers,
             data.pred_probs,
-            classes=sets.names,
+            classes=labels.names,
             evidence=trained,
             features=data.x if trained is None else None,
             trusted=data.trusted,
@@ -267,19 +264,13 @@ def _judge_sets(
             goal=goal,
             seed=seed,
         )
-    words, number = list(data.classes), {word: k for k, word in enumerate(data.classes)}
-
-    def coded(answers: NDArray[np.bool_]) -> NDArray[np.int64]:
-        codes = []
-        for row, given in zip(answers, data.given.tolist(), strict=True):
-            word = sets.spell(row, data.classes[given])
-            if word not in number:
-                number[word] = len(words)
-                words.append(word)
-            codes.append(number[word])
-        return np.array(codes, dtype=np.int64)
-
-    suggested, predicted = coded(issues.suggested_answers), coded(issues.label_probs > 0.5)
-    issues = replace(issues, suggested=suggested, predicted=predicted)
-    data = replace(data, classes=tuple(words), sets=LabelSets.of(words, sets.separator, sets.names))
-    return replace(evidence, data=data), issues
+    suggested = [labels.spell(row, answers) for row, answers in enumerate(issues.suggested_answers)]
+    predicted = [labels.spell(row, probs > 0.5) for row, probs in enumerate(issues.label_probs)]
+    labels = labels.with_words((*suggested, *predicted))
+    number = {word: k for k, word in enumerate(labels.words)}
+    issues = replace(
+        issues,
+        suggested=np.array([number[word] for word in suggested], dtype=np.int64),
+        predicted=np.array([number[word] for word in predicted], dtype=np.int64),
+    )
+    return replace(evidence, data=replace(data, labels=labels)), issues

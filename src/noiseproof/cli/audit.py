@@ -565,7 +565,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
     echo()
-    if data.annotators is not None:
+    if data.labels.votes is not None:
         echo(report.annotator_quality.headline(data.classes))
     _show_issues(report, summary)
     for skipped in summary["skipped"]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.core.messages import preview
-from noiseproof.data.labels import NUMBER
+from noiseproof.core.messages import Brief, preview
+from noiseproof.data.labels import NUMBER, find_words
+from noiseproof.data.votes import Votes
 
 if TYPE_CHECKING:
     pass
@@ -55,19 +56,40 @@ def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LabelSets:
-    """K labels, and which of them each of C words spells."""
+class Labels(Brief):
+    """The labels of N rows: one for each, or a set of several.
 
-    names: tuple[str, ...]  # (K,)
-    separator: str
-    joiner: str  # the separator as cells have it, with spaces around it or not
-    members: NDArray[np.bool_]  # (C, K)
+    A row has a word, as in the files of an audit: the name of its class, or what spells its set.
+    """
+
+    words: tuple[str, ...]  # (C,)
+    codes: NDArray[np.int64]  # (N,) the number of the word of each row, −1 for none
+    names: tuple[str, ...]  # (K,) classes, or the labels that rows have several of
+    members: NDArray[np.bool_] | None = None  # (C, K): which labels each word spells, of sets
+    separator: str = ""  # between the labels of a set
+    joiner: str = ""  # the separator as cells have it, with spaces around it or not
+    votes: Votes | None = None  # of annotators, on these rows
 
     @classmethod
-    def of(
-        cls, words: Sequence[str], separator: str, names: Sequence[str] | None = None
-    ) -> LabelSets:
-        """The labels in ``words``, sorted (numbers as numbers), or those of ``names``."""
+    def of_classes(
+        cls, classes: Sequence[str], codes: NDArray[np.int64], votes: Votes | None = None
+    ) -> Labels:
+        """One label for each row."""
+        return cls(tuple(classes), codes, tuple(classes), votes=votes)
+
+    @classmethod
+    def of_sets(
+        cls,
+        words: Sequence[str],
+        separator: str,
+        names: Sequence[str] | None = None,
+        codes: NDArray[np.int64] | None = None,
+    ) -> Labels:
+        """Sets that ``words`` spell; by default each word is a row.
+
+        Args:
+            names: the labels; by default those of the words, sorted (numbers as numbers).
+        """
         parts = [split_set(word, separator) for word in words]
         known = {part for each in parts for part in each}
         if names is None:
@@ -79,10 +101,6 @@ class LabelSets:
             raise ValueError(
                 f"Expected labels among {preview(list(names))}, got {preview(unknown)}."
             )
-        number = {name: k for k, name in enumerate(names)}
-        members = np.zeros((len(words), len(names)), dtype=bool)
-        for row, each in enumerate(parts):
-            members[row, [number[part] for part in each]] = True
         joiners = [f" {separator} ", f"{separator} ", separator]
         count = Counter(
             next(joiner for joiner in joiners if joiner in word)
@@ -90,35 +108,103 @@ class LabelSets:
             if separator in word
         )
         return cls(
-            tuple(names), separator, count.most_common(1)[0][0] if count else separator, members
+            tuple(words),
+            np.arange(len(words)) if codes is None else codes,
+            tuple(names),
+            _members(parts, names),
+            separator,
+            count.most_common(1)[0][0] if count else separator,
         )
 
-    def spell(self, answers: NDArray[np.bool_], like: str) -> str:
-        """The word of the labels with the answer yes (K,): those of the word ``like`` first, in its
-        order.
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: NDArray[Any]) -> Labels:
+        """The labels of some rows, by a mask (N,) or numbers."""
+        votes = None if self.votes is None else self.votes[rows]
+        return replace(self, codes=self.codes[rows], votes=votes)
+
+    @property
+    def are_sets(self) -> bool:
+        """Whether rows have several labels."""
+        return self.members is not None
+
+    @property
+    def answers(self) -> NDArray[np.bool_]:
+        """Whether each row has each label, (N, K)."""
+        if self.members is None:
+            return np.asarray(self.codes[:, None] == np.arange(len(self.names)))
+        return self.members[self.codes]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many rows have each label, (K,)."""
+        rows = np.bincount(self.codes, minlength=len(self.words))
+        return rows if self.members is None else rows @ self.members
+
+    @property
+    def comparable(self) -> NDArray[np.int64]:
+        """A number for each row, (N,), equal for rows of the same labels."""
+        if self.members is None:
+            return self.codes
+        same = np.unique(self.members, axis=0, return_inverse=True)[1]
+        return np.asarray(same).ravel().astype(np.int64)[self.codes]
+
+    def equal(self, other: Labels) -> NDArray[np.bool_]:
+        """Whether the rows of both have the same labels, (N,); ``other`` is what ``read``
+        returned.
         """
+        if self.members is None:
+            return np.asarray(self.codes == other.codes)
+        return np.asarray((self.answers == other.answers).all(1))
+
+    def changed(self, codes: NDArray[np.int64]) -> Labels:
+        """Other labels where ``codes`` (N,), numbers of words, are not −1."""
+        return replace(self, codes=np.where(codes >= 0, codes, self.codes))
+
+    def with_words(self, words: Iterable[str]) -> Labels:
+        """The same labels with further words, which spell sets of the known labels."""
+        all_words = tuple(dict.fromkeys((*self.words, *words)))
+        if self.members is None or all_words == self.words:
+            return self
+        parts = [split_set(word, self.separator) for word in all_words]
+        return replace(self, words=all_words, members=_members(parts, self.names))
+
+    def read(self, words: Sequence[str]) -> Labels:
+        """The labels that other rows have, (n,), by these names; others do not count."""
+        different = tuple(dict.fromkeys(words))
+        if self.members is None:
+            found = find_words({*different}, self.words)
+            number = {word: -1 if k is None else k for word, k in found.items()}
+            codes = np.array([number[word] for word in words], dtype=np.int64)
+            return Labels.of_classes(self.words, codes)
+        number = {word: k for k, word in enumerate(different)}
+        codes = np.array([number[word] for word in words], dtype=np.int64)
+        parts = [split_set(word, self.separator) for word in different]
+        known = [[part for part in each if part in self.names] for each in parts]
+        members = _members(known, self.names)
+        return replace(self, words=different, codes=codes, members=members, votes=None)
+
+    def spell(self, row: int, answers: NDArray[np.bool_]) -> str:
+        """The word of the labels with the answer yes (K,): those that the row has come first, in
+        its order.
+        """
+        like: str = self.words[self.codes[row]]
+        has = split_set(like, self.separator)
         wanted = [self.names[k] for k in np.flatnonzero(answers)]
-        kept = [name for name in split_set(like, self.separator) if name in wanted]
-        if len(kept) == len(wanted) == len(split_set(like, self.separator)):
+        kept = [name for name in has if name in wanted]
+        if len(kept) == len(wanted) == len(has):
             return like
         return join_set([*kept, *(name for name in wanted if name not in kept)], self.joiner)
 
-    def answers(self, words: Sequence[str]) -> NDArray[np.bool_]:
-        """Which of the K labels other words spell, (n, K); labels beyond these do not count."""
-        each = {word: np.isin(self.names, split_set(word, self.separator)) for word in {*words}}
-        return (
-            np.stack([each[word] for word in words])
-            if len(words)
-            else np.zeros((0, len(self.names)), dtype=bool)
-        )
 
-    def codes(self) -> NDArray[np.int64]:
-        """A number for each word, (C,), equal for words that spell the same set."""
-        return (
-            np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1])
-            .ravel()
-            .astype(np.int64)
-        )
+def _members(sets: Sequence[Sequence[str]], names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which of the K ``names`` are in each set, (n, K)."""
+    number = {name: k for k, name in enumerate(names)}
+    members = np.zeros((len(sets), len(names)), dtype=bool)
+    for row, each in enumerate(sets):
+        members[row, [number[name] for name in each]] = True
+    return members
 
 
 # What users have
@@ -228,8 +314,8 @@ def as_indicators(
             f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows"
             " out."
         )
-    found = LabelSets.of(found_words, multi["separator"], multi["labels"])
-    return found.members.astype(np.int64), found.names
+    found = Labels.of_sets(found_words, multi["separator"], multi["labels"])
+    return found.answers.astype(np.int64), found.names
 
 
 def separator_for(names: Collection[str]) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.messages import Brief
-from noiseproof.data.labelsets import LabelSets
+from noiseproof.data.labelsets import Labels
 from noiseproof.data.tables import FeatureTable
-from noiseproof.data.votes import Votes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,10 +27,8 @@ class OtherRows(Brief):
     """The rows of a test set, with which audited rows are compared."""
 
     x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
-    given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
+    labels: Labels  # of T rows, by the names of the audit
     frame: Any = None  # their columns as in the source, where it is a table
-    # (T, K) of rows with several labels, in place of ``given``
-    answers: NDArray[np.bool_] | None = None
     unlike: NDArray[np.int64] | None = None  # (T,) as that of the audit
 
 
@@ -41,8 +38,7 @@ class Rows:
     another file.
     """
 
-    classes: tuple[str, ...]
-    given: NDArray[np.int64]  # (N,)
+    labels: Labels
     row: NDArray[np.int64]  # (N,) number in the source
     source_rows: int
     x: NDArray[np.float32] | None = None  # (N, D) features for networks and neighbours
@@ -53,18 +49,16 @@ class Rows:
     groups: NDArray[np.int64] | None = None  # (N,)
     time: NDArray[np.float64] | None = None  # (N,)
     trusted: NDArray[np.bool_] | None = None  # (N,)
-    decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
-    annotators: Votes | None = None
+    # (N,): the number of the word that a reviewer decided on, −1 for none
+    decided: NDArray[np.int64] | None = None
     test: OtherRows | None = None
-    # of rows with several labels: ``classes`` are words that spell sets of them
-    sets: LabelSets | None = None
     has_order: bool = True  # whether the order of the rows may mean something
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # spent on reading
 
     def __len__(self) -> int:
-        return len(self.given)
+        return len(self.labels)
 
     def subset(self, keep: NDArray[Any], reason: str | None = None) -> Self:
         """Return the rows where ``keep`` is true; the others are listed as skipped for
@@ -73,7 +67,7 @@ class Rows:
         if keep.all():
             return self
         columns = (
-            "given",
+            "labels",
             "row",
             "x",
             "pred_probs",
@@ -83,7 +77,6 @@ class Rows:
             "time",
             "trusted",
             "decided",
-            "annotators",
         )
         arrays = {
             name: value[keep] for name in columns if (value := getattr(self, name)) is not None
@@ -107,15 +100,14 @@ class Rows:
         return replace(self.subset(~drop), skipped=(*self.skipped, *skipped))
 
     @property
-    def answers(self) -> NDArray[np.bool_]:
-        """Whether each row has each of its K labels, (N, K)."""
-        assert self.sets is not None
-        return self.sets.members[self.given]
+    def classes(self) -> tuple[str, ...]:
+        """The words of labels, (C,)."""
+        return self.labels.words
 
     @property
-    def comparable(self) -> NDArray[np.int64]:
-        """A number for each row, (N,), equal for rows of the same labels."""
-        return self.given if self.sets is None else self.sets.codes()[self.given]
+    def given(self) -> NDArray[np.int64]:
+        """The number of each row's word, (N,)."""
+        return self.labels.codes
 
     def unlike(self) -> NDArray[np.int64] | None:
         """Numbers (N,) that differ between rows that are not duplicates, whatever their features;

@@ -17,7 +17,6 @@ from noiseproof.audit.exchange.base import (
     Row,
     Tool,
     is_list_of,
-    label_names,
     only_question,
     read_json,
     row_of,
@@ -47,7 +46,7 @@ class Argilla(Tool):
         folder = check_folder(path, force=force)
         source = report.data.source
         what = "image" if source.is_pictures else "text"
-        has_several = report.data.sets is not None
+        has_several = report.data.labels.are_sets
         records = []
         for row in rows:
             shown = source.describe(row.row, row.id)
@@ -73,7 +72,7 @@ class Argilla(Tool):
                 }
             )
         (folder / ".argilla").mkdir(parents=True, exist_ok=True)
-        settings = _settings(what, label_names(report), has_several)
+        settings = _settings(what, report.data.labels.names, has_several)
         dataset = {
             "name": "noiseproof",
             "guidelines": settings["guidelines"],

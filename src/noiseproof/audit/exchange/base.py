@@ -26,10 +26,10 @@ from noiseproof.audit.files import Audit, read_audit
 from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
 from noiseproof.data.labelsets import join_set, split_set
+from noiseproof.judge.labelissues import LabelSetIssues
 
 if TYPE_CHECKING:
     from noiseproof.audit.result import AuditResult
-    from noiseproof.judge.labelissues import LabelSetIssues
 
 Labels = Sequence[str]  # one, or of rows with several labels all of them
 K = TypeVar("K")
@@ -83,7 +83,6 @@ def exported_rows(report: AuditResult, all_rows: bool) -> Iterator[Row]:
     order = order if all_rows else order[issues.is_issue[order]]
     names = data.names
     classes = data.classes
-    several: LabelSetIssues | None = None if data.sets is None else issues  # type: ignore[assignment]
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
         given = classes[data.given[i]]
         suggested = classes[issues.suggested[i]]
@@ -92,9 +91,9 @@ def exported_rows(report: AuditResult, all_rows: bool) -> Iterator[Row]:
         )
         labels = {given: quality}
         better = {suggested: confidence}
-        if several is not None:
-            labels = _answered(several.names, several.answers[i], several.label_quality[i])
-            better = _answered(several.names, several.suggested_answers[i], several.label_probs[i])
+        if isinstance(issues, LabelSetIssues):
+            labels = _answered(issues.names, issues.answers[i], issues.label_quality[i])
+            better = _answered(issues.names, issues.suggested_answers[i], issues.label_probs[i])
         yield Row(
             int(data.row[i]),
             str(names[i]),
@@ -116,13 +115,6 @@ def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, flo
         for name, yes, number in zip(names, answers, numbers, strict=True)
         if yes
     }
-
-
-def label_names(report: AuditResult) -> tuple[str, ...]:
-    """The labels that a tool lets people choose from: the classes, or the labels that rows have
-    several of.
-    """
-    return report.data.classes if report.data.sets is None else report.data.sets.names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from noiseproof.audit.exchange.base import (
     Row,
     Tool,
     find_file,
-    label_names,
     paired,
     read_json,
     to_json,
@@ -43,7 +42,7 @@ class Coco(Tool):
 
     def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         # 0 is the background in COCO
-        number = {name: k for k, name in enumerate(label_names(report), 1)}
+        number = {name: k for k, name in enumerate(report.data.labels.names, 1)}
         images: list[Any] = []
         annotations: list[Any] = []
         for row in rows:

@@ -15,7 +15,6 @@ from noiseproof.audit.exchange.base import (
     Row,
     Tool,
     find_file,
-    label_names,
     paired,
     read_once,
     to_json,
@@ -49,7 +48,8 @@ class Cvat(Tool):
             for name in SHOWN
         ]
         labels = [
-            {"name": name, "type": "tag", "attributes": attributes} for name in label_names(report)
+            {"name": name, "type": "tag", "attributes": attributes}
+            for name in report.data.labels.names
         ]
         root = ET.Element("annotations")
         ET.SubElement(root, "version").text = "1.1"

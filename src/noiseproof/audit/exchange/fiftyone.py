@@ -13,7 +13,6 @@ from noiseproof.audit.exchange.base import (
     Row,
     Tool,
     is_list_of,
-    label_names,
     paired,
     picture_link,
     read_json,
@@ -48,10 +47,10 @@ class FiftyOne(Tool):
                 {"label": name, "confidence": quality, "attributes": row.facts}
                 for name, quality in row.labels.items()
             ]
-            labels[row.key] = entries[0] if report.data.sets is None else entries
+            labels[row.key] = entries if report.data.labels.are_sets else entries[0]
         write_new(
             folder / self.listing,
-            to_json({"classes": list(label_names(report)), "labels": labels}),
+            to_json({"classes": list(report.data.labels.names), "labels": labels}),
             force=True,
         )
 

@@ -50,7 +50,7 @@ class ImageFolder(Tool):
     def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         remove_links(folder)
-        has_several = report.data.sets is not None
+        has_several = report.data.labels.are_sets
         lines = [
             {
                 "file_name": picture_link(report, row, folder),

@@ -19,7 +19,6 @@ from noiseproof.audit.exchange.base import (
     Row,
     Tool,
     find_file,
-    label_names,
     only_question,
     read_json,
     to_json,
@@ -49,7 +48,7 @@ class LabelStudio(Tool):
 
     def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         source = report.data.source
-        classes = label_names(report)
+        classes = report.data.labels.names
         if odd := [name for name in classes if NO_XML.search(name)]:
             raise ValueError(
                 f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}."
@@ -78,7 +77,7 @@ class LabelStudio(Tool):
                 "result": results,
             }
             tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
-        choice = "single" if report.data.sets is None else "multiple"
+        choice = "multiple" if report.data.labels.are_sets else "single"
         write_both(
             path,
             to_json(tasks),

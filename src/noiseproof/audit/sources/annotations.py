@@ -166,4 +166,4 @@ def attach_votes(data: AuditData, frame: pd.DataFrame, classes: Sequence[str] | 
     """Return ``data`` with votes for the classes that its labels have."""
     ids = data.source.row_names(range(data.source_rows)) if data.source.has_ids else None
     votes, _ = place_votes(frame, ids, data.source_rows, classes, known=data.classes)
-    return replace(data, annotators=votes[data.row])
+    return replace(data, labels=replace(data.labels, votes=votes[data.row]))

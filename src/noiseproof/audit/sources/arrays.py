@@ -43,7 +43,7 @@ from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
 from noiseproof.data.given import encode_given
 from noiseproof.data.labelsets import NONE as NO_LABEL
-from noiseproof.data.labelsets import are_lists, is_matrix, sets_as_words
+from noiseproof.data.labelsets import Labels, are_lists, is_matrix, sets_as_words
 from noiseproof.data.pictures import SMALLEST
 from noiseproof.data.tables import FeatureTable, moments, shift_of
 
@@ -69,7 +69,9 @@ class LabelSource(Source):
             labels = np.array(words, dtype=object)
         given, names = encode_given(labels, classes, "labels")
         self.config["labels_sha256"] = labels_digest(self.words)
-        data = AuditData(names, given, np.arange(len(labels)), len(labels), source=self)
+        data = AuditData(
+            Labels.of_classes(names, given), np.arange(len(labels)), len(labels), source=self
+        )
         return data.without([("no label", given < 0)])
 
     def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:

@@ -32,6 +32,7 @@ from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
+from noiseproof.data.labelsets import Labels
 from noiseproof.data.pictures import THUMBNAIL, Pictures, picture_extractor
 from noiseproof.data.rows import OtherRows
 
@@ -101,8 +102,7 @@ class PictureSource(Source):
         number = {name: k for k, name in enumerate(classes)}
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
         data = AuditData(
-            classes,
-            given,
+            Labels.of_classes(classes, given),
             np.arange(len(files)),
             len(files),
             x,
@@ -120,13 +120,10 @@ class PictureSource(Source):
             )
         known = Pictures(self.image_files.subset(torch.from_numpy(data.row)))
         other = from_image_folder(test, size=THUMBNAIL, fit="squash")
-        number = {name: k for k, name in enumerate(data.classes)}
-        given = np.array(
-            [number.get(other.classes[k], -1) for k in other.train.y.tolist()], dtype=np.int64
-        )
+        labels = data.labels.read([other.classes[k] for k in other.train.y.tolist()])
         extractor = picture_extractor(self.config["features"], known).fit(known, seed=request.seed)
         assert isinstance(other.train.x, ImageFiles)
-        return OtherRows(extractor.encode(Pictures(other.train.x)), given)
+        return OtherRows(extractor.encode(Pictures(other.train.x)), labels)
 
     # Showing
 

@@ -19,9 +19,9 @@ from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
 from noiseproof.data.given import encode_given, is_missing
-from noiseproof.data.labels import find_words
 from noiseproof.data.labelsets import NONE as NO_LABEL
 from noiseproof.data.labelsets import (
+    Labels,
     empty_cells,
     has_lists,
     labels_in,
@@ -77,7 +77,7 @@ class TableReader(Source):
             assert votes is not None and classes is not None
             given = first_labels(votes, len(classes), config["consensus"], request.seed)
         unusable = [("no label", given < 0), *self._missing(table)]
-        columns: dict[str, Any] = {"annotators": votes}
+        columns: dict[str, Any] = {}
         if config["text"] is not None:
             columns["texts"] = table[config["text"]].astype(str).to_numpy(dtype=object)
         if (time := config["time"]) is not None:
@@ -103,7 +103,12 @@ class TableReader(Source):
             labels_digest(as_words(self.frame[label])) if label is not None else None
         )
         data = AuditData(
-            classes, given, row, len(self.frame), notes=tuple(notes), source=self, **columns
+            Labels.of_classes(classes, given, votes),
+            row,
+            len(self.frame),
+            notes=tuple(notes),
+            source=self,
+            **columns,
         )
         return data.without(unusable)
 
@@ -332,18 +337,8 @@ class TableReader(Source):
                 f"Expected the columns of the audited table in `test`, {preview(absent)} are not"
                 " there."
             )
-        labels = as_words(frame[label])
         x, compared, unlike = self._test_features(frame, data, request)
-        if data.sets is not None:
-            return OtherRows(
-                x, np.full(len(labels), -1), compared, data.sets.answers(labels), unlike
-            )
-        number = {
-            word: -1 if k is None else k for word, k in find_words({*labels}, data.classes).items()
-        }
-        return OtherRows(
-            x, np.array([number[word] for word in labels], dtype=np.int64), compared, unlike=unlike
-        )
+        return OtherRows(x, data.labels.read(as_words(frame[label])), compared, unlike)
 
     def _test_features(
         self, frame: pd.DataFrame, data: AuditData, request: Request

@@ -212,7 +212,7 @@ def default_model(data: Rows, mode: Mode) -> str:
     """
     from noiseproof.models.trees import FAST_ROUNDS, round_seconds
 
-    if data.sets is not None and data.x is not None and data.x.ndim == 2 and len(data) <= MANY_ROWS:
+    if data.labels.are_sets and data.x is not None and data.x.ndim == 2 and len(data) <= MANY_ROWS:
         return "both" if mode == "thorough" else "trees"
     if data.table is None or mode == "thorough":
         return "network" if data.table is None else "both"
@@ -276,7 +276,7 @@ def gather(
             "Expected columns that vary, got constants alone, by which labels cannot be judged."
         )
     choice = ModelChoice.of(model, estimator, data, mode)
-    if data.sets is not None:
+    if data.labels.are_sets:
         return _gather_sets(
             evidence,
             choice,
@@ -322,8 +322,10 @@ def _gather_sets(
     """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
     data, groups = evidence.data, evidence.groups
     groups = groups if groups is not None and np.ptp(groups) else data.groups
-    fold = question_folds(data.answers, folds=folds, groups=groups, time=data.time, seed=seed)
-    answers, progress, x = data.answers.astype(np.int64), clock.progress, data.x
+    fold = question_folds(
+        data.labels.answers, folds=folds, groups=groups, time=data.time, seed=seed
+    )
+    answers, progress, x = data.labels.answers.astype(np.int64), clock.progress, data.x
     assert x is not None
     near = evidence.surroundings.neighbours or nearest(x, min(VOTERS, len(data) - 1), seed=seed)
 
@@ -371,10 +373,8 @@ def _gather_sets(
 
 
 def _teach_sets(data: Rows, training: Evidence) -> Taught:
-    assert data.decided is not None and data.sets is not None
-    decided = np.flatnonzero(data.decided >= 0)
-    labels = data.answers.astype(np.int64)
-    labels[decided] = data.sets.members[data.decided[decided]]
+    assert data.decided is not None
+    labels = data.labels.changed(data.decided).answers.astype(np.int64)
     return Taught(labels, None, training.weights, training.label_weights)
 
 
@@ -384,8 +384,7 @@ def _teach(data: Rows, training: Evidence) -> Taught:
     """
     assert data.decided is not None
     decided = np.flatnonzero(data.decided >= 0)
-    labels = data.given.copy()
-    labels[decided] = data.decided[decided]
+    labels = data.labels.changed(data.decided).codes
     if training.pred_probs.size > LARGE:
         return Taught(labels, None, training.weights)
     truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
@@ -545,7 +544,7 @@ def _survey(data: Rows, seed: int, clock: StageClock) -> AuditEvidence:
     if data.x is not None and len(data) > 2:
         with clock(SURVEY):
             around = Surroundings.search(
-                data.x, data.comparable, seed, clock.progress, data.unlike()
+                data.x, data.labels.comparable, seed, clock.progress, data.unlike()
             )
             evidence = AuditEvidence(data, around)
         if common := evidence.surroundings.duplicates.common:

@@ -306,7 +306,9 @@ def find_issues(
     found = []
     for kind in chosen_types(names):
         try:
-            if (kind.multilabel or evidence.data.sets is None) and kind.applies(evidence.data):
+            if (kind.multilabel or not evidence.data.labels.are_sets) and kind.applies(
+                evidence.data
+            ):
                 found.append(kind.find(evidence, labels))
         except Exception as error:
             if kind.name in ALWAYS:

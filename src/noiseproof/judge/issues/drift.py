@@ -64,7 +64,7 @@ class Drift(FoundIssue):
         data, test = evidence.data, evidence.data.test
         assert test is not None
         rows = np.asarray(evidence.cells.index)
-        if min(len(rows), len(test.given)) < FEW:
+        if min(len(rows), len(test.labels)) < FEW:
             return cls.of(data, [])
         by_label, by_column = _of_labels(data, test, rows), _of_columns(evidence, rows)
         limit = ALARM / (len(by_label) + len(by_column))
@@ -72,7 +72,7 @@ class Drift(FoundIssue):
         findings = []
         if labels_found := [one for one in by_label if one.p_value < limit and one.size >= SMALL]:
             worst = max(labels_found, key=lambda one: one.size)
-            findings.append(_finding(f"{worst.name}{DIFFERS}", worst, len(rows), len(test.given)))
+            findings.append(_finding(f"{worst.name}{DIFFERS}", worst, len(rows), len(test.labels)))
         if found:
             worst = max(found, key=lambda one: one.size)
             said = f"column {worst.name!r}{DIFFERS}"
@@ -81,21 +81,22 @@ class Drift(FoundIssue):
                     f"{len(found)} of {len(by_column)} columns differ, most of all column"
                     f" {worst.name!r}"
                 )
-            findings.append(_finding(said, worst, len(rows), len(test.given)))
+            findings.append(_finding(said, worst, len(rows), len(test.labels)))
         return cls.of(data, findings)
 
 
 def _of_labels(data: Rows, test: OtherRows, rows: NDArray[np.int64]) -> list[Difference]:
-    """How the labels differ; of several labels a row, each of them."""
-    if test.answers is None:
-        names = np.array([*data.classes, "a class that the data does not have"], dtype=object)
-        return [_of_words("the label", names[data.given[rows]], names[test.given])]
-    assert data.sets is not None
+    """How the labels differ; of sets of labels, each of them."""
+    labels, others = data.labels[rows], test.labels
+    if not labels.are_sets:
+        names = np.array([*labels.names, "a class that the data does not have"], dtype=object)
+        return [_of_words("the label", names[labels.codes], names[others.codes])]
     yes_no = np.array(["no", "yes"], dtype=object)
-    here, there = (yes_no[answers.astype(int)] for answers in (data.answers[rows], test.answers))
+    here = yes_no[labels.answers.astype(int)]
+    there = yes_no[others.answers.astype(int)]
     return [
         _of_words(f"the label {name!r}", here[:, k], there[:, k])
-        for k, name in enumerate(data.sets.names)
+        for k, name in enumerate(labels.names)
     ]
 
 

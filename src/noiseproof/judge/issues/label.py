@@ -213,9 +213,9 @@ def _count_votes(
     outweighed; their names.
     """
     who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
-    if data.annotators is None:
+    if data.labels.votes is None:
         return [None] * len(rows), [False] * len(rows), who
-    votes, given, suggested = data.annotators[rows], data.given[rows], labels.suggested[rows]
+    votes, given, suggested = data.labels.votes[rows], data.given[rows], labels.suggested[rows]
     for_given, for_suggested = votes.label == given[votes.row], votes.label == suggested[votes.row]
     counts = [
         np.bincount(votes.row[mask], minlength=len(rows))
@@ -281,7 +281,7 @@ class WrongLabels(Issue):
             return pd.Categorical.from_codes(codes[rows], categories=classes)
 
         labels, voted = self.labels, {}
-        if data.annotators is not None:
+        if data.labels.votes is not None:
             voted["consensus_label"] = named(labels.consensus(data.given))
         numbers = (
             "margin",
@@ -341,7 +341,9 @@ class WrongLabels(Issue):
             "verdict": " ".join(
                 filter(None, (self.verdict(issues, asked), self.class_verdict(data)))
             ),
-            "assumption": ASSUMPTION if labels.is_predictable and data.sets is None else None,
+            "assumption": ASSUMPTION
+            if labels.is_predictable and not data.labels.are_sets
+            else None,
             "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
             "false_positive_rate": labels.false_positive_rate,
         }
@@ -454,8 +456,7 @@ class WrongLabelSets(WrongLabels):
     labels: LabelSetIssues
 
     def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
-        assert data.sets is not None
-        joiner = data.sets.joiner
+        joiner = data.labels.joiner
         add, remove = (
             zip(*(self.labels.changes(row) for row in rows.tolist()), strict=True)
             if len(rows)

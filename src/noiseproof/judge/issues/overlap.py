@@ -49,10 +49,7 @@ class TestOverlap(FoundIssue):
         if not count:
             return cls.of(data, [])
         at = np.flatnonzero(match >= 0)
-        if test.answers is None:
-            other = int((test.given[at] != data.given[match[at]]).sum())
-        else:
-            other = int((test.answers[at] != data.answers[match[at]]).any(1).sum())
+        other = int((~data.labels[match[at]].equal(test.labels[at])).sum())
         sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
         exactly, share = int(is_equal.sum()), count / compared
         return cls.of(

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from noiseproof.core.messages import counted
 from noiseproof.data.labelsets import split_set
 from noiseproof.judge.issues.base import (
@@ -140,15 +138,9 @@ class SpellingVariants(FoundIssue):
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> SpellingVariants:
         data = evidence.data
-        if data.sets is None:
-            names, counts = (
-                data.classes,
-                np.bincount(data.given[data.row >= 0], minlength=len(data.classes)),
-            )
-        else:
-            names, counts = data.sets.names, data.answers[data.row >= 0].sum(0)
-        what = "class" if data.sets is None else "label"
-        pairs = find_spellings(dict(zip(names, counts.tolist(), strict=True)))
+        audited = data.labels[data.row >= 0]
+        what = "label" if audited.are_sets else "class"
+        pairs = find_spellings(dict(zip(audited.names, audited.counts.tolist(), strict=True)))
         return cls.of(
             data,
             [
