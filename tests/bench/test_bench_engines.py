@@ -670,14 +670,10 @@ def results_in(folder: Path) -> dict[str, str]:
 
 def is_mid_sweep(folder: Path) -> bool:
     """One is finished, and another one is in its third epoch or later."""
-    begun = [
-        folder / "runs" / e.key / "record.csv"
-        for e in SWEEP
-        if not result_path(folder, e.key).exists()
-    ]
-    return bool(results_in(folder)) and any(
-        path.exists() and path.read_text().count("\n") > 3 for path in begun
-    )
+    done = results_in(folder)
+    records = [folder / "runs" / e.key / "record.csv" for e in SWEEP if e.key not in done]
+    begun = any(path.exists() and path.read_text().count("\n") > 3 for path in records)
+    return bool(done) and begun
 
 
 def first_seconds(folder: Path, key: str) -> list[str]:
