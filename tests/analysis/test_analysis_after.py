@@ -103,17 +103,6 @@ def test_density_of_label_probabilities() -> None:
     assert everything["samples"].tolist() == table.groupby("probability")["samples"].sum().tolist()
 
 
-def test_confusion_of_given_labels_is_the_transition_matrix_that_was_drawn() -> None:
-    T = torch.tensor([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.0, 0.4, 0.6]])
-    clean = torch.arange(3).repeat(2000)
-    given = torch.multinomial(T[clean], 1, generator=Generator().manual_seed(0))[:, 0]
-    table = predictions.confusion([*given.tolist(), 0], [*clean.tolist(), -1], ["a", "b", "c"])
-    assert table["samples"].sum() == 6000  # without the row of no class
-    assert table["share"].to_numpy().reshape(3, 3) == pytest.approx(T.numpy(), abs=0.04)
-    assert table.groupby("clean")["share"].sum().tolist() == pytest.approx([1, 1, 1])
-    assert table.iloc[1][["clean", "label"]].tolist() == ["a", "b"]
-
-
 def test_confusion_figure_shows_labels_given_once_and_corrected_ones() -> None:
     clean, given = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     p = np.eye(2)[[0, 1, 1, 1]]
@@ -159,10 +148,6 @@ def test_ece_as_a_loop_over_bins_computes_it() -> None:
     assert calibration.calibration(labels, p).ece == pytest.approx(total, rel=1e-12)
 
 
-def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
-    assert calibration.calibration([1, 0], [[1.0, 0.0], [1.0, 0.0]]).nll == math.inf
-
-
 @pytest.mark.parametrize(
     ("labels", "p", "message"),
     [
@@ -202,18 +187,6 @@ def test_invalid_predictions_are_refused(
 def test_invalid_labels_are_refused(labels: list[float], clean: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         predictions.confusion(labels, clean, ["a", "b"])
-
-
-def test_columns_of_other_rows_are_refused() -> None:
-    # not broadcast
-    with pytest.raises(ValueError, match=r"got \(2,\) and \(1,\) and \(2,\) and \(2,\)"):
-        predictions.dissection([0, 1], [0], [1.0, 2.0], [0, 1])
-    with pytest.raises(
-        ValueError, match="Expected labels and predicted and losses and clean .* at least one"
-    ):
-        predictions.dissection([], [], [], [])
-    with pytest.raises(ValueError, match="Expected labels and clean"):
-        predictions.label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0])
 
 
 # Several annotators
@@ -459,18 +432,6 @@ def test_tsne_keeps_clouds_together_and_is_the_same_twice() -> None:
     distance = np.linalg.norm(placed[:, None] - placed[None], axis=2)
     nearest = np.argsort(distance, 1)[:, 1]
     assert (label[nearest] == label).all()
-
-
-def test_feature_map_of_a_run(runs: dict[str, RunFolder]) -> None:
-    run = runs["ce"]
-    table = features.feature_map(run, rows=60, perplexity=5)
-    assert len(table) == 60 and table["row"].is_unique
-    rows = table["row"].to_numpy()
-    assert table["given"].tolist() == [str(v) for v in run.given[rows]]
-    assert table["class"].tolist() == [str(v) for v in run.clean[rows]]
-    assert (table["label"] == "wrong").tolist() == (run.given != run.clean)[rows].tolist()
-    assert len(features.feature_map(run, "test", rows=40, perplexity=5)) == 40
-    check_figure(features.feature_figure({"ce": table}))
 
 
 # In the plane

@@ -16,10 +16,9 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.analysis import collect
-from noiseproof.analysis.after import cost
 from noiseproof.analysis.during import curves, samples, variants
 from noiseproof.analysis.figures import Figure, MissingFigure, histogram
-from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, open_run, open_runs, seeds_of
+from noiseproof.analysis.runs import RIGHT, WRONG, open_run, open_runs
 from noiseproof.core.output import Output
 from noiseproof.data import NoisyData, get_dataset
 from noiseproof.losses import get_loss
@@ -223,14 +222,6 @@ def test_margins_beyond_half_precision_do_not_stop_the_others() -> None:
     assert table["samples"].tolist() == [1, 1]
 
 
-def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
-    train(digits(), "dividemix:warmup=1", replace(SHORT, epochs=3), out=tmp_path, samples=True)
-    assert set(samples.distributions(open_run(tmp_path), "margin")["epoch"]) == {1, 2, 3}
-    assert set(samples.distributions(open_run(tmp_path), "weight")["epoch"]) == {1}
-    with pytest.raises(NotARun, match="only mixtures"):
-        samples.distributions(open_run(tmp_path), "weight", [3])
-
-
 # Curves
 
 
@@ -248,17 +239,6 @@ def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
             and rows["high"].tolist() == each.max(0).tolist()
         )
         assert set(rows["runs"]) == {3} and rows["epoch"].tolist() == list(range(1, 7))
-
-
-def test_costs_are_means_over_seeds(folder: Callable[..., Path]) -> None:
-    runs = open_runs([folder("ce", seed) for seed in (0, 1, 2)] + [folder("gce")])
-    figure = cost.cost_figure(runs)
-    assert isinstance(figure, Figure) and figure.data["method"].tolist() == ["ce", "gce"]
-    last = [run.rows["test_accuracy"].iloc[-1] for run in runs.values()][:3]
-    seconds = [run.rows["seconds"].sum() for run in runs.values()][:3]
-    row = figure.data.iloc[0]
-    assert (row["low"], row["high"], row["runs"]) == (min(last), max(last), 3)
-    np.testing.assert_allclose([row["accuracy"], row["seconds"]], [np.mean(last), np.mean(seconds)])
 
 
 def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[..., Path]) -> None:
@@ -327,25 +307,6 @@ def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
         (figure.data["schedule"].str.contains("cosine")) & (figure.data["epoch"] == 6)
     ]
     assert set(averaged["runs"]) == {2}
-
-
-def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> None:
-    plain = {"method": "ce", "dataset": "digits", "noise": "none", "precision": "32-true"}
-    own: list[dict[str, Any]] = [
-        {"source": {"spec": "digits", "augment": True, "labels": 1, "data_dir": "/a"}},
-        {"source": {"spec": "digits", "augment": True, "labels": 2, "data_dir": "/b"}},
-        {"source": {"spec": "digits", "augment": False, "labels": 3}},
-        {"source": {"spec": "digits", "augment": False, "labels": 4}},
-        {"source": {"spec": "digits", "augment": False, "labels": 5}, "precision": "bf16-mixed"},
-    ]
-    runs = {
-        f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more})
-        for n, more in enumerate(own)
-    }
-    seeds = {name: [run.seed for run in group] for name, group in seeds_of(runs).items()}
-    assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
-    sample = {name: run for name, run in runs.items() if run.seed < 2}
-    assert list(seeds_of(sample)) == ["ce"]
 
 
 # Label correction

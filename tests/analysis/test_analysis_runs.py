@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from safetensors.torch import load_file
 from torch import Tensor
 
 from noiseproof.analysis.during.samples import sample_weights
@@ -120,17 +119,6 @@ def test_the_models_predict_as_they_did(task: Task, trained: tuple[Path, Result]
     assert held.mean() == result.last["validation_accuracy"]
 
 
-def test_the_best_models_are_those_of_the_best_epoch(trained: tuple[Path, Result]) -> None:
-    run = open_run(trained[0])
-    (best,) = run.models("best")
-    saved = load_file(trained[0] / "best.safetensors")
-    assert same_tensors(
-        {f"models.0.{name}": value for name, value in best.state_dict().items()}, saved
-    )
-    (last,) = run.models()  # not touched by the other
-    assert same_tensors(last.state_dict(), trained[1].models[0].state_dict())
-
-
 def test_strategies_come_back_with_what_they_remember(trained: tuple[Path, Result]) -> None:
     mine, theirs = (
         r.strategies[-1].state_dict() for r in (trained[1], open_run(trained[0]).result())
@@ -202,16 +190,6 @@ def test_samples_of_a_resumed_run_are_those_of_a_whole_one(task: Task, tmp_path:
         assert mine.keys() == {"margin", "weight", "pull", "trust", "prediction"} == theirs.keys()
         for name, values in mine.items():
             assert np.array_equal(values, theirs[name]) and not np.isnan(values).any(), name
-
-
-def test_samples_that_were_not_recorded(
-    task: Task, tmp_path: Path, trained: tuple[Path, Result]
-) -> None:
-    train(task, "ce", SHORT, out=tmp_path)
-    with pytest.raises(NotARun, match="trained without --samples"):
-        open_run(tmp_path).samples(1)
-    with pytest.raises(NotARun, match="has samples of 1, 2"):
-        open_run(trained[0]).samples(3)
 
 
 def test_samples_of_epochs_that_are_to_be_trained_again_do_not_count(
@@ -448,13 +426,3 @@ def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(NotARun, match="got other inputs"):
         open_run(tmp_path / "run").task  # noqa: B018
-
-
-def test_runs_of_one_seed_are_never_one_curve(tmp_path: Path) -> None:
-    """Whatever run.json says of them: two sets of one's own have no spec to be told apart by."""
-    draw = np.random.default_rng(0)
-    for name in ("first", "second"):
-        data = from_arrays(draw.normal(size=(60, 2)).astype(np.float32), draw.integers(0, 2, 60))
-        train(prepare(data), "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path / name)
-    groups = seeds_of(open_runs([tmp_path / "first", tmp_path / "second"]))
-    assert sorted(len(group) for group in groups.values()) == [1, 1]

@@ -129,14 +129,6 @@ def test_shares_of_terms_add_up_and_each_is_over_its_own_maximum() -> None:
     assert mae.share_learnt > 0.9  # MAE finishes
 
 
-def test_terms_have_the_names_that_were_given() -> None:
-    result = forecast("2*ln + ce", 100)
-    ln, ce = result.terms
-    assert ln.loss == str(get_loss("ln")) and (ln.factor, ce.factor) == (2, 1) and ce.loss == "ce"
-    with pytest.raises(ValueError, match="got `ln:.* [+] elr:.* Give a loss such as ce or gce"):
-        forecast(get_loss("ln + elr"), 10)
-
-
 def test_own_margins_take_the_place_of_simulated_ones() -> None:
     margins = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 2
     result = forecast("mae", 100, margins=margins, alternatives=False)
@@ -157,11 +149,6 @@ def test_margins_of_simulated_logits_give_the_forecast_without_margins() -> None
     assert own.answer == simulated.answer
     # z_k is drawn here and zero there: a wider spread, hence larger tails of a convex weight.
     assert own.weight == pytest.approx(simulated.weight, rel=0.35)
-
-
-def test_a_weight_that_is_zero_somewhere_never_arrives() -> None:
-    result = forecast(get_loss("tgce:k=0.5"), 100, alternatives=False)
-    assert result.left_behind == 0 and result.answer == "underfits"
 
 
 def test_what_cannot_be_forecast_is_refused() -> None:
@@ -283,15 +270,6 @@ def test_a_probe_sees_what_a_run_does(digits: Task) -> None:
     )
     assert result.accuracy[1] == pytest.approx(run.last["train_accuracy"], abs=0.1)
     assert 0 < result.pace < 1
-
-
-def test_a_probe_may_be_shorter_than_an_epoch_and_takes_losses_and_methods(digits: Task) -> None:
-    settings = Settings(model="mlp:hidden=[16]", batch_size=16)
-    loss, method = (
-        probe(digits, get_loss("gce:q=0.7"), settings, steps=5),
-        probe(digits, "gce:q=0.7", settings, steps=5),
-    )
-    assert loss == method
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from torch import Generator, Tensor, nn
 
 from noiseproof.analysis.after.landscape import (
     Landscape,
-    cross_entropy,
     filter_normalised_direction,
     keep_landscape,
     kept_landscape,
@@ -22,7 +21,6 @@ from noiseproof.analysis.after.landscape import (
     landscape_figures,
     run_landscape,
 )
-from noiseproof.analysis.figures import Figure
 from noiseproof.analysis.runs import open_run
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
@@ -213,14 +211,6 @@ def test_rescaled_layers_have_the_same_landscape() -> None:
     torch.testing.assert_close(one.losses, two.losses, rtol=1e-4, atol=1e-6)
 
 
-def test_half_precision_comes_near() -> None:
-    model, (x, y) = network(), images()
-    exact = landscape(model, x, y, generator=seeded(), points=3)
-    rough = landscape(model, x, y, generator=seeded(), points=3, precision=torch.bfloat16)
-    assert not torch.equal(exact.losses, rough.losses)
-    torch.testing.assert_close(exact.losses, rough.losses, rtol=0.05, atol=0.05)
-
-
 # The model
 
 
@@ -316,25 +306,3 @@ def test_landscape_of_a_run(tmp_path: Path) -> None:
         ):
             landscape_figures({"a": few, "b": beside})
     assert all("by seed 1." in figure.reading for figure in landscape_figures({"a": other}))
-
-
-def test_figures_share_a_scale_and_say_how_sharp() -> None:
-    steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    sharp, flat = (
-        Landscape(steps, factor * (steps[:, None] ** 2 + steps**2)) for factor in (40, 0.4)
-    )
-    for figure in landscape_figures({"ce": sharp, "sln": flat}):
-        assert isinstance(figure, Figure)
-        assert figure.data.groupby("method", sort=False)["shown"].max().tolist() == [
-            10,
-            pytest.approx(0.8),
-        ]
-        assert figure.data["loss"].max() == 80
-        assert "Sharpness within 0.25: ce 250, sln 2.5." in figure.reading
-    # one step reaches further than a quarter
-    coarse = Landscape(steps[::4], sharp.losses[::4, ::4])
-    assert "Sharpness within 1: ce 4e+03." in landscape_figures({"ce": coarse})[0].reading
-    assert (
-        cross_entropy(torch.zeros(2, 4, dtype=torch.bfloat16), torch.tensor([0, 3])).dtype
-        is torch.float32
-    )

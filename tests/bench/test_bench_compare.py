@@ -19,14 +19,14 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results
-from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_table
+from noiseproof.bench.compare import compare_methods, split_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
 from noiseproof.bench.results import write_result
 from noiseproof.cli import app
 from noiseproof.core.grammar import parse_call
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import Split, find_copies
-from noiseproof.train import Interrupted, Settings, get_method
+from noiseproof.train import Interrupted, Settings
 from noiseproof.train.estimate import estimate
 
 nan = math.nan
@@ -310,40 +310,6 @@ def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Pat
     )
 
 
-def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": draw.normal(size=101).round(3), "y": ["u"] * 50 + ["v"] * 51})
-    frame.loc[::7, "a"] = None
-    spec, notes = split_table(frame, "y", tmp_path, missing="impute")
-    params = parse_call(spec)[1]
-    train, held = (pd.read_csv(params[part])["a"] for part in ("table", "test"))
-    assert f"{train.median():g}" != f"{frame['a'].median():g}" and held.isna().any()
-    assert [note for note in notes if "median" in note] == [
-        (
-            f"{train.isna().sum()} missing numbers in column 'a' were filled with its median"
-            f" {train.median():g}."
-        ),
-        (
-            f"{held.isna().sum()} missing numbers in column 'a' of the test set were filled with"
-            f" its median {train.median():g}."
-        ),
-    ]
-
-
-def test_a_results_folder_has_many_names_and_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, results = digits_csv(tmp_path), tmp_path / "results"
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "link").symlink_to(results)
-    monkeypatch.chdir(tmp_path / "sub")
-    specs = {
-        split_table(source, "kind", name)[0]
-        for name in (results, "../results", "../sub/../results", "../link")
-    }
-    assert len(specs) == 1
-
-
 @pytest.mark.parametrize("label", ["007", "[y]", "y & z"])
 def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
     pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(
@@ -450,14 +416,6 @@ def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
         "2 runs of ce failed: Diverged: Loss or weights are not finite at step 2"
     )
     assert found.recommendation.endswith("every run failed.")
-
-
-def test_every_default_method_fits_two_classes_and_many() -> None:
-    for spec in ("two-moons:n=60", "digits"):
-        task = Experiment(spec, validation=0.1).make_task()
-        assert [get_method(method, task, SHORT).loss is not None for method in DEFAULT_METHODS] == [
-            True
-        ] * len(DEFAULT_METHODS)
 
 
 @pytest.mark.parametrize(
@@ -576,17 +534,6 @@ def test_comparing_on_training_rows_is_refused_though_their_labels_were_checked(
     assert ran.exit_code == 0 and "40 of the 100 test rows equal training rows" in ran.stderr
 
 
-def test_a_copy_by_chance_is_noted_below_the_ranking(tmp_path: Path) -> None:
-    rows = pd.read_csv(digits_csv(tmp_path))
-    rows[:240].to_csv(tmp_path / "train.csv", index=False)
-    rows[239:].to_csv(tmp_path / "test.csv", index=False)
-    spec, _ = split_table(tmp_path / "train.csv", "kind", tmp_path, test=tmp_path / "test.csv")
-    ranking = compare_methods(spec, ["ce"], results_dir=tmp_path, settings=SHORT, seeds=1)
-    assert ranking.notes[0].startswith(
-        "1 of the 61 test rows equal training rows in all but the label, no more than"
-    )
-
-
 # The command line
 
 
@@ -635,25 +582,6 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
     assert [(place["mean"], place["failed"]) for place in anew["ranking"]] == [
         (place["mean"], 0) for place in found["ranking"]
     ]
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("digits", "--test", "x.csv"), "Expected --label"),
-        (("digits", "--missing", "impute"), "Expected --label"),
-        (("my.csv",), "Expected --label, the column of labels, beside a file"),
-        (
-            ("my.csv", "--label", "kind", "--text", "body", "--missing", "impute"),
-            "Expected no --missing beside --text",
-        ),
-    ],
-)
-def test_the_command_line_refuses_what_would_be_ignored(
-    words: tuple[str, ...], message: str
-) -> None:
-    refused = CliRunner().invoke(app, ["bench", "compare", "--data", *words])
-    assert refused.exit_code == 2 and message in refused.stderr
 
 
 @pytest.mark.parametrize(

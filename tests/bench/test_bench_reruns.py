@@ -399,62 +399,6 @@ def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
     assert json.loads(path.read_text("utf-8")) == content
 
 
-def test_results_without_a_commit_are_given_theirs(
-    digits_table: PaperTable, tmp_path: Path
-) -> None:
-    """A machine without git, and a file of runs that the repository does not have."""
-    done = run_all([digits_table.cells[0].experiment(0)], tmp_path)
-    (result,) = done.values()
-    named = {result["key"]: {**result, "provenance": {**result["provenance"], "commit": "a" * 40}}}
-    with pytest.raises(
-        ValueError, match="Expected results without a commit for --commit, got aaaa"
-    ):
-        script.with_source(named, "4d74622", None)
-    bare = {
-        key: {**one, "provenance": {**one["provenance"], "commit": None}}
-        for key, one in done.items()
-    }
-    content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": []}
-    script.add_results(
-        content,
-        "nal",
-        script.with_source(bare, "4d74622", "noiseproof bench run nal-table2"),
-        "no git",
-    )
-    (session,) = content["made_by"]
-    assert (session["commit"], session["command"]) == ("4d74622", "noiseproof bench run nal-table2")
-    assert next(iter(bare.values()))["provenance"]["commit"] is None  # of which a copy was made
-    assert script.with_source(bare, None, None) == bare
-
-
-def test_hours_are_not_entered(
-    digits_table: PaperTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs side by side share a machine, and those of a paper ran alone."""
-    cells = (*digits_table.cells, replace(digits_table.cells[0], column="hours", metric="hours"))
-    monkeypatch.setattr(script, "load_table", lambda id: replace(digits_table, cells=cells))
-    content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": []}
-    script.add_results(content, "nal", run_all([cells[0].experiment(0)], tmp_path))
-    assert content["rows"][0].keys() == {"precision", "key", "seeds", "test_accuracy", "made_by"}
-
-
-def test_runs_in_another_spelling_are_those_of_the_cell(tmp_path: Path) -> None:
-    """``ce & noise-f`` is ``noise-f@ln`` where σ is: the same training, to the last bit, under
-    another key.
-    """
-    settings = Settings(epochs=2, model="mlp:hidden=[8]")
-    written = Experiment("digits", "symmetric:rate=0.4", "ce & noise-f:sigma=1", settings=settings)
-    preset = replace(written, method="noise-f@ln:dataset=mnist,noise=symmetric,rate=0.4")
-    done = run_all([written, preset], tmp_path)
-    spelled, note = script.spelled_as({written.key: done[written.key]}, preset.method)
-    assert note == "the same training, written as ce & noise-f:sigma=1"
-    assert spelled.keys() == {preset.key} != {written.key}
-    losses = [{k: v for k, v in one["last"].items() if k != "seconds"} for one in done.values()]
-    assert losses[0] == losses[1]
-    assert spelled[preset.key]["experiment"] == done[preset.key]["experiment"]
-    assert script.by_first_seed(spelled) == {row_key(preset): {0: spelled[preset.key]}}
-
-
 def test_results_of_a_diagnosis_go_beside_its_experiments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -579,33 +523,6 @@ def test_status_needs_no_data() -> None:
     assert "--only" not in refused.stderr
 
 
-def test_only_runs_that_are_left_are_listed() -> None:
-    words = [
-        "bench",
-        "status",
-        "ln-table1",
-        "--only",
-        "mnist",
-        "--only",
-        "LN",
-        "--only",
-        "symmetric 40 %",
-        "--left",
-    ]
-    shown = [
-        CliRunner().invoke(app, [*words, "--json", *options])
-        for options in ((), ("--precision", "bf16"), ("--precision", "64"), ("--seeds", "6"))
-    ]
-    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [
-        [],
-        [],
-        [0, 1, 2, 3, 4],
-        [5],
-    ]
-    nothing = CliRunner().invoke(app, [*words[:1], "run", *words[2:], "--data-dir", "/nowhere"])
-    assert nothing.exit_code == 0 and "Nothing is left to run" in nothing.stderr
-
-
 def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
     words = [
         "bench",
@@ -626,14 +543,6 @@ def test_the_reruns_that_status_counts_are_those_that_are_left_out() -> None:
     ):
         shown = CliRunner().invoke(app, [*words, *options]).stdout
         assert line in shown and "--left leaves" not in shown
-
-
-def test_a_run_is_not_left_for_the_hours_that_another_machine_took() -> None:
-    table = load_table("sln-table1").only("CE")
-    assert "hours" in {cell.metric for cell in table.cells}
-    done = load_table("sln-table1").only("CE", "symmetric").cells[0].experiment(0)
-    assert row_key(done) not in {row_key(run) for run in runs_left(table, seeds=[0])}
-    assert row_key(done) in {row_key(run) for run in runs_left(table, seeds=[1])}
 
 
 def test_a_run_whose_metric_was_not_recorded_is_left() -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import re
-import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,9 +20,9 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from noiseproof.bench.experiment import Experiment, load_experiments
+from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.reruns import count_cells, rerun_cells
-from noiseproof.bench.results import lock_run, write_result
+from noiseproof.bench.results import write_result
 from noiseproof.bench.tables import (
     Cell,
     CellComparison,
@@ -488,17 +486,6 @@ def test_selection() -> None:
         load_table("ln-table1").only("LN", "GCE")
 
 
-def test_every_name_selects_its_cells() -> None:
-    """Some are methods with parameters, which have commas of their own."""
-    for id in list_tables():
-        table = load_table(id)
-        for name in set[str]().union(*(c.names for c in table.cells)):
-            assert table.only(name).cells == tuple(c for c in table.cells if name in c.names)
-    table = load_table("ln-table3")
-    both = table.only("ln-isotropic:tau=0.5,lam=0.5,start=1,diagonal")
-    assert {c.row for c in both.cells} == {"isotropic", "diagonal"}
-
-
 @pytest.mark.parametrize("text", ["98.85 ± 0.18", "**98.85", "98,85", "", "±0.18", "98.85±"])
 def test_cells_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="Expected a cell such as"):
@@ -621,26 +608,6 @@ def test_best_of_five_and_a_difference_of_bests() -> None:
     assert (uneven.mean, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
     columns, (row,) = shown([uneven])
     assert row[columns.index("your seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
-
-
-def test_a_difference_needs_the_runs_of_both_columns() -> None:
-    table = load_table("curriculum-table5").only("MAE", "clean,symmetric 0.4 diff")
-    clean, noisy = table.cells
-    alone = table.only("symmetric 0.4 diff").experiments(range(2))
-    assert set(alone) == {at.experiment(seed) for at in (clean, noisy) for seed in range(2)}
-    assert len(table.experiments(range(2))) == 4  # each once
-
-
-@pytest.mark.parametrize(("id", "words"), [("curriculum-table2", ("CIFAR-10", "CE", "test"))])
-def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) -> None:
-    table = load_table(id).only(*words)
-    (one,) = compare_cells(table, results(table, 0.92, 0.94))
-    assert (one.mean, one.z) == (pytest.approx(93.0), None)
-    columns, (row,) = shown([one])
-    assert row[columns.index("yours")] == "93.00 ± 1.41"
-    assert notes(table, [one], [CellComparison(one.cell)])[1].endswith(
-        "there is no z; other ± are standard deviations."
-    )
 
 
 def test_measured_quantities_in_the_units_of_their_tables() -> None:
@@ -1009,16 +976,6 @@ def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> N
     )
 
 
-def test_epochs_are_compared_cell_by_cell() -> None:
-    table = load_table("ln-table1").only("CE", "no noise")
-    lengths = {cell.block: cell.epochs for cell in table.cells}
-    assert len(set(lengths.values())) > 1
-    changed = {cell.block: cell.usual_epochs for cell in table.with_epochs(lengths["MNIST"]).cells}
-    assert changed == {
-        block: None if epochs == lengths["MNIST"] else epochs for block, epochs in lengths.items()
-    }
-
-
 def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
     words = ["table", "ln-table1", "--only", "mnist", "--only", "CE", "--only", "symmetric 40 %"]
     first, _ = write_results(tmp_path, load_table("ln-table1").only(*words[3::2]), 0.71, 0.72)
@@ -1032,72 +989,6 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
     shown = run("table", str(tmp_path / "sweep.toml"), "--results", str(tmp_path))
     assert shown.exit_code == 0 and f"Left out: Expected a result in {first}" in shown.stderr
-
-
-def test_runs_that_would_be_equal_lines_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.toml"
-    grid = (
-        'dataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = [1, 2]\nvalidation = [0.0,'
-        " 0.1]\nseed = [0, 1]\n"
-    )
-    path.write_text(
-        f'[[experiment]]\n{grid}[[experiment]]\ndataset = "two-moons:n=60"\nepochs = 3\n'
-    )
-    head, *rows = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()
-    assert head.split() == [
-        "dataset",
-        "noise",
-        "method",
-        "epochs",
-        "validation",
-        "runs",
-        "a",
-        "run",
-    ]
-    assert [row.split()[:6] for row in rows[:-1]] == [
-        *(
-            ["digits", "none", "ce", epochs, share, "2"]
-            for epochs in "12"
-            for share in ("0.0", "0.1")
-        ),
-        ["two-moons:n=60", "none", "ce", "3", "0.0", "1"],
-    ]
-    head, *rows = run("status", str(path), "--results", str(tmp_path)).stdout.splitlines()
-    assert head.split() == [
-        "key",
-        "status",
-        "dataset",
-        "noise",
-        "method",
-        "seed",
-        "epochs",
-        "validation",
-    ]
-    assert len({tuple(row.split()[3:]) for row in rows[:-1]}) == 9
-    path.write_text(
-        '[[experiment]]\ndataset = ["digits", "two-moons:n=60"]\nseed = [0, 1]\nnoise_seed = [0,'
-        " 1]\n"
-    )
-    head = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()[0]
-    # seeds are what its runs are
-    assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
-
-
-def test_status_says_who_is_at_it(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.toml"
-    path.write_text('[[experiment]]\ndataset = "digits"\nseed = [0, 1]\n')
-    first, _ = load_experiments(path)
-    lock = lock_run(tmp_path, first.key)
-    try:
-        shown = run("status", str(path), "--results", str(tmp_path)).stdout
-        one, other = json.loads(
-            run("status", str(path), "--results", str(tmp_path), "--json").stdout
-        )
-    finally:
-        lock.release()
-    assert f"running, process {os.getpid()} on {socket.gethostname()}  digits" in shown
-    assert shown.endswith("1 running, 1 to do\n")
-    assert (one["holder"]["pid"], other["holder"]) == (os.getpid(), None)
 
 
 @pytest.mark.parametrize(

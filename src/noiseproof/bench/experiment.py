@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from torch import Tensor
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
-from noiseproof.core.grammar import canonical_number, parse_call, parse_value, split_specs
+from noiseproof.core.grammar import canonical_number, parse_call
 from noiseproof.core.messages import ELSEWHERE
 from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
@@ -103,6 +102,11 @@ class Experiment:
     measures: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.noise, str):
+            get_noise(self.noise)  # says how a rate is written
+        for name in ("dataset", "noise", "method"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"Expected `{name}` to be a word or a spec, got {value!r}.")
         object.__setattr__(self, "precision", str(self.precision))
         if self.precision not in PRECISIONS:
             raise ValueError(
@@ -360,20 +364,13 @@ def _name(experiment: Experiment) -> str:
 
 # Refusals
 
-GRIDS = {
-    "method": '["ln:tau=0.5", "ln:tau=1"]',
-    "noise": '["symmetric:rate=0.2", "symmetric:rate=0.4"]',
-}
-
 
 @contextmanager
 def _blame(experiment: Experiment, field: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        refuses_list = field in GRIDS and re.search(r", got '?\[", str(error))
-        grid = f" For a grid, list {field}s: {GRIDS[field]}." if refuses_list else ""
-        raise BadExperiment(f"{error}{grid}", experiment, field) from error
+        raise BadExperiment(str(error), experiment, field) from error
 
 
 def check_names(experiment: Experiment) -> None:
@@ -475,7 +472,7 @@ def _checked_task(
     try:
         return experiment.make_task(data_dir, data=data)
     except (ValueError, TypeError, OSError, ImportError) as error:
-        raise BadExperiment(str(error), experiment, _culprit(experiment, data, data_dir)) from error
+        raise BadExperiment(str(error), experiment) from error
 
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
@@ -514,20 +511,6 @@ def _try(task: Task, method: Method, settings: Settings) -> None:
             return
         else:
             return
-
-
-def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
-    """Return the field because of which the task of ``experiment`` cannot be made."""
-    plain = replace(experiment, validation=0.0, paper=None)
-    for name, simpler in (
-        ("noise", plain),
-        ("validation", replace(plain, validation=experiment.validation)),
-    ):
-        try:
-            simpler.make_task(data_dir, data=data)
-        except (ValueError, TypeError, OSError, ImportError):
-            return name
-    return "paper"
 
 
 # Files
@@ -612,11 +595,6 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     for key, values in grid.items():
         if not values:
             raise BadExperiment(f"Expected values for `{key}`, got an empty list.")
-        for value in values:
-            try:
-                _check_alone(key, value)
-            except (ValueError, TypeError) as error:
-                raise BadExperiment(str(error), None, key) from error
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
     if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # a plug-in may use it
@@ -626,35 +604,19 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
             ' "open-set:rate=…".'
         )
     for chosen in product(*grid.values()):
-        point = dict(zip(grid, chosen, strict=True))
-        base = Settings()
-        paper = point.pop("protocol", None)
-        if paper is not None:
-            try:
-                base = protocol(paper, point["dataset"].partition(":")[0])
-            except ValueError as error:
-                raise BadExperiment(str(error), None, "protocol") from error
-            point.setdefault("paper", paper)
-        of_experiment = {key: point.pop(key) for key in FIELDS if key in point}
-        yield Experiment(**of_experiment, settings=replace(base, **point))
+        try:
+            experiment = _experiment(dict(zip(grid, chosen, strict=True)))
+        except (ValueError, TypeError) as error:
+            raise BadExperiment(str(error)) from error
+        yield experiment
 
 
-WORDS = ("dataset", "noise", "method", "paper", "foreign", "protocol")  # specs and names
-
-
-def _check_alone(key: str, value: object) -> None:
-    several = split_specs(value) if isinstance(value, str) and key != "measures" else ()
-    if len(several) > 1:
-        listed = json.dumps([parse_value(one) for one in several], ensure_ascii=False)
-        raise ValueError(
-            f"Expected one `{key}`, got {value!r}. For several, write a list: {listed}."
-        )
-    if key == "noise" and not isinstance(value, str):
-        get_noise(value)  # type: ignore[arg-type]  # says how a rate is written
-    if key in (*WORDS, "model"):
-        if not isinstance(value, str):
-            raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")
-    elif key in SETTINGS:
-        Settings(**{key: value})  # type: ignore[arg-type]
-    else:
-        Experiment("", **{key: value})  # type: ignore[arg-type]
+def _experiment(point: dict[str, Any]) -> Experiment:
+    """Return the experiment with these fields and settings, others as in its protocol."""
+    base = Settings()
+    paper = point.pop("protocol", None)
+    if paper is not None:
+        base = protocol(paper, str(point["dataset"]).partition(":")[0])
+        point.setdefault("paper", paper)
+    of_experiment = {key: point.pop(key) for key in FIELDS if key in point}
+    return Experiment(**of_experiment, settings=replace(base, **point))
