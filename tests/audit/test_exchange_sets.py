@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from toolfiles import ANSWERS, Sets, answer_cvat, answer_label_studio, content_of
 from typer.testing import CliRunner
 
 from noiseproof.audit import LabelReport, audit, read_audit, read_rows, write_corrected
@@ -34,7 +34,6 @@ GIVEN[LOST, 1], GIVEN[ADDED, 0], GIVEN[GONE] = False, True, False
 WRONG = (LOST, ADDED, GONE)
 PROBS = np.where(TRUE, 0.95, 0.05)
 ASKING = ("label-studio", "argilla")
-Sets = dict[str, list[str]]  # labels by the name of a picture, or the number of a text
 
 
 def labels_of(answers: Any) -> list[str]:
@@ -70,13 +69,6 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
     report = audit(read_rows("t.csv", pred_probs=PROBS, **options))
     report.save("audit")
     return report
-
-
-def content_of(tool: str, path: Path) -> Any:
-    file = TOOLS[tool]().file(path)
-    if tool == "imagefolder":
-        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    return ET.parse(file) if tool == "cvat" else json.loads(file.read_text("utf-8"))
 
 
 # --- out ------------------------------------------------------------------------------------------
@@ -156,114 +148,6 @@ def test_hugging_face_loads_lists(pictures: LabelReport, tmp_path: Path) -> None
 
 
 # --- back -----------------------------------------------------------------------------------------
-
-
-def answer_label_studio(path: Path, sets: Sets) -> Path:
-    tasks = content_of("label-studio", path)
-    for number, task in enumerate(tasks):
-        labels = sets[task["data"]["source_id"]]
-        choice = {
-            "from_name": "label",
-            "to_name": "image",
-            "type": "choices",
-            "value": {"choices": labels},
-        }
-        annotation = {
-            "id": number,
-            "completed_by": {"email": "ann@example.com"},
-            "was_cancelled": False,
-        }
-        task |= {
-            "id": 100 + number,
-            "annotations": [{**annotation, "result": [choice] if labels else []}],
-        }
-    Path("export.json").write_text(json.dumps(tasks))
-    return Path("export.json")
-
-
-def answer_label_studio_min(path: Path, sets: Sets) -> Path:
-    """JSON-MIN has one label as a word, several as choices, and no key for none."""
-    flat = []
-    for task in content_of("label-studio", path):
-        labels = sets[task["data"]["source_id"]]
-        answer: Any = (
-            {} if not labels else {"label": labels[0] if len(labels) == 1 else {"choices": labels}}
-        )
-        flat.append({**task["data"], "id": 7, **answer, "annotator": 2, "annotation_id": 3})
-    Path("export.json").write_text(json.dumps(flat))
-    return Path("export.json")
-
-
-def answer_argilla(path: Path, sets: Sets) -> Path:
-    records = content_of("argilla", path)
-    for record in records:
-        answer = {
-            "value": sets[record["metadata"]["source_id"]] or ["(none)"],
-            "user_id": "5b1cdd49",
-        }
-        record |= {"responses": {"label": [answer]}, "status": "completed"}
-    (path / "records.json").write_text(json.dumps(records))
-    return path
-
-
-def answer_cvat(path: Path, sets: Sets) -> Path:
-    tree = ET.parse(path)
-    for image in tree.iter("image"):
-        for tag in image.findall("tag"):
-            image.remove(tag)
-        for label in sets.get(name := image.get("name", ""), labels_of(GIVEN[int(name[:2])])):
-            ET.SubElement(image, "tag", {"label": label, "source": "manual"})
-    tree.write("export.xml", encoding="utf-8")
-    return Path("export.xml")
-
-
-def answer_fiftyone(path: Path, sets: Sets) -> Path:
-    """An export without attributes, as numbers of classes; FiftyOne writes an empty list as
-    null.
-    """
-    content = content_of("fiftyone", path)
-    entries = {}
-    for key, old in content["labels"].items():
-        labels = sets.get(name_of(int(key[4:])), [one["label"] for one in old])
-        entries[key] = [NAMES.index(label) for label in labels] or None
-    Path("back").mkdir()
-    Path("back/labels.json").write_text(json.dumps({"classes": list(NAMES), "labels": entries}))
-    return Path("back")
-
-
-def answer_coco(path: Path, sets: Sets) -> Path:
-    content = content_of("coco", path)
-    number = {one["name"]: one["id"] for one in content["categories"]}
-    annotations = []
-    for image in content["images"]:
-        name = image["file_name"]
-        for label in sets.get(name, labels_of(GIVEN[int(name[:2])])):
-            annotations.append(
-                {"id": len(annotations), "image_id": image["id"], "category_id": number[label]}
-            )
-    Path("export.json").write_text(json.dumps({**content, "annotations": annotations}))
-    return Path("export.json")
-
-
-def answer_imagefolder(path: Path, sets: Sets) -> Path:
-    lines = content_of("imagefolder", path)
-    new = [
-        {"file_name": one["file_name"], "label": sets.get(one["source_id"], one["label"])}
-        for one in lines
-    ]
-    (path / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
-    return path
-
-
-ANSWERS: dict[str, tuple[str, Callable[[Path, Sets], Path]]] = {
-    "label-studio": ("label-studio", answer_label_studio),
-    "label-studio-min": ("label-studio", answer_label_studio_min),
-    "argilla": ("argilla", answer_argilla),
-    "cvat": ("cvat", answer_cvat),
-    "fiftyone": ("fiftyone", answer_fiftyone),
-    "coco": ("coco", answer_coco),
-    "imagefolder": ("imagefolder", answer_imagefolder),
-}
 
 
 @pytest.mark.parametrize("case", ANSWERS)

@@ -146,20 +146,23 @@ def test_fewer_rows_than_asked_for(audit: Audit) -> None:
 
 
 def reference(wrong: Any, given: Any, group: Any, closed: Any, count: int) -> list[int]:
-    """The definition, without a heap."""
-    chosen: list[int] = []
+    """The definition, one row after the other, of the most uncertain row of each group."""
     taken = {g for g, c in zip(group, closed, strict=True) if c and g >= 0}
-    while len(chosen) < count:
+    rows = [i for i in range(len(wrong)) if not closed[i] and group[i] not in taken]
+    worth = wrong * (1 - wrong)
+    rows = [
+        i
+        for i in rows
+        if group[i] < 0 or i == min((-worth[j], j) for j in rows if group[j] == group[i])[1]
+    ]
+    chosen: list[int] = []
+    while len(chosen) < count and len(chosen) < len(rows):
         values = [
-            (-wrong[i] * (1 - wrong[i]) / (1 + sum(given[j] == given[i] for j in chosen)), i)
-            for i in range(len(wrong))
-            if not closed[i] and i not in chosen and (group[i] < 0 or group[i] not in taken)
+            (-worth[i] / (1 + sum(given[j] == given[i] for j in chosen)), i)
+            for i in rows
+            if i not in chosen
         ]
-        if not values:
-            break
-        i = min(values)[1]
-        chosen.append(i)
-        taken.add(group[i])
+        chosen.append(min(values)[1])
     return chosen
 
 

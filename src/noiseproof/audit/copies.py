@@ -38,28 +38,26 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
 
     Rows that moved are found by their ``digests``.
     """
-    library = library_of(data)
     if type(data).__name__ == "LazyFrame":
         return corrected_table(audit, data.collect(), correction, digests).lazy()
-    is_whole = library in SAME_KIND
-    table = data if is_whole else as_frame(data)
-    frame = as_frame(table)
+    library = library_of(data)
+    frame = as_frame(data)
+    table = data if library in SAME_KIND else frame
     check_columns(audit.config, list(frame.columns))
     label = label_name(audit.config)
     words = None
     if correction.consensus is None:
         sets = set_words(audit.config, lambda name: frame[name].tolist())
         words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
-    audit, correction = correction.found_in(audit, digest_frame(frame) if digests else None, words)
-    class_names = (
-        list_class_names(table.features[label])
-        if library == "datasets" and label is not None
-        else None
-    )
+    now = digest_frame(frame) if digests else None
+    audit, correction = correction.found_in(audit, now, words)
+    class_names = None
+    if library == "datasets" and label is not None:
+        class_names = list_class_names(table.features[label])
     changes = correction.changes(
         audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names
     )
-    if is_whole:
+    if table is data:
         return _changed(table, changes)
     if changes.dropped or correction.rewritten:
         raise ValueError(
@@ -74,9 +72,10 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
 
 
 def _stored_cells(table: Any, name: str) -> list[Any]:
+    column = table[name]
     if library_of(table) == "polars":
-        return list(table[name].to_list())
-    return list(table[name]) if library_of(table) == "datasets" else list(table[name].tolist())
+        return list(column.to_list())
+    return list(column if library_of(table) == "datasets" else column.tolist())
 
 
 def _changed(table: Any, changes: Changes) -> Any:
@@ -157,17 +156,12 @@ def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
     if hasattr(labels, "iloc"):
         return _with_series_values(labels, changes)
-    if isinstance(labels, Tensor):
-        copy = labels.clone()
+    if isinstance(labels, (Tensor, list, tuple)):
+        copy = labels.clone() if isinstance(labels, Tensor) else list(labels)
+        flat = copy.view(-1) if isinstance(copy, Tensor) else copy
         for row, value in changes.items():
-            copy.view(-1)[row] = value.item() if hasattr(value, "item") else value
-        return copy
-    if isinstance(labels, (list, tuple)):
-        plain = {
-            row: value.item() if isinstance(value, np.generic) else value
-            for row, value in changes.items()
-        }
-        return type(labels)(replaced(labels, plain))
+            flat[row] = value.item() if hasattr(value, "item") else value
+        return copy if isinstance(labels, Tensor) else type(labels)(copy)
     array = np.asarray(labels)
     cells = replaced(array.ravel(), changes)
     # Words may need more room than before; numbers keep their type.

@@ -45,7 +45,9 @@ class Correction:
         Of a consensus that is the label: either copy may have the quality and the votes of the
         other.
         """
-        labels = self.labels if self.consensus is None else dict(enumerate(self.consensus[LABEL]))
+        labels: Mapping[int, object] = self.labels
+        if self.consensus is not None:
+            labels = dict(enumerate(self.consensus[LABEL]))
         return {**labels, **dict.fromkeys(self.left_out)}
 
     def moved(
@@ -90,15 +92,15 @@ class Correction:
         self, audit: Audit, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None
     ) -> Changes:
         """Return the changes to a table with the columns ``header``."""
-        cells = (
-            dict(label_cells(audit, self.labels, cells_of, class_names))
-            if self.consensus is None
-            else {}
-        )
+        cells: dict[str, dict[int, Any]] = {}
+        added: Cells = {}
+        if self.consensus is None:
+            cells |= label_cells(audit, self.labels, cells_of, class_names)
+        else:
+            added = named_cells(self.consensus, header)
         for name, rewrite in self.rewritten.items():
             old = enumerate(cells_of(name))
             cells[name] = {row: new for row, cell in old if (new := rewrite(cell)) != cell}
-        added = {} if self.consensus is None else named_cells(self.consensus, header)
         return Changes(cells, added, self.dropped, self.left_out)
 
 
@@ -118,7 +120,7 @@ def voted_cells(
     """
     issues = audit.issues
     rows = int(audit.config["source_rows"])
-    cells: Cells = {name: [None] * rows for name in (LABEL, QUALITY, *([VOTES] if votes else []))}
+    cells: Cells = {LABEL: [None] * rows, QUALITY: [None] * rows}
     new = merge_labels(audit, changes, becomes, None)
     names = {*issues["given_label"], *new.values()}
     are_numbers = all(
@@ -130,8 +132,12 @@ def voted_cells(
         likely = {suggested: other_quality, given: quality}.get(changes.get(row, given), 0.0)
         cells[LABEL][row] = int(label) if are_numbers else label
         cells[QUALITY][row] = 1.0 if row in decided else round(float(likely), 6)
-    for row, pairs in ((read_votes(audit) or {}) if votes else {}).items():
-        cells[VOTES][row] = json.dumps(dict(pairs), ensure_ascii=False)
+    if votes:
+        said = read_votes(audit)
+        cells[VOTES] = [
+            json.dumps(dict(said[row]), ensure_ascii=False) if row in said else None
+            for row in range(rows)
+        ]
     return cells
 
 

@@ -31,7 +31,8 @@ CROWD = ("annotators.csv", "label_again.csv", "votes.csv")  # of several annotat
 DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
 ROWS = "rows.npy"
 LOCK = "audit.lock"  # of the process that writes an audit
-PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
+PREDICTIONS = "out_of_sample.npy"
+MOST_PREDICTIONS = 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 NUMBERS = (
     "label_quality",

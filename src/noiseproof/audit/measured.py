@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 DIAGRAM = "reliability.png"
 CHANGED = ("is_label_issue", "label_quality", "suggestion_quality", "why")  # columns of issues.csv
 MEASURED_WHY = "Of labels ranked like this one"
-PER_BIN, MOST_BINS, FOLDS = 10, 8, 5  # decisions of a bin of the diagram, bins, folds of decisions
+PER_BIN = 10  # decisions of a bin of the diagram
+MOST_BINS = 8
+FOLDS = 5  # of decisions
 
 
 class NotMeasured(ValueError):
@@ -54,7 +56,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
     """Recalibrate an audit by the measured ones of ``answers``, and write that into its folder.
 
     issues.csv (and issues.parquet) get new ``label_quality``, ``suggestion_quality`` and
-    ``is_label_issue``, and are sorted anew; ``model_quality`` stays, from which all of them are
+    ``is_label_issue``, and are sorted again; ``model_quality`` stays, from which all of them are
     computed, so that a second call changes nothing. summary.json gets ``measured``, ``goal`` and
     ``reliability``; reliability.png shows the last.
     """
@@ -66,24 +68,21 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
             " list do not represent the others."
         )
     check_decisions(measured.values(), audit)
-    _write_issues(
-        audit.folder, _recalibrated(audit, recalibrate(audit, answers, goal), len(measured))
-    )
+    calibrated = recalibrate(audit, answers, goal)
+    _write_issues(audit.folder, _recalibrated(audit, calibrated, len(measured)))
     audit = read_audit(audit.folder)
     measurement = measure(audit, answers)  # its precision is that of the new cut
     assert measurement is not None
     table = reliability(audit, answers)
-    summary = (
-        audit.summary
-        | _counts(audit)
-        | {
-            "labels_look_fine": measurement.rate.high <= NEGLIGIBLE,
-            "verdict": _verdict(audit, measurement),
-            "measured": measurement.as_dict(),
-            "goal": goal,
-            "reliability": table.to_dict("records"),
-        }
-    )
+    summary = {
+        **audit.summary,
+        **_counts(audit),
+        "labels_look_fine": measurement.rate.high <= NEGLIGIBLE,
+        "verdict": _verdict(audit, measurement),
+        "measured": measurement.as_dict(),
+        "goal": goal,
+        "reliability": table.to_dict("records"),
+    }
     write_json(audit.folder / FILES[1], summary)
     diagram = _draw(table, audit.folder / DIAGRAM)
     return Measured(replace(audit, summary=summary), measurement, goal, table, diagram)
@@ -104,12 +103,12 @@ def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.Da
         label_quality=np.round(1 - calibrated.wrong, 6),
         suggestion_quality=np.round(calibrated.suggestion, 6),
     )
-    is_agreed = (issues["predicted_label"] == issues["given_label"]).to_numpy()
-    quality, suggestion = (
-        audit.issues[name].to_numpy() for name in ("model_quality", "model_suggestion_quality")
-    )
     # of labels that the models did not call wrong
-    by_models = general_sentences(quality, suggestion, is_agreed)
+    by_models = general_sentences(
+        audit.issues["model_quality"].to_numpy(),
+        audit.issues["model_suggestion_quality"].to_numpy(),
+        (issues["predicted_label"] == issues["given_label"]).to_numpy(),
+    )
     rewritten = issues["why"].str.startswith(MEASURED_WHY)
     issues.loc[rewritten, "why"] = by_models[rewritten]
     general = issues["is_label_issue"] & issues["why"].isin(GENERAL)
@@ -118,13 +117,8 @@ def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.Da
         f"{MEASURED_WHY} {share} % are wrong by {counted(decisions, 'measured decision')}."
         for share in shares
     ]
-    keys = (
-        issues["row"],
-        issues["model_quality"],
-        issues["label_quality"],
-        ~issues["is_label_issue"],
-    )
-    return issues.iloc[np.lexsort(keys)]
+    keys = ["is_label_issue", "label_quality", "model_quality", "row"]
+    return issues.sort_values(keys, ascending=[False, True, True, True])
 
 
 def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
@@ -146,45 +140,38 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
         write_csv(cells, part(path.name), end)
         if (folder / PARQUET).exists():
             table = pd.read_parquet(folder / PARQUET)
-            table = (
-                table.set_index("row", drop=False)
-                .loc[changed.index]
-                .assign(**{n: changed[n] for n in CHANGED})
-            )
+            table = table.set_index("row", drop=False).loc[changed.index]
+            table = table.assign(**{name: changed[name] for name in CHANGED})
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
 
 
 def _counts(audit: Audit) -> dict[str, Any]:
     issues = audit.issues[audit.issues["is_label_issue"]]
     others = audit.issues[~audit.issues["is_label_issue"]]
-    by_class, cuts = (
-        Counter(issues["given_label"]),
-        others.groupby("given_label")["label_quality"].min(),
-    )
-    pairs = Counter(zip(issues["given_label"], issues["suggested_label"], strict=True))
+    by_class = Counter(issues["given_label"])
+    cuts = others.groupby("given_label")["label_quality"].min()
+    classes = []
+    for part in audit.summary["classes"]:
+        cut = float(cuts.get(part["name"], 1.0))
+        classes.append({**part, "issues": by_class[part["name"]], "cut": cut})
     number = {name: k for k, name in enumerate(audit.classes)}
+    pairs = Counter(zip(issues["given_label"], issues["suggested_label"], strict=True))
+    ordered = sorted(pairs, key=lambda pair: (-pairs[pair], number[pair[0]], number[pair[1]]))
     transition = audit.summary.get("transition")
-    worst = sorted(pairs.items(), key=lambda item: (-item[1], *(number[name] for name in item[0])))[
-        :MAX_PAIRS
-    ]
-    return {
-        "issues": len(issues),
-        "classes": [
-            part | {"issues": by_class[part["name"]], "cut": float(cuts.get(part["name"], 1.0))}
-            for part in audit.summary["classes"]
-        ],
-        "worst_pairs": [
+    worst = []
+    for given, suggested in ordered[:MAX_PAIRS]:
+        probability = None
+        if transition is not None:
+            probability = transition[number[suggested]][number[given]]
+        worst.append(
             {
                 "given": given,
                 "suggested": suggested,
-                "issues": count,
-                "probability": (
-                    None if transition is None else transition[number[suggested]][number[given]]
-                ),
+                "issues": pairs[given, suggested],
+                "probability": probability,
             }
-            for (given, suggested), count in worst
-        ],
-    }
+        )
+    return {"issues": len(issues), "classes": classes, "worst_pairs": worst}
 
 
 def _verdict(audit: Audit, measurement: Measurement) -> str:
@@ -200,8 +187,8 @@ def _verdict(audit: Audit, measurement: Measurement) -> str:
 
 
 def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
-    """Predicted P(wrong) beside the measured share of wrong labels with its 95 % interval, in bins
-    of equal size.
+    """Return the predicted P(wrong) and the measured share of wrong labels with its 95 % interval,
+    in bins of equal size.
 
     Twice: by the models alone, and recalibrated, cross-fitted in five folds. Each row counts as the
     rows of its stratum over the decisions there; the interval is exact for the effective number of
@@ -258,16 +245,14 @@ def _bins(
     for number in np.unique(bin_of):
         inside = bin_of == number
         share = weighted_share(wrong[inside], weight[inside])
-        mean = np.average(predicted[inside], weights=weight[inside])
-        bins.append(
-            {
-                "predicted": round(float(mean), 6),
-                "measured": round(share.value, 6),
-                "low": round(share.low, 6),
-                "high": round(share.high, 6),
-                "decisions": int(inside.sum()),
-            }
-        )
+        row = {
+            "predicted": float(np.average(predicted[inside], weights=weight[inside])),
+            "measured": share.value,
+            "low": share.low,
+            "high": share.high,
+        }
+        rounded = {name: round(value, 6) for name, value in row.items()}
+        bins.append({**rounded, "decisions": int(inside.sum())})
     return bins
 
 

@@ -47,30 +47,7 @@ class Argilla(Tool):
         source = report.data.source
         what = "image" if source.is_pictures else "text"
         has_several = report.data.labels.are_sets
-        records = []
-        for row in rows:
-            shown = source.describe(row.row, row.id)
-            if what == "image":
-                picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
-                shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
-            suggestion: dict[str, Any] = {
-                "value": row.suggested,
-                "score": row.confidence,
-                "agent": "noiseproof",
-            }
-            if has_several:
-                scores = row.suggested_labels or {NONE: row.confidence}
-                suggestion |= {"value": list(scores), "score": list(scores.values())}
-            records.append(
-                {
-                    "id": row.key,
-                    "fields": {what: shown, "why": row.why},
-                    "metadata": {name: value for name, value in row.facts.items() if name != "why"},
-                    "suggestions": {QUESTION: suggestion},
-                    "responses": {},
-                    "vectors": {},
-                }
-            )
+        records = [_record(source, row, what, has_several) for row in rows]
         (folder / ".argilla").mkdir(parents=True, exist_ok=True)
         settings = _settings(what, report.data.labels.names, has_several)
         dataset = {
@@ -98,12 +75,11 @@ class Argilla(Tool):
             text = record["fields"].get("text")
             for answer in _answers(record, question) or [{}]:
                 reviewer = str(answer.get("user_id") or "")
-                value = answer.get("value")
-                labels = (
-                    [label for label in value if label != NONE]
-                    if isinstance(value, list)
-                    else value and [value]
-                )
+                labels = answer.get("value")
+                if isinstance(labels, list):
+                    labels = [label for label in labels if label != NONE]
+                elif labels:
+                    labels = [labels]
                 yield Item.of(at, labels, facts, id, row_of(id), reviewer=reviewer, text=text)
 
     def has_lists(self, content: Any) -> bool:
@@ -119,13 +95,30 @@ class Argilla(Tool):
     ) -> bytes:
         records = copy.deepcopy(content)
         question = _question(content)
-        has_lists = self.has_lists(content)
         for at, labels in changes.items():
             for answer in _answers(records[at], question):
-                answer["value"] = (
-                    list(labels) if is_list_of(labels, answer["value"], has_lists) else labels[0]
-                )
+                is_list = is_list_of(labels, answer["value"])
+                answer["value"] = list(labels) if is_list else labels[0]
         return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
+
+
+def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, Any]:
+    shown = source.describe(row.row, row.id)
+    if what == "image":
+        picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
+        shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
+    suggestion: dict[str, Any] = {"value": row.suggested, "score": row.confidence}
+    if has_several:
+        scores = row.suggested_labels or {NONE: row.confidence}
+        suggestion = {"value": list(scores), "score": list(scores.values())}
+    return {
+        "id": row.key,
+        "fields": {what: shown, "why": row.why},
+        "metadata": {name: value for name, value in row.facts.items() if name != "why"},
+        "suggestions": {QUESTION: {**suggestion, "agent": "noiseproof"}},
+        "responses": {},
+        "vectors": {},
+    }
 
 
 def _question(records: Sequence[Mapping[str, Any]]) -> str:
@@ -143,14 +136,11 @@ def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:
 
 
 def _is_label(value: Any) -> bool:
-    """Whether a value is a word, or a list of words: rankings and spans are lists of other
+    """Return whether a value is a word, or a list of words: rankings and spans are lists of other
     things.
     """
-    return (
-        all(isinstance(one, str) for one in value)
-        if isinstance(value, list)
-        else isinstance(value, str)
-    )
+    words = value if isinstance(value, list) else [value]
+    return all(isinstance(one, str) for one in words)
 
 
 def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str, Any]:
@@ -161,10 +151,11 @@ def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str,
         {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}
         for name, kind in ((what, what), ("why", "text"))
     ]
-    options = [
-        {"value": name, "text": name} for name in (*classes, *([NONE] if has_several else ()))
-    ]
-    kind = "multi_label_selection" if has_several else "label_selection"
+    kind = "label_selection"
+    if has_several:
+        kind = "multi_label_selection"
+        classes = (*classes, NONE)
+    options = [{"value": name, "text": name} for name in classes]
     question = {
         "name": QUESTION,
         "title": QUESTION,

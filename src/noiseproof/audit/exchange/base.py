@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,32 +81,31 @@ def exported_rows(report: AuditResult, all_rows: bool) -> Iterator[Row]:
     data = report.data
     issues = report.label_issues
     order = report.order
-    order = order if all_rows else order[issues.is_issue[order]]
-    names = data.names
-    classes = data.classes
+    if not all_rows:
+        order = order[issues.is_issue[order]]
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
-        given = classes[data.given[i]]
-        suggested = classes[issues.suggested[i]]
-        confidence, quality = (
-            round(float(x[i]), 6) for x in (issues.suggested_confidence, issues.quality)
-        )
+        given = data.classes[data.given[i]]
+        suggested = data.classes[issues.suggested[i]]
+        confidence = round(float(issues.suggested_confidence[i]), 6)
+        quality = round(float(issues.quality[i]), 6)
         labels = {given: quality}
         better = {suggested: confidence}
         if isinstance(issues, LabelSetIssues):
             labels = _answered(issues.names, issues.answers[i], issues.label_quality[i])
             better = _answered(issues.names, issues.suggested_answers[i], issues.label_probs[i])
+        flags = {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag}
         yield Row(
-            int(data.row[i]),
-            str(names[i]),
-            given,
-            suggested,
-            classes[issues.predicted[i]],
-            confidence,
-            quality,
-            why,
-            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag},
-            labels,
-            better,
+            row=int(data.row[i]),
+            id=str(data.names[i]),
+            given=given,
+            suggested=suggested,
+            predicted=data.classes[issues.predicted[i]],
+            confidence=confidence,
+            quality=quality,
+            why=why,
+            flags=flags,
+            labels=labels,
+            suggested_labels=better,
         )
 
 
@@ -145,16 +145,10 @@ class Item:
         ``row``.
         """
         number = facts.get("row", row)
-        given = facts.get("given_label")
-        is_number = isinstance(number, int) and not isinstance(number, bool)
-        return cls(
-            at,
-            labels,
-            str(facts.get("source_id", id)),
-            number if is_number else None,
-            given,
-            **more,
-        )
+        if not isinstance(number, int) or isinstance(number, bool):
+            number = None
+        source_id = str(facts.get("source_id", id))
+        return cls(at, labels, source_id, number, facts.get("given_label"), **more)
 
     def alone(self) -> Item:
         """The item where one label is expected: without any it is not labelled, and several are a
@@ -218,8 +212,8 @@ TOOLS: Registry[Tool] = Registry("tool to export to", returns=Tool)
 
 
 def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, list[E]]]:
-    """The entries that stand for each of the new ``labels``: those that have it, else those of one
-    that is gone.
+    """Return the entries that stand for each of the new ``labels``: entries that have it, else
+    entries of a label that is gone.
 
     >>> paired([("cat", 1), ("dog", 2), ("dog", 3)], ["dog", "emu", "owl"])
     [('dog', [2, 3]), ('emu', [1]), ('owl', [])]
@@ -234,11 +228,9 @@ def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, lis
     ]
 
 
-def is_list_of(labels: Labels, old: Any, has_lists: bool) -> bool:
-    """Whether new labels are written as a list: in a file that has lists, unless a word becomes
-    another one.
-    """
-    return has_lists and (len(labels) != 1 or old is None or isinstance(old, list))
+def is_list_of(labels: Labels, old: Any) -> bool:
+    """Return whether new labels are written as a list: a word that becomes another stays a word."""
+    return isinstance(old, list) or len(labels) != 1
 
 
 def find_file(name: str, beside: Path) -> Path:
@@ -266,11 +258,9 @@ def only_question(names: Collection[str], ours: str, where: str) -> str:
 
 
 def row_of(key: Any) -> int | None:
-    """Return the row that a key stands for, None if it is none of ours."""
-    number = str(key).removeprefix(KEY)
-    return (
-        int(number) if str(key).startswith(KEY) and number.isascii() and number.isdigit() else None
-    )
+    """Return the row that a key stands for, None for other keys."""
+    match = re.fullmatch(f"{KEY}([0-9]+)", str(key))
+    return int(match[1]) if match else None
 
 
 def write_new(path: Path, text: str, force: bool) -> None:
@@ -299,9 +289,7 @@ def _from_json(path: Path) -> Any:
 
 
 def read_once(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what ``read`` makes of a file; every tool looks at it, and the last one that was read
-    is kept.
-    """
+    """Return what ``read`` makes of a file, which every tool looks at; the last one is kept."""
     stamp = path.stat()
     return _read_once(path.absolute(), read, stamp.st_mtime_ns, stamp.st_size)
 
@@ -351,12 +339,14 @@ def picture_link(report: AuditResult, row: Row, folder: Path) -> str:
 
 
 def find_tool(path: Path) -> tuple[Tool, Any] | None:
-    """Return the tool whose file or folder this is, and its content; None if it is none's."""
-    tools = (
-        [TOOLS[name]() for name in TOOLS] if path.is_dir() or path.suffix.lower() in ENDINGS else []
-    )
-    parsed = ((tool, tool.parse(path)) for tool in tools)
-    return next(((tool, content) for tool, content in parsed if content is not None), None)
+    """Return the tool whose file or folder this is, and its content; None if there is none."""
+    if not path.is_dir() and path.suffix.lower() not in ENDINGS:
+        return None
+    for name in TOOLS:
+        tool = TOOLS[name]()
+        if (content := tool.parse(path)) is not None:
+            return tool, content
+    return None
 
 
 def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standing:
@@ -385,7 +375,7 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
 def _decisions(
     items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
 ) -> Iterator[Decision]:
-    """Yield a decision for each label: keep, accept or other; skip where somebody passed and nobody
+    """Yield a decision for each label: keep, accept or other; skip where someone passed and no one
     answered.
 
     Without ``is_explicit``, a label that is still the given one decides nothing.
@@ -394,54 +384,51 @@ def _decisions(
     known = {row: cells for row, *cells in audit.issues[columns].itertuples(index=False)}
     names = _names({row: id for row, (id, *_) in known.items()})
     answered = {item.at for item in items if item.labels is not None}
-    multi = audit.config.get("multi_label")
     for item in items:
         row = names.get(item.id) if item.row is None else item.row
         id, given, suggested = known.get(-1 if row is None else row, ("", "", ""))
         is_same = item.id in (id, f"{KEY}{row}") or names.get(item.id) == row
-        if row is None or row not in known or not is_same:
+        if row is None or row not in known or not is_same or item.given not in (None, given):
+            label = "" if item.given is None else f" with the given label {item.given!r}"
             raise BadDecisions(
-                f"Expected labels of rows of the audit in {audit.folder}, got one of {item.id!r} in"
-                f" {path}, which it does not have. They belong to another audit: name its folder."
-            )
-        if item.given not in (None, given):
-            raise BadDecisions(
-                f"Expected labels of rows of the audit in {audit.folder}, got row {row} with the"
-                f" given label {item.given!r} in {path}, which is {given!r} there. They belong to"
-                " another audit: name its folder."
+                f"Expected labels of rows of the audit in {audit.folder}, got one of"
+                f" {item.id!r}{label} in {path}, which it does not have. They belong to another"
+                " audit: name its folder."
             )
         if item.labels is None:
             if item.reviewer and item.at not in answered:
                 yield Decision(row, id, given, "skip", "", item.reviewer)
             continue
-        label = _spelled(item.labels, given, suggested, multi)
-        choice: Choice = "keep" if label == given else "accept" if label == suggested else "other"
+        label = _spelled(item.labels, given, suggested, audit.config.get("multi_label"))
+        choice: Choice = "other"
+        if label == given:
+            choice = "keep"
+        elif label == suggested:
+            choice = "accept"
         if choice != "keep" or is_explicit:
             yield Decision(row, id, given, choice, label, item.reviewer)
 
 
 def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any] | None) -> str:
-    """One label, or the word of several: that of the given or suggested ones where they are the
+    """Return one label, or the word of several: the given or the suggested one where it means the
     same.
     """
     if not multi:
         return labels[0]
-    if len(labels) == 1 and {*(parts := split_set(labels[0], multi["separator"]))} <= {
-        *multi["labels"]
-    }:
-        labels = parts  # of a file that spells sets as words
+    separator = multi["separator"]
+    parts = split_set(labels[0], separator) if len(labels) == 1 else []
+    if {*parts} <= {*multi["labels"]}:
+        labels = parts or labels  # of a file that spells sets as words
     for word in (given, suggested):
-        if {*split_set(word, multi["separator"])} == {*labels}:
+        if {*split_set(word, separator)} == {*labels}:
             return word
-    if odd := [label for label in labels if multi["separator"] in label]:
+    if odd := [label for label in labels if separator in label]:
         raise BadDecisions(
-            f"Expected labels without {multi['separator']!r}, which separates those of a row in"
-            f" this audit, got {odd[0]!r}. Rename it."
+            f"Expected labels without {separator!r}, which separates the labels of a row in this"
+            f" audit, got {odd[0]!r}. Rename it."
         )
-    kept = [label for label in split_set(given, multi["separator"]) if label in labels]
-    known = [label for label in multi["labels"] if label in labels and label not in kept]
-    new = [label for label in labels if label not in kept and label not in known]
-    return join_set([*kept, *known, *new], multi["joiner"])
+    ordered = dict.fromkeys([*split_set(given, separator), *multi["labels"], *labels])
+    return join_set([label for label in ordered if label in labels], multi["joiner"])
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:

@@ -61,9 +61,9 @@ class Coco(Tool):
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        if not isinstance(content, dict) or not all(
-            isinstance(content.get(name), list) for name in KEYS
-        ):
+        if not isinstance(content, dict):
+            return None
+        if not all(isinstance(content.get(name), list) for name in KEYS):
             return None
         for name, keys in KEYS.items():
             for at, one in enumerate(content[name]):
@@ -82,11 +82,8 @@ class Coco(Tool):
         for at, image in enumerate(content["images"]):
             annotations = of_image.get(image["id"], [])
             name = image["file_name"]
-            labels = list(
-                dict.fromkeys(
-                    names[k] for one in annotations if (k := one.get("category_id")) in names
-                )
-            )
+            categories = dict.fromkeys(one.get("category_id") for one in annotations)
+            labels = [names[k] for k in categories if k in names]
             if len(labels) > 1 and not all(_is_whole(one, image) for one in annotations):
                 raise ValueError(
                     f"Expected categories of whole pictures, got boxes of {len(labels)} categories"
@@ -101,40 +98,29 @@ class Coco(Tool):
         categories = list(content["categories"])
         number = {category["name"]: category["id"] for category in categories}
         new_id = _new_ids(categories)
-        for name in dict.fromkeys(
-            name for labels in changes.values() for name in labels if name not in number
-        ):
-            number[name] = next(new_id)
-            categories.append({"id": number[name], "name": name})
-        images = [image for at, image in enumerate(content["images"]) if at not in left_out]
-        kept = {image["id"] for image in images}
-        wanted = [
-            (content["images"][at], [number[name] for name in labels])
-            for at, labels in changes.items()
-        ]
-        annotations = [one for one in _annotated(content, wanted) if one["image_id"] in kept]
-        return to_json(
-            {**content, "images": images, "annotations": annotations, "categories": categories}
-        ).encode()
-
-
-def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
-    """The annotations with other categories for some images; those that an image has already stay
-    as they are.
-    """
-    of_image = _annotations_of(content)
-    new_id = _new_ids(content["annotations"])
-    # by the annotation itself, as files may have an id twice; None: it goes
-    becomes: dict[int, Any] = {}
-    new: list[Any] = []
-    for image, categories in wanted:
-        old = of_image.get(image["id"], [])
-        becomes |= dict.fromkeys(map(id, old))
-        for k, entries in paired([(one.get("category_id"), one) for one in old], categories):
-            becomes |= {id(one): {**one, "category_id": k} for one in entries}
-            new += [] if entries else [_whole(next(new_id), image, k)]
-    changed = (becomes.get(id(one), one) for one in content["annotations"])
-    return [one for one in changed if one is not None] + new
+        for name in dict.fromkeys(name for labels in changes.values() for name in labels):
+            if name not in number:
+                number[name] = next(new_id)
+                categories.append({"id": number[name], "name": name})
+        of_image = _annotations_of(content)
+        new_id = _new_ids(content["annotations"])
+        images = []
+        annotations = []
+        for at, image in enumerate(content["images"]):
+            if at in left_out:
+                continue
+            images.append(image)
+            old = of_image.get(image["id"], [])
+            if at not in changes:
+                annotations += old
+                continue
+            wanted = [number[name] for name in changes[at]]
+            for k, entries in paired([(one.get("category_id"), one) for one in old], wanted):
+                annotations += [{**one, "category_id": k} for one in entries]
+                if not entries:
+                    annotations.append(_whole(next(new_id), image, k))
+        written = {"images": images, "annotations": annotations, "categories": categories}
+        return to_json({**content, **written}).encode()
 
 
 def picture_size(report: AuditResult, row: Row) -> tuple[int, int]:

@@ -37,16 +37,8 @@ class Cvat(Tool):
     takes_texts = False
 
     def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        attributes = [
-            {
-                "name": name,
-                "input_type": "text",
-                "mutable": False,
-                "values": [""],
-                "default_value": "",
-            }
-            for name in SHOWN
-        ]
+        usual = {"input_type": "text", "mutable": False, "values": [""], "default_value": ""}
+        attributes = [{"name": name, **usual} for name in SHOWN]
         labels = [
             {"name": name, "type": "tag", "attributes": attributes}
             for name in report.data.labels.names

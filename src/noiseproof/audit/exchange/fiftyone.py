@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,54 +87,49 @@ class FiftyOne(Tool):
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
     ) -> bytes:
+        known = content.get("classes")
+        classes = list(known or ())
+        classes += [n for n in _distinct(changes.values()) if n not in classes]
+        every = [one for entry in content["labels"].values() for one in _entries(entry)]
         labels: dict[str, Any] = {}
-        classes = list(content.get("classes") or ())
-        has_lists = self.has_lists(content)
-        classes += [
-            n
-            for n in dict.fromkeys(n for names in changes.values() for n in names)
-            if n not in classes
-        ]
-
-        def labelled(entry: Any, name: str) -> Any:
-            old = entry.get("label") if isinstance(entry, dict) else entry
-            value = classes.index(name) if isinstance(old, int) else name
-            return {**entry, "label": value} if isinstance(entry, dict) else value
-
         for at, (key, entry) in enumerate(content["labels"].items()):
-            new = changes.get(at)
-            if new is not None:
-                old = [(_label(one, content.get("classes"), key), one) for one in _entries(entry)]
-                like = old[0][1] if old else next(iter(_any_entry(content)), "")
-                entries = [
-                    labelled(one, str(n))
-                    for n, ones in paired(old, new)
-                    for one in ones or [_plain(like)]
-                ]
-                entry = entries if is_list_of(new, entry, has_lists) else entries[0]
-            if at not in left_out:
-                labels[key] = entry
-        return to_json(
-            {
-                **content,
-                **({"classes": classes} if content.get("classes") else {}),
-                "labels": labels,
-            }
-        ).encode()
+            if at in left_out:
+                continue
+            if at in changes:
+                old = [(_label(one, known, key), one) for one in _entries(entry)]
+                new = []
+                for name, ones in paired(old, changes[at]):
+                    like = [_without_facts(one) for one in [*_entries(entry), *every, ""][:1]]
+                    new += [_labelled(one, str(name), classes) for one in ones or like]
+                entry = new if is_list_of(changes[at], entry) else new[0]
+            labels[key] = entry
+        written = {**content, "labels": labels}
+        if known:
+            written["classes"] = classes
+        return to_json(written).encode()
 
 
 def _entries(entry: Any) -> list[Any]:
-    """The labels of a picture, each a word, a number or a dict with one of them."""
-    return entry if isinstance(entry, list) else [] if entry is None else [entry]
+    """Return the labels of a picture, each a word, a number or a dict with one of them."""
+    if isinstance(entry, list):
+        return entry
+    return [] if entry is None else [entry]
 
 
-def _any_entry(content: Any) -> Iterator[Any]:
-    return (one for entry in content["labels"].values() for one in _entries(entry))
+def _distinct(labels: Iterable[Labels]) -> dict[str, None]:
+    return dict.fromkeys(name for names in labels for name in names)
 
 
-def _plain(entry: Any) -> Any:
-    """An entry of the same kind for another label, without what is said of this one."""
+def _without_facts(entry: Any) -> Any:
+    """Return an entry of the same kind, without what is said of its label."""
     return {"label": entry.get("label")} if isinstance(entry, dict) else entry
+
+
+def _labelled(entry: Any, name: str, classes: Sequence[str]) -> Any:
+    """Return an entry with another label, which stays a number where it is one."""
+    if isinstance(entry, dict):
+        return {**entry, "label": _labelled(entry.get("label"), name, classes)}
+    return classes.index(name) if isinstance(entry, int) else name
 
 
 def _label(entry: Any, classes: Any, key: str) -> str | None:

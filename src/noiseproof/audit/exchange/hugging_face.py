@@ -81,52 +81,45 @@ class ImageFolder(Tool):
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         folder = path if path.is_dir() else path.parent
-        list_values(self._lists(content))
+        if self.has_lists(content):
+            list_values(map(_as_list, content))
         for at, line in enumerate(content):
             name = line["file_name"]
-            label = line.get("label")
-            words = [] if label is None or label == "" else [str(label)]
-            labels = (
-                lists_as_sets([label])[0]
-                if isinstance(label, list)
-                else None
-                if label is None
-                else words
-            )
-            row = row_of(stem := Path(name).stem)
-            yield Item.of(at, labels, line, name if row is None else stem, row, file=folder / name)
+            labels = None
+            if line.get("label") is not None:
+                (labels,) = lists_as_sets([_as_list(line)])
+            stem = Path(name).stem
+            row = row_of(stem)
+            id = name if row is None else stem
+            yield Item.of(at, labels, line, id, row, file=folder / name)
 
     def has_lists(self, content: Any) -> bool:
         return any(isinstance(line.get("label"), list) for line in content)
 
-    def _lists(self, content: Any) -> list[Any]:
-        """The labels of each line, where some are lists."""
-        labels = [line.get("label") for line in content if line.get("label") not in (None, "")]
-        return (
-            [one if isinstance(one, list) else [one] for one in labels]
-            if self.has_lists(content)
-            else []
-        )
-
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
     ) -> bytes:
-        values = list_values(self._lists(content))
-        has_lists = self.has_lists(content)
-        lines = [
-            (
-                {**line, "label": _like(line.get("label"), changes[at], values, has_lists)}
-                if at in changes
-                else line
-            )
-            for at, line in enumerate(content)
-        ]
-        kept = [line for at, line in enumerate(lines) if at not in left_out]
-        return (
-            _to_table(kept, content.header)
-            if isinstance(content, _Table)
-            else _to_lines(kept).encode()
-        )
+        values = list_values(map(_as_list, content))
+        lines = []
+        for at, line in enumerate(content):
+            if at in left_out:
+                continue
+            if at in changes:
+                label = [value_of(name, values) for name in changes[at]]
+                is_list = is_list_of(changes[at], line.get("label"))
+                line = {**line, "label": label if is_list else label[0]}
+            lines.append(line)
+        if isinstance(content, _Table):
+            return _to_table(lines, content.header)
+        return _to_lines(lines).encode()
+
+
+def _as_list(line: Mapping[str, Any]) -> list[Any]:
+    """Return the labels of a line as a list."""
+    label = line.get("label")
+    if isinstance(label, list):
+        return label
+    return [] if label in (None, "") else [label]
 
 
 class _Table(list[dict[str, str]]):
@@ -136,31 +129,25 @@ class _Table(list[dict[str, str]]):
 
 
 def _read_table(path: Path) -> _Table | None:
-    """The rows of metadata.csv; None for a file without the columns file_name and label, which is
-    not of this kind.
-    """
-    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        lines = _Table()
-        try:
-            lines.header = next(csv.reader(file), [])
-        except csv.Error:
-            return None
-        if not {"file_name", "label"} <= {*lines.header}:
-            return None
-        reader = csv.DictReader(file, lines.header, restval="")
-        try:
+    """Return the rows of metadata.csv; None for a file without the columns file_name and label."""
+    lines = _Table()
+    try:
+        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            reader = csv.DictReader(file, restval="")
+            lines.header = reader.fieldnames or ()
+            if not {"file_name", "label"} <= {*lines.header}:
+                return None
             for line in reader:
-                if None in line:
-                    raise ValueError(
-                        f"{len(lines.header) + len(line[None])} in line {reader.line_num + 1}"
-                    )
+                cells = len(lines.header) + len(line.pop(None, ()))
+                if cells > len(lines.header):
+                    raise ValueError(f"{cells} in line {reader.line_num}")
                 "".join(line.values()).encode()  # raises where a byte is not UTF-8
                 lines.append(line)
-        except (ValueError, csv.Error) as error:
-            raise ValueError(
-                f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got"
-                f" {error}. Quote cells that have a comma, and save the file as UTF-8."
-            ) from error
+    except (ValueError, csv.Error) as error:
+        raise ValueError(
+            f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got {error}."
+            " Quote cells that have a comma, and save the file as UTF-8."
+        ) from error
     return lines or None
 
 
@@ -174,18 +161,6 @@ def _to_table(lines: Sequence[Mapping[str, Any]], header: Sequence[str]) -> byte
 
 def _from_lines(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
-
-
-def _like(old: Any, new: Labels, values: Mapping[str, Any], has_lists: bool) -> Any:
-    """Return the new labels as a list or numbers where the old ones are."""
-    if is_list_of(new, old, has_lists):
-        return [value_of(name, values) for name in new]
-    if has_lists:
-        return value_of(new[0], values)
-    is_number = (
-        isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()
-    )
-    return int(new[0]) if is_number else new[0]
 
 
 def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FILES = "/data/local-files/?d="  # what Label Studio serves from its document root
 QUESTION = "label"  # the name of the choices
+# names in a task of JSON-MIN that are not questions: of Label Studio, and of `write`
+OWN = {"id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time"}
+OWN |= {"text", "image", "source_id", "given_label", "suggested_label", "why"}
 
 
 @TOOLS.register_class("label-studio")
@@ -55,45 +58,16 @@ class LabelStudio(Tool):
                 " Remove control characters, and audit again."
             )
         what = "image" if source.is_pictures else "text"
-        tasks: list[dict[str, Any]] = []
-        for row in rows:
-            shown = (
-                _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
-            )
-            facts: dict[str, Any] = {
-                name: value for name, value in row.facts.items() if name != "predicted_label"
-            }
-            result: dict[str, Any] = {
-                "id": row.key,
-                "from_name": QUESTION,
-                "to_name": what,
-                "type": "choices",
-                "value": {"choices": list(row.suggested_labels)},
-            }
-            results = [result] if row.suggested_labels else []
-            prediction: dict[str, Any] = {
-                "model_version": "noiseproof",
-                "score": row.confidence,
-                "result": results,
-            }
-            tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
+        tasks = [_task(report, row, what) for row in rows]
         choice = "multiple" if report.data.labels.are_sets else "single"
-        write_both(
-            path,
-            to_json(tasks),
-            ".json",
-            _set_up(what, classes, choice),
-            beside=".xml",
-            force=force,
-        )
+        set_up = _set_up(what, classes, choice)
+        write_both(path, to_json(tasks), ".json", set_up, beside=".xml", force=force)
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        tasks = (
-            [task for task in content if isinstance(task, dict)]
-            if isinstance(content, list)
-            else []
-        )
+        if not isinstance(content, list):
+            return None
+        tasks = [task for task in content if isinstance(task, dict)]
         return content if any(_data(task) is not task or _is_flat(task) for task in tasks) else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
@@ -103,11 +77,9 @@ class LabelStudio(Tool):
                 answers = list(_answers(task, question)) or [("", None)]
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 name = f"task {task.get('id', at) if isinstance(task, dict) else at}"
-                why = (
-                    f"{error}"
-                    if isinstance(error, ValueError)
-                    else "its annotations are not those of Label Studio"
-                )
+                why = "its annotations are not as in Label Studio"
+                if isinstance(error, ValueError):
+                    why = str(error)
                 yield Item(at, None, str(at), problem=f"{name}: {why}")
                 continue
             data = _data(task)
@@ -119,23 +91,38 @@ class LabelStudio(Tool):
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
     ) -> bytes:
-        tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
-        new = [changes.get(at) for at in range(len(content)) if at not in left_out]
+        tasks = copy.deepcopy(content)
         question = _question(content)
-        for task, labels in zip(tasks, new, strict=True):
-            if labels is not None and _data(task) is task:
-                task.pop(question, None)
-                task |= (
-                    {question: labels[0] if len(labels) == 1 else {"choices": list(labels)}}
-                    if labels
-                    else {}
-                )
-            elif labels is not None:
+        for at, labels in changes.items():
+            task = tasks[at]
+            if _data(task) is not task:
+                what = "image" if "image" in task["data"] else "text"
                 for annotation in _given(task):
-                    _answer(
-                        annotation, question, labels, "image" if "image" in task["data"] else "text"
-                    )
-        return to_json(tasks).encode()
+                    _answer(annotation, question, labels, what)
+                continue
+            task.pop(question, None)
+            if labels:
+                task[question] = labels[0] if len(labels) == 1 else {"choices": list(labels)}
+        return to_json([task for at, task in enumerate(tasks) if at not in left_out]).encode()
+
+
+def _task(report: AuditResult, row: Row, what: str) -> dict[str, Any]:
+    source = report.data.source
+    shown = _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
+    facts = {name: value for name, value in row.facts.items() if name != "predicted_label"}
+    result = {
+        "id": row.key,
+        "from_name": QUESTION,
+        "to_name": what,
+        "type": "choices",
+        "value": {"choices": list(row.suggested_labels)},
+    }
+    prediction = {
+        "model_version": "noiseproof",
+        "score": row.confidence,
+        "result": [result] if row.suggested_labels else [],
+    }
+    return {"data": {what: shown, **facts}, "predictions": [prediction]}
 
 
 def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
@@ -159,19 +146,22 @@ def _is_choice(result: Mapping[str, Any], question: str) -> bool:
 
 
 def _answer(annotation: dict[str, Any], question: str, labels: Labels, what: str) -> None:
-    """Write other labels into an annotation: into its first choices, which are made where there are
-    none.
-    """
+    """Write other labels into an annotation: in place of its first choices, or at the end."""
     results = annotation.get("result", [])
-    first = next((at for at, one in enumerate(results) if _is_choice(one, question)), len(results))
-    usual: dict[str, Any] = {"from_name": question, "to_name": what, "type": "choices", "value": {}}
-    chosen = results[first] if first < len(results) else usual
-    chosen = {**chosen, "value": {**chosen["value"], "choices": list(labels)}}
-    others = [
-        [one for one in part if not _is_choice(one, question)]
-        for part in (results[:first], results[first:])
-    ]
-    annotation["result"] = [*others[0], *([chosen] if labels else []), *others[1]]
+    usual = {"from_name": question, "to_name": what, "type": "choices", "value": {}}
+    chosen: Mapping[str, Any] = usual
+    new = []
+    place = None
+    for result in results:
+        if not _is_choice(result, question):
+            new.append(result)
+        elif place is None:
+            place = len(new)
+            chosen = result
+    if labels:
+        value = {**chosen["value"], "choices": list(labels)}
+        new.insert(len(new) if place is None else place, {**chosen, "value": value})
+    annotation["result"] = new
 
 
 def _data(task: Any) -> Any:
@@ -187,24 +177,10 @@ def _is_flat(task: Mapping[str, Any]) -> bool:
 
 
 def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
-    own = (
-        "id",
-        "annotator",
-        "annotation_id",
-        "created_at",
-        "updated_at",
-        "lead_time",
-        "text",
-        "image",
-    )
-    # that `write` has added, in words
-    facts = ("source_id", "given_label", "suggested_label", "why")
     flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
-    words = dict.fromkeys(
-        name for task in flat for name, value in task.items() if _flat_labels(value)
-    )
-    asked = dict.fromkeys(name for task in tasks for name in _asked(task))
-    names = [name for name in words if name not in own + facts] + list(asked)
+    words = (name for task in flat for name, value in task.items() if _flat_labels(value))
+    asked = (name for task in tasks for name in _asked(task))
+    names = [*(name for name in dict.fromkeys(words) if name not in OWN), *dict.fromkeys(asked)]
     return only_question(names, QUESTION, "the tasks of Label Studio")
 
 
@@ -235,14 +211,13 @@ def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, Labe
         yield str(task.get("annotator", "")), _flat_labels(task.get(question))
     for annotation in task.get("annotations") or ():
         person = annotation.get("completed_by", "")
-        reviewer = str(
-            person.get("email", person.get("id", "")) if isinstance(person, dict) else person
-        )
+        if isinstance(person, dict):
+            person = person.get("email", person.get("id", ""))
         results = [one for one in annotation.get("result", ()) if _is_choice(one, question)]
-        labels = list(
-            dict.fromkeys(label for one in results for label in one["value"].get("choices", ()))
+        labels = dict.fromkeys(
+            label for one in results for label in one["value"].get("choices", ())
         )
-        yield reviewer, None if annotation.get("was_cancelled") else labels
+        yield str(person), None if annotation.get("was_cancelled") else list(labels)
 
 
 def _address(source: Any, id: str) -> str:
@@ -257,9 +232,7 @@ def _address(source: Any, id: str) -> str:
 def _file(address: Any, beside: Path) -> Path:
     """Return the picture that an address stands for: a local file, or one that was uploaded."""
     parts = urlsplit(str(address))
-    name = (
-        parse_qs(parts.query).get("d", [""])[0]
-        if parts.path.startswith("/data/local-files")
-        else ""
-    )
+    name = ""
+    if parts.path.startswith("/data/local-files"):
+        name = parse_qs(parts.query).get("d", [""])[0]
     return find_file(name or Path(parts.path).name, beside)

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 SIDE = 256  # pixels to which large pictures are reduced
 BLANK = 3.0  # deviation of brightness, of 255, below which a picture shows nothing
-DARK, BRIGHT = 0.2, 0.85  # of 255: 95 % of a dark picture are below, of a bright one above
-# sharpness of blurred pictures, and share of the usual one; sharp ones have 0.1 to 2
-BLURRED, LESS = 0.08, 0.5
-SIZE, SHAPE = 4.0, 2.5  # factors between the side, or the ratio of both sides, and the usual one
+DARK = 0.2  # of 255: 95 % of a dark picture are below
+BRIGHT = 0.85  # and 95 % of a bright one above
+BLURRED = 0.08  # sharpness of blurred pictures; sharp ones have 0.1 to 2
+LESS = 0.5  # and their share of the usual one
+SIZE = 4.0  # factor between the side and the usual one
+SHAPE = 2.5  # the same of the ratio of both sides
 KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
 
 
@@ -51,7 +53,8 @@ class BadPictures(FoundIssue):
         known = sharp[(deviation >= BLANK) & (sharp > 0)]
         usual = float(np.median(known)) if len(known) else 0.0
         is_blank = deviation < BLANK
-        sides, ratio = np.log(width * height) / 2, np.log(width / height)
+        sides = np.log(width * height) / 2
+        ratio = np.log(width / height)
         masks = [
             is_blank,
             ~is_blank & (high < 255 * DARK),

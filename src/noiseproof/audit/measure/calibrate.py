@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, logit
+from sklearn.isotonic import isotonic_regression
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
@@ -48,8 +51,8 @@ def recalibrate(
     goal: str = "f1",
     population: Population | None = None,
 ) -> Calibrated:
-    """The probabilities of an audit's rows after the measured ``answers``; without any, those of
-    the models.
+    """Return the probabilities of an audit's rows after the measured ``answers``; without any, the
+    models' own.
 
     Ties are broken by the models' ranking, then by row: the order of the list, which this changes,
     has no influence.
@@ -75,7 +78,7 @@ def recalibrate(
 
 
 def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated) -> set[int]:
-    """Rows whose decided change is likelier a mistake of the reviewer than of the label.
+    """Return the rows whose decided change is likelier a mistake of the reviewer than of the label.
 
     With the error e of one answer, known from rows that were asked twice, the odds that a label is
     wrong are P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − others). Without such rows
@@ -87,9 +90,9 @@ def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated
     votes: dict[int, int] = {}
     for answer in answers:
         if answer.names_label:
-            votes[answer.row] = votes.get(answer.row, 0) + (1 if is_wrong(answer) else -1)
-    wrong = dict(zip(audit.issues["row"].tolist(), _logit(calibrated.wrong).tolist(), strict=True))
-    trust = -float(_logit(np.array(people.error.value)))
+            votes[answer.row] = votes.get(answer.row, 0) + 2 * is_wrong(answer) - 1
+    wrong = dict(zip(audit.issues["row"].tolist(), logit(calibrated.wrong).tolist(), strict=True))
+    trust = -float(logit(people.error.value))
     changed = {answer.row for answer in answers if is_wrong(answer) and answer.asked != "repeat"}
     return {row for row in changed if wrong[row] + trust * votes[row] < 0}
 
@@ -100,17 +103,15 @@ def calibrate_wrong(
     answers: NDArray[np.float64],
     weight: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """P(wrong) (N,), in falling order, after ``answers`` (n,), 1 for wrong, on the rows ``at``.
+    """Return P(wrong) (N,), descending, after ``answers`` (n,), 1 for wrong, on the rows ``at``.
 
     Each answer stands for ``weight`` (n,) rows.
     """
-    from sklearn.isotonic import isotonic_regression
-
     rank = np.arange(len(wrong))
-    log_odds = np.clip(_logit(wrong), -LARGEST, LARGEST)
+    log_odds = _log_odds(wrong)
     # (N, 3)
     x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)
-    curve = _expit(x @ _fit(x[at], answers, weight / weight.mean()))
+    curve = expit(x @ _fit(x[at], answers, weight / weight.mean()))
     # The answers are further observations at the ranks of their rows.
     place = np.concatenate([rank, at])
     sequence = np.argsort(place, kind="stable")
@@ -126,44 +127,45 @@ def calibrate_wrong(
 def _fit(
     x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Coefficients (3,) of a logistic regression with a quadratic penalty on their distance from
-    ``COEFFICIENTS``.
+    """Return the coefficients (3,) of a logistic regression with a quadratic penalty on their
+    distance from ``COEFFICIENTS``.
     """
-    b = COEFFICIENTS.copy()
-    for _ in range(50):
-        p = _expit(x @ b)
-        gradient = x.T @ (weight * (y - p)) - PENALTY * (b - COEFFICIENTS)
-        hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + np.diag(PENALTY)
-        # damped: Newton may overshoot far from the end
-        step = np.clip(np.linalg.solve(hessian, gradient), -1.5, 1.5)
-        b += step
-        if np.abs(step).max() < 1e-8:
-            break
-    return np.asarray(np.maximum(b, [-np.inf, 0, 0]))  # P(wrong) never rises along the ranking
+
+    def loss(b: NDArray[np.float64]) -> float:
+        return float(
+            weight @ (np.logaddexp(0, x @ b) - y * (x @ b)) + PENALTY @ (b - COEFFICIENTS) ** 2 / 2
+        )
+
+    def gradient(b: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(x.T @ (weight * (expit(x @ b) - y)) + PENALTY * (b - COEFFICIENTS))
+
+    def hessian(b: NDArray[np.float64]) -> NDArray[np.float64]:
+        p = expit(x @ b)
+        return np.asarray((x.T * (weight * p * (1 - p))) @ x + np.diag(PENALTY))
+
+    found = minimize(
+        loss, COEFFICIENTS, jac=gradient, hess=hessian, method="trust-exact", options={"gtol": 1e-9}
+    )
+    return np.asarray(
+        np.maximum(found.x, [-np.inf, 0, 0])
+    )  # P(wrong) never rises along the ranking
 
 
 def calibrate_suggestion(
     right: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on wrong
-    labels ``at``.
+    """Return P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on
+    wrong labels ``at``.
 
     The shift maximises the likelihood with a quadratic penalty: few answers move it little.
     """
-    log_odds, shift = np.clip(_logit(right), -LARGEST, LARGEST), 0.0
-    for _ in range(50):
-        p = _expit(log_odds[at] + shift)
-        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift) / (
-            (p * (1 - p)).sum() + SUGGESTION_PENALTY
-        )
-        shift += float(np.clip(step, -1.5, 1.5))
-    return _expit(log_odds + shift)
+    log_odds = _log_odds(right)
+    most = len(at) / SUGGESTION_PENALTY + 1
+    shift = brentq(
+        lambda s: (answers - expit(log_odds[at] + s)).sum() - SUGGESTION_PENALTY * s, -most, most
+    )
+    return np.asarray(expit(log_odds + shift))
 
 
-def _logit(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    p = np.clip(p, 1e-12, 1 - 1e-12)
-    return np.asarray(np.log(p / (1 - p)))
-
-
-def _expit(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(1 / (1 + np.exp(-x)))
+def _log_odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.clip(logit(p), -LARGEST, LARGEST))

@@ -14,7 +14,6 @@ measures, in a mixture.
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Asked, Decision
@@ -30,7 +30,8 @@ from noiseproof.audit.files import Audit
 from noiseproof.core.checks import check_count
 from noiseproof.core.files import check_files, replacing_all
 
-FILE, STRATA_FILE = "measure.json", "strata.npy"  # in the folder of an audit
+FILE = "measure.json"  # in the folder of an audit
+STRATA_FILE = "strata.npy"
 FORMAT = 1
 PILOT = 30  # questions
 FIRST_QUESTIONS = 25  # that a review begins with
@@ -102,7 +103,7 @@ class Design:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move"
-                " both files and decisions.csv away to measure anew."
+                " both files and the decisions away to measure anew."
             ) from error
         return design
 
@@ -138,37 +139,39 @@ class Design:
             if len(planned) >= count or any(question.row not in measured for question in questions):
                 break
         open_questions = [question for question in planned[:count] if question.row not in measured]
-        return self._repeats(answers, measured, repeats, at_end=not open_questions) + open_questions
+        due = [row for row, answer in measured.items() if answer.names_label]
+        if open_questions:
+            due = due[:-APART]
+        repeated = {answer.row for answer in answers if answer.asked == "repeat"}
+        again = [
+            Question(row, measured[row].probability or 1.0, "repeat")
+            for row in due
+            if row not in repeated and np.random.default_rng([self.seed, row]).random() < repeats
+        ]
+        return again + open_questions
 
     def _rounds(self, measured: Mapping[int, Decision]) -> Iterator[list[Question]]:
-        """The questions of each round; each needs the answers to all earlier ones."""
-        share, target = np.clip(self.prior, DOUBT, 1 - DOUBT), np.minimum(LEAST, self.sizes)
-        asked, number, size = np.zeros_like(self.sizes), 0, PILOT
+        """Yield the questions of each round; each needs the answers to all earlier ones."""
+        asked = np.zeros_like(self.sizes)
+        target = np.minimum(LEAST, self.sizes)
+        number = 0
         while asked.sum() < self.sizes.sum():
-            target = allocate(min(size, int(self.sizes.sum())), share, self.sizes, target)
+            size = min(PILOT * 2**number, int(self.sizes.sum()))
+            target = allocate(size, self._share(asked, measured), self.sizes, target)
             generator = np.random.default_rng([self.seed, len(self.sizes), number])
-            # of strata
-            order = generator.permutation(np.repeat(np.arange(len(target)), target - asked))
-            yield [
-                Question(row, float(target[h] / self.sizes[h]))
-                for h, row in self._next_rows(order, asked)
-            ]
-            asked, number, size = target, number + 1, 2 * size
-            share = self._share(asked, measured)
-
-    def _next_rows(
-        self, order: NDArray[np.int64], asked: NDArray[np.int64]
-    ) -> Iterator[tuple[int, int]]:
-        place = asked.copy()
-        for h in order.tolist():
-            yield h, int(self.order[h][place[h]])
-            place[h] += 1
+            questions = []
+            for h in generator.permutation(np.repeat(np.arange(len(target)), target - asked)):
+                row = int(self.order[h][asked[h]])
+                questions.append(Question(row, float(target[h] / self.sizes[h])))
+                asked[h] += 1
+            yield questions
+            number += 1
 
     def _share(
         self, asked: NDArray[np.int64], measured: Mapping[int, Decision]
     ) -> NDArray[np.float64]:
-        """Shares of wrong labels by the answers of earlier rounds and, for few, by the models,
-        (H,).
+        """Return the shares of wrong labels by the answers of earlier rounds and, for few, by the
+        models, (H,).
         """
         prior = np.clip(self.prior, DOUBT, 1 - DOUBT)
         shares = []
@@ -177,23 +180,6 @@ class Design:
             known = [is_wrong(answer) for answer in answers if answer.names_label]
             shares.append((sum(known) + PRIOR_WEIGHT * prior[h]) / (len(known) + PRIOR_WEIGHT))
         return np.array(shares)
-
-    def _repeats(
-        self,
-        answers: Sequence[Decision],
-        measured: Mapping[int, Decision],
-        repeats: float,
-        *,
-        at_end: bool,
-    ) -> list[Question]:
-        repeated = {answer.row for answer in answers if answer.asked == "repeat"}
-        rows = [row for row, answer in measured.items() if answer.names_label]
-        due = rows if at_end else rows[:-APART]
-        return [
-            Question(row, measured[row].probability or 1.0, "repeat")
-            for row in due
-            if row not in repeated and np.random.default_rng([self.seed, row]).random() < repeats
-        ]
 
 
 def make_strata(
@@ -205,7 +191,8 @@ def make_strata(
     p = np.clip(wrong, 0.004, 0.996)
     spread = np.sqrt(p * (1 - p))
     group = given if num_classes <= FEW_CLASSES else np.zeros_like(given)
-    strata, first = np.empty(len(wrong), np.int16), 0
+    strata = np.empty(len(wrong), np.int16)
+    first = 0
     for number in np.unique(group):
         rows = np.flatnonzero(group == number)
         rows = rows[np.argsort(-wrong[rows], kind="stable")]
@@ -305,24 +292,20 @@ def propose(
     questions: list[Proposal] = []
     if share := mixture.get("measure"):
         asked = len(measured_answers(answers)) + round(share * count)
-        following = Design.open(audit, seed=seed).questions(answers, asked)
-        questions = [
-            Proposal(question.row, "measure", question.probability) for question in following
-        ]
+        for one in Design.open(audit, seed=seed).questions(answers, asked):
+            questions.append(Proposal(one.row, "measure", one.probability))
     frame = audit.issues
     closed = {answer.row for answer in answers} | {question.row for question in questions}
     order = np.lexsort((frame["row"], frame["model_quality"], frame["label_quality"]))
     worst = frame["row"].to_numpy()[order]
     worst = worst[~np.isin(worst, list(closed))]
-    find, learn = mixture.get("find", 0.0), mixture.get("learn", 0.0)
+    find = mixture.get("find", 0.0)
+    learn = mixture.get("learn", 0.0)
     others = count - len(questions) if find or learn else 0
     found = worst[: round(others * find / (find + learn or 1))].tolist()
     uncertain: list[int] = []
     if learn:
-        groups = frame["duplicate_group"].to_numpy(dtype=object)
-        group = np.array(
-            [-1 if value in ("", None) or value != value else int(float(value)) for value in groups]
-        )
+        group = pd.to_numeric(frame["duplicate_group"]).fillna(-1).to_numpy(np.int64)
         at = most_informative(
             1 - frame["label_quality"].to_numpy(np.float64),
             np.unique(frame["given_label"], return_inverse=True)[1],
@@ -346,63 +329,38 @@ def most_informative(
     closed: NDArray[np.bool_],
     count: int,
 ) -> NDArray[np.int64]:
-    """The positions of ``count`` rows (or fewer) whose labels the models would learn most from.
+    """Return the positions of ``count`` rows (or fewer) whose labels the models would learn most
+    from.
 
-    One after the other, the row with the largest p(1 − p)/(1 + n), where p is its P(wrong) and n
-    the number of rows of its given class so far: uncertain ones, spread over the classes. Of
+    These are the rows with the largest p(1 − p)/(1 + n), where p is their P(wrong) and n the number
+    of more uncertain rows of their given class: uncertain ones, spread over the classes. Of
     near-duplicates, which teach the same, one.
 
     Args:
         wrong: (N,) P(wrong).
         given: (N,) class numbers.
         group: (N,) of near-duplicates, −1 for a row without any.
-        closed: (N,) rows that are not available, and nor are their near-duplicates.
+        closed: (N,) rows that are not available, like their near-duplicates.
     """
+    taken = np.isin(group, group[closed & (group >= 0)])
     worth = wrong * (1 - wrong)
-    taken = set(group[closed & (group >= 0)].tolist())
     order = np.lexsort((np.arange(len(wrong)), -worth))
-    waiting = {
-        k: iter(order[(given[order] == k) & ~closed[order]].tolist())
-        for k in np.unique(given).tolist()
-    }
-    chosen: list[int] = []
-    heap: list[tuple[float, int, int, int]] = []  # −worth/(1 + n), row, class, n
-
-    def push(k: int, n: int) -> None:
-        for i in waiting[k]:
-            if group[i] < 0 or group[i] not in taken:
-                heapq.heappush(heap, (-worth[i] / (1 + n), i, k, n))
-                return
-
-    for k in waiting:
-        push(k, 0)
-    while heap and len(chosen) < count:
-        _, i, k, n = heapq.heappop(heap)
-        if group[i] >= 0 and group[i] in taken:  # taken since by a row of another class
-            push(k, n)
-            continue
-        chosen.append(i)
-        taken.add(int(group[i]))
-        push(k, n + 1)
-    return np.array(chosen, dtype=np.int64)
+    order = order[~(closed | taken)[order]]
+    # one of each group
+    alone = np.where(group < 0, -1 - np.arange(len(group)), group)[order]
+    order = order[np.sort(np.unique(alone, return_index=True)[1])]
+    before = pd.Series(given[order]).groupby(given[order]).cumcount().to_numpy()
+    best = np.argsort(-worth[order] / (1 + before), kind="stable")
+    return np.asarray(order[best[:count]])
 
 
 def interleave(
     proposals: Mapping[Purpose, Sequence[Proposal]], mixture: Mapping[Purpose, float]
 ) -> list[Proposal]:
-    """The proposals of all purposes, each next one of the purpose that is farthest behind its
-    share.
-    """
-    waiting = {purpose: list(rows) for purpose, rows in proposals.items() if rows}
-    mixed: list[Proposal] = []
-    done = dict.fromkeys(waiting, 0)
-    while waiting:
-        behind = {
-            purpose: mixture[purpose] * (len(mixed) + 1) - done[purpose] for purpose in waiting
-        }
-        purpose = max(waiting, key=lambda name: (behind[name], -PURPOSES.index(name)))
-        mixed.append(waiting[purpose].pop(0))
-        done[purpose] += 1
-        if not waiting[purpose]:
-            del waiting[purpose]
-    return mixed
+    """Return the proposals of all purposes, each purpose as often as its share of the mixture."""
+    places = [
+        ((place + 0.5) / mixture[purpose], PURPOSES.index(purpose), proposal)
+        for purpose, rows in proposals.items()
+        for place, proposal in enumerate(rows)
+    ]
+    return [proposal for *_, proposal in sorted(places, key=lambda one: one[:2])]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,20 +38,14 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for summary.json."""
-        return {
-            "decisions": self.decisions,
-            "skipped": self.skipped,
-            "noise_rate": asdict(self.rate),
-            "classes": [{"name": name, **asdict(rate)} for name, rate in self.classes.items()],
-            "pairs": [
-                {"given": given, "true": true, **asdict(rate)}
-                for (given, true), rate in self.pairs.items()
-            ],
-            "precision": None if self.precision is None else asdict(self.precision),
-            "wrong_left": asdict(self.wrong_left),
-            "to_halve": self.to_halve,
-            "reviewers": None if self.reviewers is None else asdict(self.reviewers),
-        }
+        plain = asdict(replace(self, classes={}, pairs={}))
+        noise_rate = plain.pop("rate")
+        plain["classes"] = [{"name": name, **asdict(one)} for name, one in self.classes.items()]
+        plain["pairs"] = [
+            {"given": given, "true": true, **asdict(one)}
+            for (given, true), one in self.pairs.items()
+        ]
+        return {"noise_rate": noise_rate, **plain}
 
 
 @dataclass(frozen=True)
@@ -180,7 +174,8 @@ def measure(
     if population.is_issue[sample.at].any():
         precision = right(population.estimate(sample, sample.wrong, population.is_issue))
     classes, pairs = _by_class(population, sample, right)
-    total, fixed = rate.times(len(population.given)), len({a.row for a in answers if is_wrong(a)})
+    total = rate.times(len(population.given))
+    fixed = len({answer.row for answer in answers if is_wrong(answer)})
     left = Estimate(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
     to_halve = min(3 * len(sample), len(population.given) - len(sample))  # the width falls as 1/√n
     return Measurement(
@@ -194,11 +189,13 @@ def _by_class(
     """Rates of the given classes with enough decisions, and of confusions that were seen more than
     once.
     """
-    classes, pairs, given = {}, {}, population.given[sample.at]
-    for k in np.flatnonzero(
-        np.bincount(given, minlength=len(population.classes)) >= ENOUGH
-    ).tolist():
-        name, domain = population.classes[k], population.given == k
+    classes = {}
+    pairs = {}
+    given = population.given[sample.at]
+    for k, name in enumerate(population.classes):
+        if (given == k).sum() < ENOUGH:
+            continue
+        domain = population.given == k
         classes[name] = right(population.estimate(sample, sample.wrong, domain))
         true, counts = np.unique(
             sample.label[(given == k) & (sample.wrong > 0)], return_counts=True
@@ -225,11 +222,10 @@ def gain(
         return None
     decided = {answer.row for answer in answers if answer.names_label}
     undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
-    count, spoils = int(undecided.sum()), 1 - sample.wrong
-    mended, spoiled = (
-        population.estimate(sample, value, accepted).times(count)
-        for value in (sample.suggested, spoils)
-    )
+    count = int(undecided.sum())
+    spoils = 1 - sample.wrong
+    mended = population.estimate(sample, sample.suggested, accepted).times(count)
+    spoiled = population.estimate(sample, spoils, accepted).times(count)
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
     net = Estimate(

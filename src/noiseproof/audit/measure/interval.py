@@ -57,7 +57,10 @@ def stratified(
     >>> stratified(np.array([3.0]), np.array([60.0]), np.array([1000.0])).value
     0.05
     """
-    asked, sizes, hits = (values[sizes > 0].astype(np.float64) for values in (asked, sizes, hits))
+    is_known = sizes > 0
+    asked = asked[is_known].astype(np.float64)
+    hits = hits[is_known].astype(np.float64)
+    sizes = sizes[is_known].astype(np.float64)
     weights = sizes / sizes.sum()
     pooled = hits.sum() / max(asked.sum(), 1.0)
     share = np.where(asked > 0, hits / np.maximum(asked, 1), pooled)
@@ -67,11 +70,13 @@ def stratified(
     value = float(weights @ share)
     below = math.sqrt(float(np.sum((weights * left * (share - lows)) ** 2)))
     above = math.sqrt(float(np.sum((weights * left * (highs - share)) ** 2)))
+    low = value - below
+    high = value + above
     n = _effective(hits, asked, weights, left)
-    pooled_bounds = (
-        Estimate(value, value, value) if math.isinf(n) else exact_share(min(value * n, n), n)
-    )
-    low, high = min(value - below, pooled_bounds.low), max(value + above, pooled_bounds.high)
+    if not math.isinf(n):
+        exact = exact_share(min(value * n, n), n)
+        low = min(low, exact.low)
+        high = max(high, exact.high)
     return Estimate(value, max(0.0, low), min(1.0, high))
 
 
@@ -83,7 +88,8 @@ def jeffreys(
     """
     from scipy.special import betaincinv
 
-    a, b = hits + 0.5, asked - hits + 0.5
+    a = hits + 0.5
+    b = asked - hits + 0.5
     low = np.where(hits > 0, betaincinv(a, b, 0.025), 0.0)
     return low, np.where(hits < asked, betaincinv(a, b, 0.975), 1.0)
 
@@ -144,7 +150,8 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
     pairs = _pairs(answers)
     if not pairs:
         return None
-    rows, same = len(pairs), sum(first == second for first, second in pairs)
+    rows = len(pairs)
+    same = sum(first == second for first, second in pairs)
     counts = [Counter(labels) for labels in zip(*pairs, strict=True)]
     chance = sum(counts[0][label] * counts[1][label] for label in counts[0]) / rows**2
     kappa = (same / rows - chance) / (1 - chance) if chance < 1 else math.nan

@@ -343,6 +343,22 @@ def badges() -> dict[str, str]:
     return {column: text for kind in issue_types() for column, text in kind.badges.items()}
 
 
+def graded(size: float, large: float) -> float:
+    """Return the score of a problem of some ``size`` in [0, 1], which needs action from ``large``
+    on.
+    """
+    if size >= large:
+        return float(min(1.0, max(size, NEEDS_ACTION)))
+    return float(0.9 * NEEDS_ACTION * size / large)
+
+
+def of_column(
+    name: str, score: float, sentence: str, picture: Bars | None = None, **details: Any
+) -> Finding:
+    """Return a finding about one column, with the figures that a fix needs."""
+    return Finding(f"column {name!r}", score, sentence, picture, (name,), details=details)
+
+
 def words_of(column: Any) -> NDArray[Any]:
     """The cells of a column of `evidence.cells` as words, (n,), "" for gaps."""
     cells = column.astype(object)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noiseproof.judge.issues.base import (
-    NEEDS_ACTION,
     Bars,
     Finding,
     FoundIssue,
+    graded,
+    of_column,
     register_issue,
     words_of,
 )
@@ -47,42 +49,32 @@ class EmptyColumns(FoundIssue):
 
         cells = evidence.cells
         shares = {str(name): float(is_missing(cells[name]).mean()) for name in cells.columns}
-        ordered = sorted(shares, key=lambda name: -shares[name])
         findings = []
-        for name in cells.columns:
-            missing, column = shares[str(name)], cells[name]
-            about, counted = f"column {str(name)!r}", f"of {len(cells)} rows"
+        for at, (name, missing) in enumerate(shares.items()):
+            counted = f"of {len(cells)} rows"
+            column = cells.iloc[:, at]
             value, share = _most_frequent(column[~is_missing(column)])
             if missing == 1:
-                findings.append(
-                    Finding(
-                        about,
-                        1.0,
-                        f"Column {str(name)!r} has no value in any {counted}.",
-                        columns=(str(name),),
-                    )
-                )
+                sentence = f"Column {name!r} has no value in any {counted}."
+                findings.append(of_column(name, 1.0, sentence))
             elif missing < 1 - CONSTANT and share >= CONSTANT:
-                sentence = f"Column {str(name)!r} is {value} in {share:.2%} {counted}".replace(
-                    "100.00%", "all"
-                )
-                findings.append(Finding(about, share, f"{sentence}.", columns=(str(name),)))
+                percent = f"{share:.2%}".replace("100.00%", "all")
+                sentence = f"Column {name!r} is {value} in {percent} {counted}."
+                findings.append(of_column(name, share, sentence))
             elif missing >= SOME_MISSING:
-                at = ordered.index(str(name))
-                first = max(0, min(at - 5, len(ordered) - 11))
-                bars = [
-                    (other, round(100 * shares[other], 1)) for other in ordered[first : first + 11]
-                ]
-                findings.append(
-                    Finding(
-                        about,
-                        max(missing, NEEDS_ACTION) if missing >= MOST_MISSING else 0.9 * missing,
-                        f"{missing:.1%} of the cells of column {str(name)!r} are missing"
-                        f" ({counted}).",
-                        Bars("missing cells of columns", bars, "%", (at - first,)),
-                    )
-                )
+                sentence = f"{missing:.1%} of the cells of column {name!r} are missing ({counted})."
+                score = graded(missing, MOST_MISSING)
+                findings.append(Finding(f"column {name!r}", score, sentence, _bars(shares, name)))
         return cls.of(evidence.data, findings)
+
+
+def _bars(shares: Mapping[str, float], name: str) -> Bars:
+    """Return the column among the ten nearest to it in missing cells."""
+    ordered = sorted(shares, key=lambda name: -shares[name])
+    at = ordered.index(name)
+    first = max(0, min(at - 5, len(ordered) - 11))
+    bars = [(other, round(100 * shares[other], 1)) for other in ordered[first : first + 11]]
+    return Bars("missing cells of columns", bars, "%", (at - first,))
 
 
 def _most_frequent(values: Any) -> tuple[Any, float]:

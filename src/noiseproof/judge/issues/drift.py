@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.judge.issues.base import (
-    NEEDS_ACTION,
     Bars,
     Finding,
     FoundIssue,
+    graded,
     projected,
     register_issue,
     words_of,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 ALARM = 0.01  # how often two samples of one distribution are called different
 FEW = 20  # rows of either part below which nothing is concluded
 # differences of shares below which nothing is said, and from which on it needs action
-SMALL, LARGE = 0.1, 0.3
+SMALL = 0.1
+LARGE = 0.3
 BINS = 8
 DIFFERS = " is distributed differently in the test set"
 
@@ -61,39 +63,42 @@ class Drift(FoundIssue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Drift:
-        data, test = evidence.data, evidence.data.test
+        data = evidence.data
+        test = data.test
         assert test is not None
         rows = np.asarray(evidence.cells.index)
         if min(len(rows), len(test.labels)) < FEW:
             return cls.of(data, [])
-        by_label, by_column = _of_labels(data, test, rows), _of_columns(evidence, rows)
+        by_label = _of_labels(data, test, rows)
+        by_column = _of_columns(evidence, rows)
         limit = ALARM / (len(by_label) + len(by_column))
-        found = [one for one in by_column if one.p_value < limit and one.size >= SMALL]
         findings = []
-        if labels_found := [one for one in by_label if one.p_value < limit and one.size >= SMALL]:
-            worst = max(labels_found, key=lambda one: one.size)
-            findings.append(_finding(f"{worst.name}{DIFFERS}", worst, len(rows), len(test.labels)))
-        if found:
+        for tests in (by_label, by_column):
+            found = [one for one in tests if one.p_value < limit and one.size >= SMALL]
+            if not found:
+                continue
             worst = max(found, key=lambda one: one.size)
-            said = f"column {worst.name!r}{DIFFERS}"
-            if len(found) > 1:
-                said = (
-                    f"{len(found)} of {len(by_column)} columns differ, most of all column"
-                    f" {worst.name!r}"
-                )
+            said = f"{worst.name}{DIFFERS}"
+            if tests is by_column:
+                said = f"column {worst.name!r}{DIFFERS}"
+                if len(found) > 1:
+                    said = (
+                        f"{len(found)} of {len(by_column)} columns differ, most of all column"
+                        f" {worst.name!r}"
+                    )
             findings.append(_finding(said, worst, len(rows), len(test.labels)))
         return cls.of(data, findings)
 
 
 def _of_labels(data: Rows, test: OtherRows, rows: NDArray[np.int64]) -> list[Difference]:
-    """How the labels differ; of sets of labels, each of them."""
-    labels, others = data.labels[rows], test.labels
+    """Return how the labels differ, or each of several labels per row."""
+    labels = data.labels[rows]
     if not labels.are_sets:
         names = np.array([*labels.names, "a class that the data does not have"], dtype=object)
-        return [_of_words("the label", names[labels.codes], names[others.codes])]
+        return [_of_words("the label", names[labels.codes], names[test.labels.codes])]
     yes_no = np.array(["no", "yes"], dtype=object)
     here = yes_no[labels.answers.astype(int)]
-    there = yes_no[others.answers.astype(int)]
+    there = yes_no[test.labels.answers.astype(int)]
     return [
         _of_words(f"the label {name!r}", here[:, k], there[:, k])
         for k, name in enumerate(labels.names)
@@ -101,12 +106,9 @@ def _of_labels(data: Rows, test: OtherRows, rows: NDArray[np.int64]) -> list[Dif
 
 
 def _finding(said: str, one: Difference, n: int, m: int) -> Finding:
-    score = (
-        max(one.size, NEEDS_ACTION) if one.size >= LARGE else 0.9 * NEEDS_ACTION * one.size / LARGE
-    )
     return Finding(
         one.name,
-        float(score),
+        graded(one.size, LARGE),
         f"{said[0].upper()}{said[1:]}: shares differ by {one.size:.2f} "
         f"(p = {max(one.p_value, 1e-300):.1g}, {n} and {m} rows).",
         Bars(f"shares of {one.name} in the data and in the test set", one.bars, "%"),
@@ -114,7 +116,8 @@ def _finding(said: str, one: Difference, n: int, m: int) -> Finding:
 
 
 def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Difference]:
-    data, test = evidence.data, evidence.data.test
+    data = evidence.data
+    test = data.test
     assert test is not None
     if test.frame is None:
         if data.x is None:
@@ -126,7 +129,8 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
         ]
     differences = []
     for name in evidence.cells.columns:
-        here, there = evidence.cells[name], test.frame[name]
+        here = evidence.cells[name]
+        there = test.frame[name]
         if (parts := _as_numbers(here, there)) is not None:
             if min(map(len, parts)) >= FEW:
                 differences.append(_of_numbers(str(name), *parts))
@@ -141,16 +145,16 @@ def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
     """
     import pandas as pd
 
-    columns, are_numbers = (here, there), [column.dtype.kind in "iufb" for column in (here, there)]
+    columns = [here, there]
+    are_numbers = [column.dtype.kind in "iufb" for column in columns]
     if not any(are_numbers):
         return None
     if not all(are_numbers):
-        columns = tuple(pd.to_numeric(column, errors="coerce") for column in columns)
-        if any(
-            2 * new.notna().sum() < old.notna().sum()
-            for new, old in zip(columns, (here, there), strict=True)
-        ):
-            return None
+        numbers = [pd.to_numeric(column, errors="coerce") for column in columns]
+        for new, old in zip(numbers, columns, strict=True):
+            if 2 * new.notna().sum() < old.notna().sum():
+                return None
+        columns = numbers
     parts = [column.to_numpy(dtype=np.float64, na_value=np.nan) for column in columns]
     return [part[np.isfinite(part)] for part in parts]
 
@@ -160,40 +164,48 @@ def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Differenc
 
     test = ks_2samp(here, there, method="asymp")
     edges = np.unique(np.quantile(here, np.linspace(0, 1, BINS + 1)))
-    bars = []
-    for low, high in pairwise(edges.tolist()):
+    bars = [("data", 100.0), ("test", 100.0)]
+    if len(edges) > 1:
+        # shares of all rows: test rows may lie beyond the edges
         shares = [
-            float(((part >= low) & ((part < high) | (high == edges[-1]))).mean())
+            np.histogram(np.minimum(part, edges[-1]), edges)[0] / len(part)
             for part in (here, there)
         ]
-        bars += [
-            (f"{low:.3g} to {high:.3g}, {where}", round(100 * share, 1))
-            for where, share in zip(("data", "test"), shares, strict=True)
-        ]
-    bars = bars if len(bars) > 1 else [("data", 100.0), ("test", 100.0)]
+        names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges.tolist())]
+        bars = _pairs(names, *shares)
     return Difference(name, float(test.statistic), float(test.pvalue), bars)
 
 
 def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
-    from scipy.stats import chi2
+    from scipy.stats import chi2_contingency
 
     words, codes = np.unique(np.concatenate([here, there]), return_inverse=True)
-    parts = codes[: len(here)], codes[len(here) :]
     # (2, W)
-    table = np.stack([np.bincount(part, minlength=len(words)) for part in parts]).astype(float)
+    table = np.stack(
+        [
+            np.bincount(part, minlength=len(words))
+            for part in (codes[: len(here)], codes[len(here) :])
+        ]
+    )
+    # χ² is approximate for few rows: rare words are counted as one
+    least = table.sum(0) * min(len(here), len(there)) / len(codes)
+    joined = np.c_[table[:, least >= 5], table[:, least < 5].sum(1)]
+    joined = joined[:, joined.sum(0) > 0]
+    p_value = 1.0
+    if joined.shape[1] > 1:
+        p_value = float(chi2_contingency(joined, correction=False).pvalue)
     shares = table / table.sum(1, keepdims=True)
-    expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
-    # χ² is approximate for few rows: the others are counted as one word
-    often = expected.min(0) >= 5
-    joined = np.c_[table[:, often], table[:, ~often].sum(1)]
-    expected = joined.sum(1, keepdims=True) * joined.sum(0) / joined.sum()
-    known = expected.min(0) > 0
-    statistic = float(((joined - expected)[:, known] ** 2 / expected[:, known]).sum())
-    p_value = float(chi2.sf(statistic, known.sum() - 1)) if known.sum() > 1 else 1.0
     most = np.argsort(-np.abs(shares[0] - shares[1]), kind="stable")[:BINS]
-    bars = [
-        (f"{str(words[k])[:30]!r}, {where}", round(100 * float(shares[i, k]), 1))
-        for k in most
-        for i, where in enumerate(("data", "test"))
-    ]
+    bars = _pairs([f"{str(words[k])[:30]!r}" for k in most], *shares[:, most])
     return Difference(name, float(np.abs(shares[0] - shares[1]).sum() / 2), p_value, bars)
+
+
+def _pairs(
+    names: Sequence[str], here: NDArray[Any], there: NDArray[Any]
+) -> list[tuple[str, float]]:
+    """Return two bars for each name, in per cent."""
+    bars = []
+    for name, data, test in zip(names, here.tolist(), there.tolist(), strict=True):
+        bars.append((f"{name}, data", round(100 * data, 1)))
+        bars.append((f"{name}, test", round(100 * test, 1)))
+    return bars

@@ -32,10 +32,12 @@ class RareClasses(FoundIssue):
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> RareClasses:
         data = evidence.data
         is_audited = data.row >= 0
-        K, given = len(data.classes), data.given[is_audited]
+        K = len(data.classes)
+        given = data.given[is_audited]
         counts = np.bincount(given, minlength=K)
         found = np.bincount(given[labels.predicted[is_audited] == given], minlength=K)
-        even, present = len(given) / max(1, int((counts > 0).sum())), np.flatnonzero(counts)
+        present = np.flatnonzero(counts)
+        even = len(given) / max(1, len(present))
         limit = max(RARE * even, FEW)
         shown = present[np.argsort(counts[present], kind="stable")][:MOST_BARS]
         rare = shown[counts[shown] < limit]

@@ -7,6 +7,7 @@ after "although".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.data.rows import Rows
+    from noiseproof.data.votes import Votes
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues, LabelSetIssues
 
@@ -30,10 +32,22 @@ AGREES = "The evidence agrees with the label."
 OUTWEIGHED = "The model prefers another label, but the rest of the evidence supports this one."
 NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
 GENERAL = (AGREES, OUTWEIGHED, NOT_ENOUGH)  # of labels that are not called wrong
-HALF, MOST = 50, 75  # per cent
-MAX_REASONS, MAX_NAMES = 3, 3  # in a sentence
-LARGEST_MATRIX, MAX_PAIRS = 200, 20
-MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
+HALF = 50  # per cent
+MOST = 75
+MAX_REASONS = 3  # in a sentence
+MAX_NAMES = 3
+LARGEST_MATRIX = 200
+MAX_PAIRS = 20
+MAX_CLASSES = 3  # named in the verdict
+MIN_WRONG = 2.0  # wrong rows of a class that is named, at least
+NUMBERS = (
+    "margin",
+    "neighbour_agreement",
+    "confidence",
+    "suggested_confidence",
+    "unlearned",
+    "doubt",
+)
 MAX_NAMED = 5  # labels of a row in a sentence
 ASSUMPTION = "The share of wrong labels is estimated as in other data with real mistakes"
 
@@ -77,94 +91,60 @@ class RowEvidence:
     names: tuple[Sequence[str], Sequence[str]] = ((), ())
 
     def sentence(self) -> str:
-        """The reason, without a full stop."""
-        reasons, doubts = self._from_annotators()
-        for part, against in (
-            self._from_model(is_first=not reasons),
-            *((part, "") for part in self._from_training()),
-        ):
-            reasons += [part] if part else []
-            doubts += [against] if against else []
+        """Return the reason, without a full stop."""
+        given = quoted(self.given)
+        suggested = quoted(self.suggested)
+        reasons, doubts = self._from_annotators(given, suggested)
+        it = "it" if reasons else "this"
+        if self.other > self.confidence:
+            reasons.append(
+                f"{it} looks like {suggested} ({self.other} %) rather than {given}"
+                f" ({self.confidence} %)"
+            )
+        elif self.confidence > self.other:
+            doubts.append(f"it looks more like {given} ({self.confidence} %)")
+        reasons += self._from_training(given)
         if not reasons:
-            reasons = [f"the label is not certain: this may be {self._suggested} ({self.other} %)"]
-        text = "; ".join(reasons[:MAX_REASONS]) + (
-            f", although {' and '.join(doubts)}" if doubts else ""
-        )
+            reasons = [f"the label is not certain: this may be {suggested} ({self.other} %)"]
+        text = "; ".join(reasons[:MAX_REASONS])
+        if doubts:
+            text += f", although {' and '.join(doubts)}"
         for label in (self.given, self.suggested):  # a remark on spaces is made once
             first, name, rest = text.partition(quoted(label))
             text = first + name + rest.replace(quoted(label), repr(label))
         return text[0].upper() + text[1:]
 
-    @property
-    def _given(self) -> str:
-        return quoted(self.given)
-
-    @property
-    def _suggested(self) -> str:
-        return quoted(self.suggested)
-
-    def _from_annotators(self) -> tuple[list[str], list[str]]:
-        """What annotators say for the verdict, and against it."""
+    def _from_annotators(self, given: str, suggested: str) -> tuple[list[str], list[str]]:
+        """Return what annotators say for the verdict, and against it."""
         if self.votes is None or not self.votes[2]:
             return [], []
         for_given, for_suggested, total = self.votes
-        suggesting = _say(for_suggested, total, self._suggested, self.names[1])
+        suggesting = _say(for_suggested, total, suggested, self.names[1])
         if for_suggested > for_given:
             return [suggesting], []
         if for_suggested and self.is_reliable:
             verb = "is" if for_suggested == 1 else "are"
-            others = (
-                f"the one who says {self._given}"
-                if for_given == 1
-                else f"those who say {self._given}"
-            )
-            return [f"{suggesting} and {verb} more reliable than {others}"], []
-        if not for_given:
-            return [
-                (
-                    f"none of {total} annotators says {self._given}"
-                    if total > 1
-                    else f"the annotator does not say {self._given}"
-                )
-            ], []
-        return [], [_say(for_given, total, self._given, self.names[0])]
+            others = "the one who says" if for_given == 1 else "those who say"
+            return [f"{suggesting} and {verb} more reliable than {others} {given}"], []
+        if for_given:
+            return [], [_say(for_given, total, given, self.names[0])]
+        if total > 1:
+            return [f"none of {total} annotators says {given}"], []
+        return [f"the annotator does not say {given}"], []
 
-    def _from_model(self, *, is_first: bool) -> tuple[str, str]:
-        """What the model says for the verdict, or against it."""
-        it = "this" if is_first else "it"
-        if self.other > self.confidence:
-            return (
-                (
-                    f"{it} looks like {self._suggested} ({self.other} %) rather than {self._given}"
-                    f" ({self.confidence} %)"
-                ),
-                "",
-            )
-        return (
-            "",
-            (
-                f"it looks more like {self._given} ({self.confidence} %)"
-                if self.confidence > self.other
-                else ""
-            ),
-        )
-
-    def _from_training(self) -> Sequence[str]:
-        """What neighbours and the training add, where they support the verdict."""
+    def _from_training(self, given: str) -> list[str]:
+        """Return what neighbours and the training add, where they support the verdict."""
         parts = []
-        if self.agreement is not None and self.agreement < HALF:
-            share = (
-                f"only {self.agreement} % of the most similar rows are"
-                if self.agreement
-                else ("none of the most similar rows is")
-            )
-            parts.append(f"{share} labelled {self._given}")
-        if self.other > self.confidence and self.unlearned is not None and self.unlearned >= HALF:
-            rarely = f"{'never' if self.unlearned == 100 else 'rarely'} took it for {self._given}"
-            parts.append(
-                "while learning, the model"
-                f" {rarely if self.unlearned >= MOST else 'mostly took it for something else'}"
-            )
+        if self.agreement == 0:
+            parts.append(f"none of the most similar rows is labelled {given}")
+        elif self.agreement is not None and self.agreement < HALF:
+            parts.append(f"only {self.agreement} % of the most similar rows are labelled {given}")
+        unlearned = self.unlearned or 0
+        if self.other > self.confidence and unlearned >= HALF:
+            took = "mostly took it for something else"
+            if unlearned >= MOST:
+                took = f"{'never' if unlearned == 100 else 'rarely'} took it for {given}"
+            parts.append(f"while learning, the model {took}")
         if self.doubt is not None and self.doubt >= HALF:
             parts.append("rows like this are hard to label")
         return parts
@@ -179,7 +159,9 @@ def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
     ("2 of 3 annotators say 'dog' (ann, bob)", "4 of 9 annotators say 'dog' (ann, bob, cid …)")
     """
     if names:
-        who = ", ".join(names[:MAX_NAMES]) + " …" * (len(names) > MAX_NAMES)
+        who = ", ".join(names[:MAX_NAMES])
+        if len(names) > MAX_NAMES:
+            who += " …"
         return f"{_say(count, total, label)} ({who})"
     if count == total == 1:
         return f"the annotator says {label}"
@@ -189,6 +171,7 @@ def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
 
 
 def explain_issues(labels: LabelIssues, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    """Return why the labels of ``rows`` are called wrong."""
     names = np.array(data.classes, dtype=object)
     shares = (
         labels.confidence,
@@ -197,55 +180,46 @@ def explain_issues(labels: LabelIssues, data: Rows, rows: NDArray[np.int64]) -> 
         labels.unlearned,
         labels.doubt,
     )
-    columns = (
+    columns = [
         names[data.given[rows]].tolist(),
         names[labels.suggested[rows]].tolist(),
         *(_percent(values, rows) for values in shares),
-        *_count_votes(labels, data, rows),
-    )
+    ]
+    if data.labels.votes is not None:
+        columns += _count_votes(labels, data, data.labels.votes, rows)
     return [RowEvidence(*values).sentence() for values in zip(*columns, strict=True)]
 
 
 def _count_votes(
-    labels: LabelIssues, data: Rows, rows: NDArray[np.int64]
-) -> tuple[list[tuple[int, int, int] | None], list[bool], list[tuple[list[str], list[str]]]]:
-    """Annotators of the given and of the suggested label and in all; whether the former are
-    outweighed; their names.
+    labels: LabelIssues, data: Rows, annotators: Votes, rows: NDArray[np.int64]
+) -> list[list[Any]]:
+    """Return for each row how many annotators say the given and the suggested label and how many
+    there are, whether the latter outweigh the former, and the names of both.
     """
-    who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
-    if data.labels.votes is None:
-        return [None] * len(rows), [False] * len(rows), who
-    votes, given, suggested = data.labels.votes[rows], data.given[rows], labels.suggested[rows]
-    for_given, for_suggested = votes.label == given[votes.row], votes.label == suggested[votes.row]
-    counts = [
-        np.bincount(votes.row[mask], minlength=len(rows))
-        for mask in (for_given, for_suggested, slice(None))
-    ]
-    for mask, which in ((for_given, 0), (for_suggested, 1)):
-        for row, annotator in zip(
-            votes.row[mask].tolist(), votes.annotator[mask].tolist(), strict=True
-        ):
-            who[row][which].append(votes.names[annotator])
+    votes = annotators[rows]
+    given = data.given[rows][votes.row]
+    suggested = labels.suggested[rows][votes.row]
     outweighed = np.zeros(len(rows))
     if labels.judge is not None and labels.judge.annotators is not None:
         log_p = labels.judge.annotators.confusion.log().numpy()
-        evidence = log_p[votes.annotator, suggested[votes.row], votes.label]
-        evidence -= log_p[votes.annotator, given[votes.row], votes.label]
-        np.add.at(outweighed, votes.row, evidence)
-    return [(a, b, c) for a, b, c in np.stack(counts, 1).tolist()], (outweighed > 0).tolist(), who
+        evidence = log_p[votes.annotator, suggested, votes.label]
+        np.add.at(outweighed, votes.row, evidence - log_p[votes.annotator, given, votes.label])
+    who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
+    for i, (row, annotator) in enumerate(zip(votes.row, votes.annotator, strict=True)):
+        if votes.label[i] == given[i]:
+            who[row][0].append(votes.names[annotator])
+        if votes.label[i] == suggested[i]:
+            who[row][1].append(votes.names[annotator])
+    total = np.bincount(votes.row, minlength=len(rows)).tolist()
+    counts = [(len(a), len(b), n) for (a, b), n in zip(who, total, strict=True)]
+    return [counts, (outweighed > 0).tolist(), who]
 
 
 def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
-    """Integer percentages of ``rows``, None where there is no number."""
+    """Return integer percentages of ``rows``, None where there is no number."""
     if values is None:
         return [None] * len(rows)
-    shares = values[rows]
-    is_known = np.isfinite(shares)
-    percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
-    return [
-        percent if known else None
-        for percent, known in zip(percents, is_known.tolist(), strict=True)
-    ]
+    return [round(100 * share) if np.isfinite(share) else None for share in values[rows].tolist()]
 
 
 @register_issue("label")
@@ -280,18 +254,8 @@ class WrongLabels(Issue):
         def named(codes: NDArray[np.int64]) -> pd.Categorical[str]:
             return pd.Categorical.from_codes(codes[rows], categories=classes)
 
-        labels, voted = self.labels, {}
-        if data.labels.votes is not None:
-            voted["consensus_label"] = named(labels.consensus(data.given))
-        numbers = (
-            "margin",
-            "neighbour_agreement",
-            "confidence",
-            "suggested_confidence",
-            "unlearned",
-            "doubt",
-        )
-        return {
+        labels = self.labels
+        columns = {
             self.flag: labels.is_issue[rows],
             "label_quality": rounded(labels.quality, rows),
             "given_label": named(data.given),
@@ -300,34 +264,39 @@ class WrongLabels(Issue):
             "suggestion_quality": rounded(labels.suggestion_quality, rows),
             "model_quality": rounded(labels.quality, rows),
             "model_suggestion_quality": rounded(labels.suggestion_quality, rows),
-            **{name: rounded(getattr(labels, name), rows) for name in numbers},
-            **voted,
+            **{name: rounded(getattr(labels, name), rows) for name in NUMBERS},
         }
+        if data.labels.votes is not None:
+            columns["consensus_label"] = named(labels.consensus(data.given))
+        return columns
 
     def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
         return explain_issues(self.labels, data, rows)
 
     def summary(self, data: Rows) -> dict[str, Any]:
-        labels, K = self.labels, len(data.classes)
+        labels = self.labels
         is_audited = data.row >= 0
         issues = self.mask & is_audited
-        row_counts, issue_counts = (
-            np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
-        )
+        row_counts = np.bincount(data.given[is_audited], minlength=len(data.classes)).tolist()
+        issue_counts = np.bincount(data.given[issues], minlength=len(data.classes)).tolist()
+        classes = [
+            {
+                "name": name,
+                "rows": row_counts[k],
+                "issues": issue_counts[k],
+                "cut": float(labels.cut[k]),
+                "noise_rate": round(float(labels.class_rates[k]), 6),
+            }
+            for k, name in enumerate(data.classes)
+        ]
+        transition = None
+        if len(classes) <= LARGEST_MATRIX:
+            transition = np.round(labels.transition, 6).tolist()
         return {
             "issues": int(issues.sum()),
             **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
-            "classes": [
-                {
-                    "name": name,
-                    "rows": row_counts[k],
-                    "issues": issue_counts[k],
-                    "cut": float(labels.cut[k]),
-                    "noise_rate": round(float(labels.class_rates[k]), 6),
-                }
-                for k, name in enumerate(data.classes)
-            ],
-            "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
+            "classes": classes,
+            "transition": transition,
             "worst_pairs": self._worst_pairs(data, issues),
         }
 
@@ -335,12 +304,12 @@ class WrongLabels(Issue):
         """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called
         wrong.
         """
-        labels, (low, high) = self.labels, self.labels.noise_interval
+        labels = self.labels
+        low, high = labels.noise_interval
+        verdicts = (self.verdict(issues, asked), self.class_verdict(data))
         return {
             "labels_look_fine": labels.looks_fine,
-            "verdict": " ".join(
-                filter(None, (self.verdict(issues, asked), self.class_verdict(data)))
-            ),
+            "verdict": " ".join(filter(None, verdicts)),
             "assumption": ASSUMPTION
             if labels.is_predictable and not data.labels.are_sets
             else None,
@@ -352,7 +321,9 @@ class WrongLabels(Issue):
         """What the model concludes about all labels, with the estimate of the noise rate, and
         classes that differ.
         """
-        labels, rate, (low, high) = self.labels, self.labels.noise_rate, self.labels.noise_interval
+        labels = self.labels
+        rate = labels.noise_rate
+        low, high = labels.noise_interval
         if not labels.is_predictable:
             return (
                 "The labels are hardly predictable from the features, so none can be called wrong,"
@@ -433,19 +404,17 @@ class WrongLabels(Issue):
         ]
 
     def _worst_pairs(self, data: Rows, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        classes, K = data.classes, len(data.classes)
-        pairs, counts = np.unique(
-            data.given[issues] * K + self.labels.suggested[issues], return_counts=True
-        )
-        worst = np.lexsort((pairs, -counts))[:MAX_PAIRS]
+        suggested = self.labels.suggested[issues].tolist()
+        counts = Counter(zip(data.given[issues].tolist(), suggested, strict=True))
+        worst = sorted(counts, key=lambda pair: (-counts[pair], pair))[:MAX_PAIRS]
         return [
             {
-                "given": classes[pair // K],
-                "suggested": classes[pair % K],
-                "issues": count,
-                "probability": round(float(self.labels.transition[pair % K, pair // K]), 6),
+                "given": data.classes[given],
+                "suggested": data.classes[other],
+                "issues": counts[given, other],
+                "probability": round(float(self.labels.transition[other, given]), 6),
             }
-            for pair, count in zip(pairs[worst].tolist(), counts[worst].tolist(), strict=True)
+            for given, other in worst
         ]
 
 
@@ -457,37 +426,34 @@ class WrongLabelSets(WrongLabels):
 
     def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
         joiner = data.labels.joiner
-        add, remove = (
-            zip(*(self.labels.changes(row) for row in rows.tolist()), strict=True)
-            if len(rows)
-            else ((), ())
-        )
+        changes = [self.labels.changes(row) for row in rows.tolist()]
         return super().columns(data, rows) | {
-            "add_labels": [joiner.join(names) for names in add],
-            "remove_labels": [joiner.join(names) for names in remove],
+            "add_labels": [joiner.join(add) for add, _ in changes],
+            "remove_labels": [joiner.join(remove) for _, remove in changes],
         }
 
     def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
         return [self._sentence(row) for row in rows.tolist()]
 
     def _sentence(self, row: int) -> str:
-        labels = self.labels
+        add, remove = self.labels.changes(row)
         parts = []
-        for names, verb in zip(labels.changes(row), ("lacks", "has"), strict=True):
-            shown = [f"{quoted(name)} ({self._percent(row, name)} %)" for name in names[:MAX_NAMED]]
-            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            if names:
-                parts.append(
-                    f"{verb} {', '.join(shown)}{more}{' by mistake' if verb == 'has' else ''}"
-                )
+        if add:
+            parts.append(f"lacks {self._listed(row, add)}")
+        if remove:
+            parts.append(f"has {self._listed(row, remove)} by mistake")
         return f"This probably {' and '.join(parts)}"
 
-    def _percent(self, row: int, name: str) -> int:
-        """The predictions' probability that the row should have the label."""
-        return round(100 * float(self.labels.label_probs[row, self.labels.names.index(name)]))
+    def _listed(self, row: int, names: Sequence[str]) -> str:
+        """Return labels with the predictions' probability that the row should have them."""
+        probs = dict(zip(self.labels.names, self.labels.label_probs[row].tolist(), strict=True))
+        shown = [f"{quoted(name)} ({round(100 * probs[name])} %)" for name in names[:MAX_NAMED]]
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        return ", ".join(shown) + more
 
     def summary(self, data: Rows) -> dict[str, Any]:
-        labels, is_audited = self.labels, data.row >= 0
+        labels = self.labels
+        is_audited = data.row >= 0
         issues = labels.label_is_issue & is_audited[:, None]
         answers = labels.answers & is_audited[:, None]
         return {

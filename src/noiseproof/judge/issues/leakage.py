@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.judge.issues.base import Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.judge.issues.base import Bars, FoundIssue, of_column, register_issue, words_of
 
 if TYPE_CHECKING:
     from noiseproof.data.rows import Rows
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LEAKING = 0.95
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
+PICTURE = "labels that each column predicts alone, of those that are not of the most frequent class"
 ID = re.compile(
     r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)"
 )
@@ -50,53 +51,35 @@ class Leakage(FoundIssue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Leakage:
-        cells, data = evidence.cells, evidence.data
-        given, row = data.given[cells.index], data.row[cells.index]
+        cells = evidence.cells
+        data = evidence.data
         if len(cells) < FEW:
             return cls.of(data, [])
-        used, frequent = used_columns(data), np.bincount(given).max() / len(given)
-        codes = {str(name): encode(cells[name]) for name in cells.columns}
-        shares = {name: share_predicted(code, given) for name, code in codes.items()}
+        given = data.given[cells.index]
+        used = used_columns(data)
+        frequent = np.bincount(given).max() / len(given)
+        shares = {str(name): share_predicted(encode(cells[name]), given) for name in cells.columns}
         ordered = sorted(shares, key=lambda name: -shares[name])[:10]
-        picture = (
-            "labels that each column predicts alone, of those that are not of the most frequent"
-            " class"
-        )
+        bars = [(name, round(100 * max(shares[name], 0), 1)) for name in ordered]
         findings = []
-        for at, name in enumerate(codes):
-            kind = identify(name, cells.iloc[:, at], row)
-            if shares[name] >= LEAKING:
-                bars = [(other, round(100 * max(shares[other], 0), 1)) for other in ordered]
-                hits = frequent + shares[name] * (1 - frequent)
-                findings.append(
-                    Finding(
-                        f"column {name!r}",
-                        shares[name],
-                        f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows"
-                        f" right, the most frequent class {frequent:.1%} ({len(cells)} rows).",
-                        (
-                            Bars(picture, bars, "%", (ordered.index(name),))
-                            if name in ordered
-                            else None
-                        ),
-                        (name,),
-                        details={"is_used": name in used},
-                    )
+        for at, (name, share) in enumerate(shares.items()):
+            kind = identify(name, cells.iloc[:, at], data.row[cells.index])
+            if share >= LEAKING:
+                hits = frequent + share * (1 - frequent)
+                picture = None
+                if name in ordered:
+                    picture = Bars(PICTURE, bars, "%", (ordered.index(name),))
+                sentence = (
+                    f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows right,"
+                    f" the most frequent class {frequent:.1%} ({len(cells)} rows)."
                 )
+                findings.append(of_column(name, share, sentence, picture, is_used=name in used))
             elif kind:
-                findings.append(
-                    Finding(
-                        f"column {name!r}",
-                        0.6,
-                        f"Column {name!r} {kind}: a model can only memorise it.",
-                        None,
-                        (name,),
-                    )
-                )
+                sentence = f"Column {name!r} {kind}: a model can only memorise it."
+                findings.append(of_column(name, 0.6, sentence))
         found = cls.of(data, findings)
-        return replace(
-            found, found=tuple(sorted(found.found, key=lambda one: not one.details.get("is_used")))
-        )
+        ordered_findings = sorted(found.found, key=lambda one: not one.details.get("is_used"))
+        return replace(found, found=tuple(ordered_findings))
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         found = summary.get(self.name, {}).get("findings", [])
@@ -126,18 +109,15 @@ def distrust(verdict: str, names: Sequence[str], data: Rows, ignored: Sequence[s
     """The verdict of models that saw the columns ``names``, after why it is not to be trusted, and
     what to do.
     """
-    which, it, predicts = (
-        ", ".join(f"`{name}`" for name in names),
-        "it",
-        "alone predicts the label almost perfectly",
-    )
-    if len(names) > 1:
-        it, predicts = "them", "each predict the label almost perfectly"
-    option = f"--ignore {shlex.quote(','.join((*ignored, *names)))}"
-    how = option if can_ignore(data) else f"leave {it} out of the array"
+    which = ", ".join(f"`{name}`" for name in names)
+    it = "it" if len(names) == 1 else "them"
+    predicts = "alone predicts" if len(names) == 1 else "each predict"
+    how = f"leave {it} out of the array"
+    if can_ignore(data):
+        how = f"--ignore {shlex.quote(','.join((*ignored, *names)))}"
     return (
-        f"Not to be trusted: {which} {predicts}. Audit again without {it}: {how}. "
-        f"With {it}, {verdict[0].lower()}{verdict[1:]}"
+        f"Not to be trusted: {which} {predicts} the label almost perfectly. Audit again without"
+        f" {it}: {how}. With {it}, {verdict[0].lower()}{verdict[1:]}"
     )
 
 
@@ -165,10 +145,12 @@ def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
     """The share of the labels beyond the most frequent class that ``code`` (n,) predicts in the
     other half of rows.
     """
-    K, C = int(given.max()) + 1, int(code.max()) + 1
+    K = int(given.max()) + 1
+    C = int(code.max()) + 1
     if C * K > 50 * len(code):
         return 0.0  # nearly every value occurs once
-    half, hits = np.random.default_rng(0).random(len(code)) < 0.5, 0
+    half = np.random.default_rng(0).random(len(code)) < 0.5
+    hits = 0
     for learned in (half, ~half):
         counts = np.bincount(code[learned] * K + given[learned], minlength=C * K).reshape(C, K)
         # unknown values: the most frequent class

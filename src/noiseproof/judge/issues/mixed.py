@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
@@ -19,6 +20,7 @@ from noiseproof.judge.issues.base import (
     Fix,
     FoundIssue,
     found_columns,
+    of_column,
     register_issue,
 )
 
@@ -36,6 +38,13 @@ BOTH = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(\.\d{3})+,\d+\s*")  # 1.234,56
 # 1.234, a thousand and more where others are 1.234,56
 POINTS = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(\.\d{3})+\s*")
 WITH_UNIT = re.compile(r"\s*([-+−]?\d[\d.,]*)\s*([^\W\d]{1,6}|%|°[CF]|[$€£])\s*")
+KINDS = {  # of cells, the first that matches; others are words
+    "number": NUMBER,
+    "thousands": THOUSANDS,
+    "comma": COMMA,
+    "both": BOTH,
+    "unit": WITH_UNIT,
+}
 MOST_WORDS = 0.2  # share of other words that a column of numbers may have
 # between two units of one quantity: cm and m, g and kg, 1 and a million
 FACTORS = (100.0, 1000.0, 1e6)
@@ -104,129 +113,113 @@ class MixedCells(FoundIssue):
 
 
 def _notations(name: str, words: list[str]) -> list[Finding]:
-    """Numbers with decimal commas beside points, with several units, or with other words among
-    them.
+    """Find numbers with decimal commas next to points, with several units, or with other words
+    among them.
     """
-    kinds: dict[str, list[str]] = {
-        kind: [] for kind in ("number", "comma", "both", "thousands", "unit", "word")
-    }
+    kinds: dict[str, list[str]] = defaultdict(list)
     for word in filter(str.strip, words):
         kinds[_kind(word)].append(word)
-    plain, commas, both, thousands, with_unit, others = kinds.values()
+    plain = kinds["number"]
+    thousands = kinds["thousands"]
+    others = kinds["word"]
     filled = sum(map(len, kinds.values()))
     if filled < 2 * FEW or len(others) > MOST_WORDS * filled:
         return []
-    findings, reading = [], _reading(plain, thousands)
-    decimal = commas + both + (thousands if reading == "decimals" else [])
-    if decimal and plain:
-        details = {
-            "decimal_comma": len(decimal),
-            "three_decimals": reading == "decimals",
-            "points": bool(both),
-        }
-        findings.append(_decimal_commas(name, plain, decimal, details))
-    if thousands and plain and reading != "decimals" and not decimal:
-        findings.append(_thousands(name, plain, thousands, reading == "thousands"))
-    findings += _several_units(name, plain, with_unit)
-    if others and plain:
+    reading = _reading(plain, thousands)
+    decimal = kinds["comma"] + kinds["both"]
+    numbers = plain + decimal + thousands
+    if reading == "decimals":
+        decimal += thousands
+        thousands = []
+    findings = _several_units(name, plain, kinds["unit"])
+    if not plain:
+        return findings
+    if decimal:
         findings.append(
-            _words_among_numbers(
-                name, plain + decimal + thousands * (reading != "decimals"), others
+            of_column(
+                name,
+                0.9,
+                f"Column {name!r} has {len(decimal)} numbers with a decimal comma, such as"
+                f" {decimal[0]!r}, beside {len(plain)} with a point or without, such as"
+                f" {plain[0]!r}.",
+                _counts("notations", {"point or none": len(plain), "comma": len(decimal)}, 1),
+                decimal_comma=len(decimal),
+                three_decimals=reading == "decimals",
+                points=bool(kinds["both"]),
+            )
+        )
+    elif thousands:
+        findings.append(_thousands(name, plain, thousands, reading == "thousands"))
+    if others:
+        odd = dict(Counter(word.strip()[:30] for word in others).most_common(5))
+        listed = ", ".join(f"{word!r} ({count})" for word, count in odd.items())
+        findings.append(
+            of_column(
+                name,
+                0.6,
+                f"Column {name!r} has {counted(len(others), 'word')} among"
+                f" {counted(len(numbers), 'number')}: {listed}.",
+                _counts("cells", {"numbers": len(numbers)} | odd, *range(1, 1 + len(odd))),
+                words=len(others),
             )
         )
     return findings
 
 
+def _counts(title: str, counts: Mapping[str, int], *marked: int) -> Bars:
+    return Bars(title, [*counts.items()], "cells", marked)
+
+
 def _several_units(name: str, plain: list[str], with_unit: list[str]) -> list[Finding]:
     units = Counter(match[2] for word in with_unit if (match := WITH_UNIT.fullmatch(word)))
-    if len(units) < 2 and not (units and plain):
+    counts = dict(units.most_common(8))
+    if plain and units:
+        counts["no unit"] = len(plain)
+    if len(counts) < 2:
         return []
-    counts = [*units.most_common(8), *([("no unit", len(plain))] if plain else [])]
-    listed = ", ".join(f"{unit} ({count})" for unit, count in counts)
-    return [
-        Finding(
-            f"column {name!r}",
-            0.9,
-            f"Column {name!r} has numbers in several units: {listed}.",
-            Bars("units", counts, "cells"),
-            (name,),
-        )
-    ]
+    listed = ", ".join(f"{unit} ({count})" for unit, count in counts.items())
+    sentence = f"Column {name!r} has numbers in several units: {listed}."
+    return [of_column(name, 0.9, sentence, _counts("units", counts))]
 
 
 def _kind(word: str) -> str:
-    for kind, pattern in (
-        ("number", NUMBER),
-        ("thousands", THOUSANDS),
-        ("comma", COMMA),
-        ("both", BOTH),
-    ):
-        if pattern.fullmatch(word):
-            return kind
-    return "unit" if WITH_UNIT.fullmatch(word) else "word"
+    return next((kind for kind, pattern in KINDS.items() if pattern.fullmatch(word)), "word")
 
 
 def _reading(plain: list[str], thousands: list[str]) -> str:
-    """What cells like 1,500 are, thousands or decimals: certain in 1,500.5, else by the median of
-    ``plain`` numbers.
+    """Return what cells like 1,500 are, thousands or decimals: certain in 1,500.5, else by the
+    median of ``plain`` numbers.
     """
     if any("." in word or word.count(",") > 1 for word in thousands):
         return "thousands"
-    sizes = [
-        np.median(np.abs([float(word.replace("−", "-").replace(",", "")) for word in part]))
-        for part in (plain, thousands)
-        if part
-    ]
-    if len(sizes) < 2 or min(sizes) == 0:
+    if not plain or not thousands:
         return ""
-    usual, large = np.log10(sizes)
-    # how much nearer thousands are than decimals
-    nearer = abs(large - 3 - usual) - abs(large - usual)
-    return "" if abs(nearer) < np.log10(CLEAR) else "thousands" if nearer > 0 else "decimals"
-
-
-def _decimal_commas(
-    name: str, plain: list[str], commas: list[str], details: dict[str, Any]
-) -> Finding:
-    return Finding(
-        f"column {name!r}",
-        0.9,
-        f"Column {name!r} has {len(commas)} numbers with a decimal comma, such as {commas[0]!r},"
-        f" beside {len(plain)} with a point or without, such as {plain[0]!r}.",
-        Bars("notations", [("point or none", len(plain)), ("comma", len(commas))], "cells", (1,)),
-        (name,),
-        details=details,
+    usual, large = (
+        float(np.median([abs(float(word.replace("−", "-").replace(",", ""))) for word in part]))
+        for part in (plain, thousands)
     )
+    if usual == 0 or large == 0:
+        return ""
+    # how much nearer thousands are than decimals
+    nearer = abs(np.log10(large / 1000 / usual)) - abs(np.log10(large / usual))
+    if abs(nearer) < np.log10(CLEAR):
+        return ""
+    return "thousands" if nearer > 0 else "decimals"
 
 
 def _thousands(name: str, plain: list[str], thousands: list[str], is_clear: bool) -> Finding:
-    what = (
-        "commas between thousands" if is_clear else "a comma, between thousands or before decimals"
-    )
-    return Finding(
-        f"column {name!r}",
+    what = "a comma, between thousands or before decimals"
+    details = {}
+    if is_clear:
+        what = "commas between thousands"
+        details = {"thousands": len(thousands)}
+    return of_column(
+        name,
         0.9,
         f"Column {name!r} has {len(thousands)} numbers with {what}, such as {thousands[0]!r},"
         f" beside {len(plain)} without, such as {plain[0]!r}.",
-        Bars(
-            "notations", [("without", len(plain)), ("with commas", len(thousands))], "cells", (1,)
-        ),
-        (name,),
-        details={"thousands": len(thousands)} if is_clear else {},
-    )
-
-
-def _words_among_numbers(name: str, plain: list[str], others: list[str]) -> Finding:
-    odd = Counter(word.strip()[:30] for word in others).most_common(5)
-    listed = ", ".join(f"{word!r} ({count})" for word, count in odd)
-    return Finding(
-        f"column {name!r}",
-        0.6,
-        f"Column {name!r} has {counted(len(others), 'word')} among {counted(len(plain), 'number')}:"
-        f" {listed}.",
-        Bars("cells", [("numbers", len(plain)), *odd], "cells", range(1, 1 + len(odd))),
-        (name,),
-        details={"words": len(others)},
+        _counts("notations", {"without": len(plain), "with commas": len(thousands)}, 1),
+        **details,
     )
 
 
@@ -249,14 +242,14 @@ def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
         is_near = abs(np.median(large) - np.median(small) - shift) < 0.15
         if is_near and len(np.unique(small)) > FEW and ks_2samp(small, large - shift).pvalue > 0.01:
             cut = float(10 ** ((small[-1] + large[0]) / 2))
-            return Finding(
-                f"column {name!r}",
+            return of_column(
+                name,
                 0.9,
                 f"Column {name!r} seems to have two units: {len(large)} of {len(values)} numbers"
                 f" are {factor:g} times the others, all of them above {cut:.6g}.",
                 _histogram(ordered),
-                (name,),
-                details={"factor": factor, "above": cut},
+                factor=factor,
+                above=cut,
             )
     return None
 
@@ -267,24 +260,19 @@ def _code(name: str, values: NDArray[np.float64]) -> Finding | None:
     if len(values) < 4 * FEW:
         return None
     for code in (values.min(), values.max()):
-        count, others = int((values == code).sum()), values[values != code]
-        if (
-            code not in CODES
-            or count < 3
-            or len(others) < 2 * FEW
-            or len(np.unique(others)) < 2 * FEW
-        ):
+        others = values[values != code]
+        count = len(values) - len(others)
+        if code not in CODES or count < 3 or len(np.unique(others)) < 2 * FEW:
             continue
         if np.abs(others - code).min() > np.ptp(others):
-            return Finding(
-                f"column {name!r}",
+            return of_column(
+                name,
                 0.6,
                 f"Column {name!r} is {code:g} in {count} of {len(values)} rows, which seems to"
                 f" stand for missing: all others lie between {others.min():.6g} and"
                 f" {others.max():.6g}.",
-                Bars("cells", [(f"{code:g}", count), ("others", len(others))], "cells", (0,)),
-                (name,),
-                details={"code": float(code)},
+                _counts("cells", {f"{code:g}": count, "others": len(others)}, 0),
+                code=float(code),
             )
     return None
 
@@ -298,14 +286,15 @@ def _histogram(logs: NDArray[np.float64]) -> Bars:
 
 
 def _rewritten(cell: Any, found: Mapping[str, Any]) -> Any:
-    """How `fix` rewrites a cell of a column, by all that was found there; codes are no numbers to
-    divide.
-    """
-    if "code" in found:
-        cell = _without_code(cell, found["code"])
-    if "factor" in found:
-        cell = _divided(cell, found["factor"], found["above"])
-    return _plain_number(cell, found) if isinstance(cell, str) else cell
+    """Return how `fix` rewrites a cell of a column, by all that was found there."""
+    number = _number(cell)
+    is_word = isinstance(cell, str)
+    if number is not None and number == found.get("code"):  # a code is not divided
+        return "" if is_word else None
+    if number is not None and number > found.get("above", math.inf):
+        divided = f"{number / found['factor']:.15g}"
+        return divided if is_word else float(divided)
+    return _plain_number(cell, found) if is_word else cell
 
 
 def _plain_number(cell: str, found: Mapping[str, Any]) -> str:
@@ -328,15 +317,3 @@ def _number(cell: Any) -> float | None:
         return float(cell)
     except (TypeError, ValueError):
         return None
-
-
-def _divided(cell: Any, factor: float, cut: float) -> Any:
-    number = _number(cell)
-    if number is None or number <= cut:
-        return cell
-    divided = float(f"{number / factor:.15g}")
-    return f"{divided:.15g}" if isinstance(cell, str) else divided
-
-
-def _without_code(cell: Any, code: float) -> Any:
-    return cell if _number(cell) != code else "" if isinstance(cell, str) else None

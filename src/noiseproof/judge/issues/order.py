@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.judge.issues.base import (
-    NEEDS_ACTION,
     Bars,
     Finding,
     FoundIssue,
+    graded,
     projected,
     register_issue,
     words_of,
@@ -27,7 +27,8 @@ ALARM = 0.01  # how often data in random order is called ordered
 BLOCKS = 10  # in a row, whose averages are compared
 FEW = 50  # rows below which nothing is concluded
 # correlations below which an order is not worth a line, and from which on it needs action
-WEAK, STRONG = 0.1, 0.3
+WEAK = 0.1
+STRONG = 0.3
 
 
 class Dependence(NamedTuple):
@@ -63,7 +64,8 @@ class OrderedRows(FoundIssue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> OrderedRows:
-        data, cells = evidence.data, evidence.cells
+        data = evidence.data
+        cells = evidence.cells
         rows = np.asarray(cells.index)
         if len(rows) < FEW:
             return cls.of(data, [])
@@ -75,48 +77,45 @@ class OrderedRows(FoundIssue):
         limit = ALARM / (3 * len(tests))  # three p-values each
         by = "the order of the rows" if data.time is None else "time"
         found = [test for test in tests if test.p_value < limit and test.correlation >= WEAK]
-        of_label = [test for test in found if test is by_label]
-        of_columns = sorted(
-            (test for test in found if test is not by_label), key=lambda test: -test.correlation
-        )
-        findings = [_finding("The label", of_label[0], by, len(rows))] if of_label else []
-        if of_columns:
-            many = f"{len(of_columns)} of {len(tests) - 1} columns depend on {by}, most of all " * (
-                len(of_columns) > 1
-            )
-            findings.append(
-                _finding(f"{many}column {of_columns[0].name!r}", of_columns[0], by, len(rows))
-            )
+        findings = []
+        if by_label in found:
+            found.remove(by_label)
+            findings.append(_finding(f"The label depends on {by}", by_label, by, len(rows)))
+        if found:
+            worst = max(found, key=lambda test: test.correlation)
+            said = f"Column {worst.name!r} depends on {by}"
+            if len(found) > 1:
+                said = (
+                    f"{len(found)} of {len(tests) - 1} columns depend on {by}, most of all column"
+                    f" {worst.name!r}"
+                )
+            findings.append(_finding(said, worst, by, len(rows)))
         return cls.of(data, findings)
 
 
-def _finding(subject: str, test: Dependence, by: str, n: int) -> Finding:
-    score = (
-        test.correlation
-        if test.correlation >= STRONG
-        else 0.9 * NEEDS_ACTION * test.correlation / STRONG
-    )
-    bars = [
-        (f"rows {k * 100 // BLOCKS} to {(k + 1) * 100 // BLOCKS} %", v)
-        for k, v in enumerate(test.blocks)
-    ]
-    depends = "" if "depend on" in subject else f" depends on {by}"
+def _finding(said: str, test: Dependence, by: str, n: int) -> Finding:
+    names = [f"rows {10 * k} to {10 * k + 10} %" for k in range(BLOCKS)]
     return Finding(
         test.name,
-        float(min(1.0, max(score, NEEDS_ACTION) if test.correlation >= STRONG else score)),
-        f"{subject[0].upper()}{subject[1:]}{depends}: correlation {test.correlation:.2f} "
-        f"(p = {max(test.p_value, 1e-300):.1g}, {n} rows).",
-        Bars(f"{test.what} of {test.name} in ten parts of the rows, by {by}", bars, "%"),
+        graded(test.correlation, STRONG),
+        f"{said}: correlation {test.correlation:.2f} (p = {max(test.p_value, 1e-300):.1g},"
+        f" {n} rows).",
+        Bars(
+            f"{test.what} of {test.name} in ten parts of the rows, by {by}",
+            [*zip(names, test.blocks, strict=True)],
+            "%",
+        ),
     )
 
 
 def _of_columns(
     evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray[np.int64] | None
 ) -> list[Dependence]:
-    """Tests of all columns; with the labels ``given`` (n,), of what remains in each class beside
-    their order.
+    """Return tests of all columns; with the labels ``given`` (n,), of the differences within each
+    class.
     """
-    cells, x = evidence.cells.loc[rows], evidence.data.x
+    cells = evidence.cells.loc[rows]
+    x = evidence.data.x
     if len(cells.columns) == 0 and x is not None:
         return [_of_numbers(name, values, given) for name, values in projected(x[rows]).items()]
     tests = []
@@ -127,9 +126,8 @@ def _of_columns(
         if column.dtype.kind in "iufb":
             values = column.to_numpy(dtype=np.float64, na_value=np.nan)
             known = np.isfinite(values)
-            tests.append(
-                _of_numbers(str(name), values[known], None if given is None else given[known])
-            )
+            classes = None if given is None else given[known]
+            tests.append(_of_numbers(str(name), values[known], classes))
             continue
         words, codes = np.unique(words_of(column), return_inverse=True)
         if 1 < len(words) <= len(rows) // 10 and given is None:
@@ -142,14 +140,13 @@ def _of_numbers(
 ) -> Dependence:
     from scipy.stats import chi2, norm, rankdata
 
-    if (n := len(values)) < FEW:
-        return Dependence(name, 0.0, 1.0, [], "")
+    n = len(values)
     rank = rankdata(values)
     rank -= rank.mean()
     if given is not None:
         rank -= (np.bincount(given, rank) / np.maximum(np.bincount(given), 1))[given]
     spread = float(rank @ rank)
-    if spread == 0:
+    if n < FEW or spread == 0:
         return Dependence(name, 0.0, 1.0, [], "")
     serial = float(rank[:-1] @ rank[1:]) / spread
     z = (serial + 1 / (n - 1)) * np.sqrt(n)
@@ -157,56 +154,45 @@ def _of_numbers(
     between = sum(len(part) * part.mean() ** 2 for part in parts) / spread
     place = np.arange(n) - (n - 1) / 2
     trend = float(rank @ place) / np.sqrt(spread * float(place @ place))
-    p_value = min(
-        2 * norm.sf([abs(z), abs(trend) * np.sqrt(n - 1)]).min(),
-        chi2.sf((n - 1) * between, BLOCKS - 1),
-    )
-    blocks = [round(100 * (part.mean() / n + 0.5), 1) for part in parts]
+    p_values = 2 * norm.sf([abs(z), abs(trend) * np.sqrt(n - 1)])
+    p_value = min(*p_values, chi2.sf((n - 1) * between, BLOCKS - 1))
     beyond_chance = np.sqrt(max(0.0, between - (BLOCKS - 1) / (n - 1)))
-    return Dependence(
-        name, max(abs(serial), abs(trend), beyond_chance), float(p_value), blocks, "average rank"
-    )
+    correlation = max(abs(serial), abs(trend), beyond_chance)
+    blocks = [round(100 * (part.mean() / n + 0.5), 1) for part in parts]
+    return Dependence(name, correlation, float(p_value), blocks, "average rank")
 
 
 def _of_classes(name: str, codes: NDArray[np.int64], names: Any) -> Dependence:
-    from scipy.stats import chi2, norm
+    from scipy.stats import chi2_contingency, norm
 
-    n, counts = len(codes), np.bincount(codes).astype(float)
-    squares, cubes = float((counts**2).sum()), float((counts**3).sum())
+    n = len(codes)
+    counts = np.bincount(codes).astype(float)
+    squares = float((counts**2).sum())
+    cubes = float((counts**3).sum())
     runs = 1 + int((codes[1:] != codes[:-1]).sum())
     expected = (n * (n + 1) - squares) / n
-    variance = (squares * (squares + n * (n + 1)) - 2 * n * cubes - float(n) ** 3) / (
-        float(n) ** 2 * (n - 1)
-    )
+    variance = squares * (squares + n * (n + 1)) - 2 * n * cubes - float(n) ** 3
+    variance /= float(n) ** 2 * (n - 1)
     if variance <= 0:
         return Dependence(name, 0.0, 1.0, [], "")
+    p_value = 2 * norm.sf(abs(expected - runs) / np.sqrt(variance))
     # 1 where each class is one run
-    serial = (expected - runs) / max(expected - (counts > 0).sum(), 1)
-    kept = counts >= 5 * BLOCKS  # χ² is approximate for few rows
+    correlation = abs(expected - runs) / max(expected - (counts > 0).sum(), 1)
     # (10, K)
-    table = np.stack(
-        [np.bincount(part, minlength=len(counts)) for part in np.array_split(codes, BLOCKS)]
-    )
-    table = (
-        np.c_[table[:, kept], table[:, ~kept].sum(1)]
-        if (~kept & (counts > 0)).any()
-        else table[:, kept]
-    )
-    table = table[:, table.sum(0) >= 5 * BLOCKS].astype(float)
-    even = table.sum(1, keepdims=True) * table.sum(0) / max(table.sum(), 1)
-    statistic = float(((table - even) ** 2 / np.maximum(even, 1e-9)).sum())
-    df = (BLOCKS - 1) * (table.shape[1] - 1)
-    p_blocks = chi2.sf(statistic, df) if df > 0 else 1.0
-    cramer = np.sqrt(
-        max(0.0, statistic - df) / max(table.sum() * min(BLOCKS - 1, max(table.shape[1] - 1, 1)), 1)
-    )
-    p_value = min(2 * norm.sf(abs(expected - runs) / np.sqrt(variance)), p_blocks)
-    parts = [
-        np.bincount(part, minlength=len(counts)) / len(part)
-        for part in np.array_split(codes, BLOCKS)
-    ]
-    uneven = int(np.ptp(parts, axis=0).argmax())
-    blocks = [round(100 * float(part[uneven]), 1) for part in parts]
+    parts = [np.bincount(part, minlength=len(counts)) for part in np.array_split(codes, BLOCKS)]
+    table = np.stack(parts)
+    # χ² is approximate for few rows: rare classes are counted as one
+    is_rare = counts < 5 * BLOCKS
+    joined = np.c_[table[:, ~is_rare], table[:, is_rare].sum(1)]
+    joined = joined[:, joined.sum(0) >= 5 * BLOCKS]
+    if joined.shape[1] > 1:
+        test = chi2_contingency(joined, correction=False)
+        p_value = min(p_value, test.pvalue)
+        most = joined.sum() * min(BLOCKS - 1, joined.shape[1] - 1)
+        correlation = max(correlation, np.sqrt(max(0.0, test.statistic - test.dof) / most))
+    shares = table / table.sum(1, keepdims=True)
+    uneven = int(np.ptp(shares, axis=0).argmax())
+    blocks = (100 * shares[:, uneven]).round(1).tolist()
     return Dependence(
-        name, max(abs(serial), cramer), float(p_value), blocks, f"share of {str(names[uneven])!r}"
+        name, float(correlation), float(p_value), blocks, f"share of {str(names[uneven])!r}"
     )

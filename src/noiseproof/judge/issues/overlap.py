@@ -40,42 +40,39 @@ class TestOverlap(FoundIssue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
-        data, test = evidence.data, evidence.data.test
+        data = evidence.data
+        test = data.test
         assert test is not None and data.x is not None
         match, is_equal, first, searched = _matches(evidence)
-        # with all rows that equal a match
-        is_in = np.isin(first, first[match[match >= 0]]) & (data.row >= 0)
-        compared, count = len(match), int((match >= 0).sum())
-        if not count:
-            return cls.of(data, [])
         at = np.flatnonzero(match >= 0)
-        other = int((~data.labels[match[at]].equal(test.labels[at])).sum())
-        sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
-        exactly, share = int(is_equal.sum()), count / compared
-        return cls.of(
-            data,
-            [
-                Finding(
-                    "the test set",
-                    NEEDS_ACTION + share / 2,
-                    f"{count} of {compared} rows of the test set ({share:.1%})"
-                    f" {'is' if count == 1 else 'are'} in the data, too, {exactly} of them exactly;"
-                    f" {other} {'has' if other == 1 else 'have'} another label there.{sampled}",
-                    Bars(
-                        "rows of the test set",
-                        [
-                            ("not in the data", compared - count),
-                            ("exactly", exactly),
-                            ("nearly", count - exactly),
-                        ],
-                        "rows",
-                        (1, 2),
-                    ),
-                    rows=tuple(data.row[is_in].tolist()),
-                )
-            ],
-            is_in,
+        if not len(at):
+            return cls.of(data, [])
+        # with all rows that equal a match
+        is_in = np.isin(first, first[match[at]]) & (data.row >= 0)
+        differs = ~data.labels[match[at]].equal(test.labels[at])
+        share = len(at) / len(match)
+        exactly = int(is_equal.sum())
+        are = "is" if len(at) == 1 else "are"
+        have = "has" if differs.sum() == 1 else "have"
+        sentence = (
+            f"{len(at)} of {len(match)} rows of the test set ({share:.1%}) {are} in the data, too,"
+            f" {exactly} of them exactly; {differs.sum()} {have} another label there."
         )
+        if searched < len(match):
+            sentence += f" Near ones were looked for among {searched} of them."
+        bars = [
+            ("not in the data", len(match) - len(at)),
+            ("exactly", exactly),
+            ("nearly", len(at) - exactly),
+        ]
+        finding = Finding(
+            "the test set",
+            NEEDS_ACTION + share / 2,
+            sentence,
+            Bars("rows of the test set", bars, "rows", (1, 2)),
+            rows=tuple(data.row[is_in].tolist()),
+        )
+        return cls.of(data, [finding], is_in)
 
 
 def _matches(
@@ -87,9 +84,12 @@ def _matches(
     """
     from noiseproof.judge.evidence.neighbours import near_limit, same_rows
 
-    data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
+    data = evidence.data
+    test = data.test
+    near = evidence.surroundings.neighbours
     assert test is not None and data.x is not None
-    N, T = len(data), len(test.x)
+    N = len(data)
+    T = len(test.x)
     known = None if test.unlike is None else data.unlike()
     unlike = None if known is None else np.concatenate([known, test.unlike])
     first = same_rows(np.concatenate([data.x, test.x]), unlike)
@@ -103,11 +103,9 @@ def _matches(
     limit[torch.from_numpy(is_common[first[:N]])] = 0
     x = torch.from_numpy(data.x)
     left = np.flatnonzero(~is_equal)
-    left = (
-        left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)]
-        if len(left)
-        else left
-    )
+    count = min(len(left), MOST_PAIRS // N)
+    if count < len(left):
+        left = left[np.linspace(0, len(left) - 1, count).astype(np.int64)]
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
         is_near = (distance < limit[nearest]).numpy()

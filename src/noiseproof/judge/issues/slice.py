@@ -28,7 +28,8 @@ DEPTH = 3  # of the tree: a slice has three conditions at most
 FEW = 200  # rows below which nothing is concluded
 MIN_SLICE = 20  # rows of a slice in each half
 # by how much the rate of disagreement is higher: to be listed, and to need action
-WORSE, MUCH_WORSE = 0.1, 0.2
+WORSE = 0.1
+MUCH_WORSE = 0.2
 MOST_WORDS = 10  # of a column that become conditions
 
 
@@ -52,7 +53,8 @@ class WeakSlices(FoundIssue):
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WeakSlices:
-        data, cells = evidence.data, evidence.cells
+        data = evidence.data
+        cells = evidence.cells
         rows = np.asarray(cells.index)
         differs = labels.predicted[rows] != data.given[rows]
         if len(rows) < FEW or not labels.is_predictable or not MIN_SLICE / 2 <= differs.sum():
@@ -111,32 +113,31 @@ def _slices(
     candidates = [k for k in np.unique(leaf) if differs[half & (leaf == k)].mean() > learned_rate]
     findings = []
     for k in candidates:
-        inside, outside = tested & (leaf == k), tested & (leaf != k)
-        n, m = int(inside.sum()), int(outside.sum())
+        inside = tested & (leaf == k)
+        outside = tested & (leaf != k)
+        n = int(inside.sum())
+        m = int(outside.sum())
         if n < MIN_SLICE or m < MIN_SLICE:
             continue
-        wrong, others = int(differs[inside].sum()), int(differs[outside].sum())
+        wrong = int(differs[inside].sum())
+        others = int(differs[outside].sum())
         p_value = fisher_exact([[wrong, n - wrong], [others, m - others]], "greater").pvalue
         worse = wrong / n - others / m
         if p_value * len(candidates) >= ALARM or worse < WORSE:
             continue
         words = _path(tree.tree_, k, names)
+        score = 0.9 * NEEDS_ACTION
+        if worse >= MUCH_WORSE:
+            score = min(1.0, NEEDS_ACTION + worse / 2)
+        bars = [(words, round(100 * wrong / n, 1)), ("all other rows", round(100 * others / m, 1))]
         findings.append(
             Finding(
                 words,
-                min(1.0, NEEDS_ACTION + worse / 2) if worse >= MUCH_WORSE else 0.9 * NEEDS_ACTION,
+                score,
                 f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere"
                 f" with {others / m:.0%} (p = {p_value:.1g}, on rows that did not choose the"
                 " slice).",
-                Bars(
-                    "labels that predictions disagree with",
-                    [
-                        (words, round(100 * wrong / n, 1)),
-                        ("all other rows", round(100 * others / m, 1)),
-                    ],
-                    "%",
-                    (0,),
-                ),
+                Bars("labels that predictions disagree with", bars, "%", (0,)),
                 rows=tuple(row[leaf == k].tolist()),
             )
         )
@@ -154,12 +155,13 @@ def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:
     conditions: dict[str, str] = {}
     while leaf in parent:  # upwards: the first bound is the closest
         node = parent[leaf]
-        (name, word), is_left = names[tree.feature[node]], tree.children_left[node] == leaf
+        name, word = names[tree.feature[node]]
+        is_left = tree.children_left[node] == leaf
         if word is None:
-            conditions.setdefault(
-                f"{name} {'≤' if is_left else '>'}", f" {tree.threshold[node]:.4g}"
-            )
+            sign = "≤" if is_left else ">"
+            conditions.setdefault(f"{name} {sign}", f" {tree.threshold[node]:.4g}")
         else:
-            conditions[f"{name} is {'not ' if is_left else ''}{word!r}"] = ""
+            verb = "is not" if is_left else "is"
+            conditions[f"{name} {verb} {word!r}"] = ""
         leaf = node
     return " and ".join(condition + bound for condition, bound in reversed(conditions.items()))

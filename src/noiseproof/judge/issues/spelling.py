@@ -66,7 +66,8 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
 
 def set_spellings_of(audit: SavedAudit) -> list[Spelling]:
     """Pairs of labels of an audit of several labels a row that are probably one."""
-    multi, words = audit.config["multi_label"], audit.issues["given_label"].tolist()
+    multi = audit.config["multi_label"]
+    words = audit.issues["given_label"].tolist()
     rows = Counter(label for word in words for label in split_set(word, multi["separator"]))
     return find_spellings({name: rows[name] for name in multi["labels"]})
 
@@ -115,10 +116,9 @@ def _by_one_letter(one: str, two: str) -> bool:
         (i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
         min(len(one), len(two)),
     )
-    one, two = one[begin:], two[begin:]
-    if len(one) == len(two):
-        return one[1:] == two[1:] and one[:1].isalpha() and two[:1].isalpha()
-    longer, shorter = (one, two) if len(one) > len(two) else (two, one)
+    shorter, longer = sorted((one[begin:], two[begin:]), key=len)
+    if len(shorter) == len(longer):
+        return shorter[1:] == longer[1:] and shorter[:1].isalpha() and longer[:1].isalpha()
     return longer[1:] == shorter and longer[0].isalpha()
 
 
@@ -141,24 +141,19 @@ class SpellingVariants(FoundIssue):
         audited = data.labels[data.row >= 0]
         what = "label" if audited.are_sets else "class"
         pairs = find_spellings(dict(zip(audited.names, audited.counts.tolist(), strict=True)))
-        return cls.of(
-            data,
-            [
+        findings = []
+        for spelling, label, rows, label_rows in pairs:
+            is_rare = 0 < 2 * rows <= label_rows
+            findings.append(
                 Finding(
-                    f"{what} {pair.spelling!r}",
-                    0.9 if 0 < 2 * pair.rows <= pair.label_rows else 0.8 * NEEDS_ACTION,
-                    f"{pair.spelling!r} ({counted(pair.rows, 'row')}) is probably {pair.label!r} "
-                    f"({counted(pair.label_rows, 'row')}), spelled differently.",
-                    Bars(
-                        "rows by spelling",
-                        [(pair.label, pair.label_rows), (pair.spelling, pair.rows)],
-                        "rows",
-                        (1,),
-                    ),
+                    f"{what} {spelling!r}",
+                    0.9 if is_rare else 0.8 * NEEDS_ACTION,
+                    f"{spelling!r} ({counted(rows, 'row')}) is probably {label!r}"
+                    f" ({counted(label_rows, 'row')}), spelled differently.",
+                    Bars("rows by spelling", [(label, label_rows), (spelling, rows)], "rows", (1,)),
                 )
-                for pair in pairs
-            ],
-        )
+            )
+        return cls.of(data, findings)
 
     @classmethod
     def fix(cls, audit: SavedAudit) -> Fix:

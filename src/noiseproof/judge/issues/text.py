@@ -49,11 +49,9 @@ LANGUAGE_OF = {name: frozenset(words.split()) for name, words in FUNCTION_WORDS.
 MOJIBAKE = re.compile(
     r"[ÃÂâÐÑÎÏÄÅ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;|[\x00-\x08\x0b\x0c\x0e-\x1f]"
 )
-SIGN, LATIN, VOWEL = (
-    re.compile(r"[^\w\s]|_"),
-    re.compile("[a-zA-Z]"),
-    re.compile("(?i)[aeiouyäöüáéíóúàèìòùâêîôûåøæ]"),
-)
+SIGN = re.compile(r"[^\w\s]|_")
+LATIN = re.compile("[a-zA-Z]")
+VOWEL = re.compile("(?i)[aeiouyäöüáéíóúàèìòùâêîôûåøæ]")
 # Japanese
 ONE_SCRIPT = dict.fromkeys(
     ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "HALFWIDTH"), "CJK"
@@ -137,18 +135,16 @@ def _finding(
     count = int(mask.sum())
     if not count:
         return None
-    first = int(np.flatnonzero(mask)[0])
-    in_language = (
-        ""
-        if language is None
-        else f" but in {Counter(np.array(language)[mask].tolist()).most_common(1)[0][0]}"
-    )
+    are = "is" if count == 1 else "are"
+    said = what
+    if language is not None:
+        said += f" but in {Counter(np.array(language)[mask].tolist()).most_common(1)[0][0]}"
+    first = int(mask.argmax())
     text = texts[first][:60].replace("\n", " ")
     return Finding(
         f"{what} texts",
         min(1.0, NEEDS_ACTION + count / len(texts)),
-        f"{count} of {len(texts)} texts {'is' if count == 1 else 'are'} {what}{in_language}, such"
-        f" as row {row[first]}: {text!r}.",
+        f"{count} of {len(texts)} texts {are} {said}, such as row {row[first]}: {text!r}.",
         bars._replace(marked=(at,)),
         rows=tuple(row[mask].tolist()),
     )
@@ -165,10 +161,8 @@ def _is_garbled(text: str) -> bool:
     signs = len(SIGN.findall(text))
     long_words = sum(len(word) for word in text.split() if _is_long(word))
     latin = len(LATIN.findall(text))
-    vowels = len(VOWEL.findall(text)) if latin > 30 else 0
-    return (
-        3 * signs > 2 * seen or 2 * long_words > len(text) or (latin > 30 and 10 * vowels < latin)
-    )
+    has_no_vowels = latin > 30 and 10 * len(VOWEL.findall(text)) < latin
+    return 3 * signs > 2 * seen or 2 * long_words > len(text) or has_no_vowels
 
 
 def _is_long(word: str) -> bool:
@@ -211,14 +205,8 @@ def _language(text: str, usual: str = "") -> str:
             return script.capitalize() if 2 * count > len(letters) else ""
     hits = {name: sum(word in known for word in words) for name, known in LANGUAGE_OF.items()}
     best = max(hits, key=lambda name: hits[name])
-    others = (
-        hits.get(usual, 0)
-        if usual
-        else max((n for name, n in hits.items() if name != best), default=0)
-    )
-    return (
-        best
-        if (hits[best] >= MIN_WORDS and hits[best] > 2 * others)
-        or (not usual and hits[best] > others)
-        else ""
-    )
+    if not usual:
+        is_clear = hits[best] > max(count for name, count in hits.items() if name != best)
+    else:
+        is_clear = hits[best] >= MIN_WORDS and hits[best] > 2 * hits.get(usual, 0)
+    return best if is_clear else ""
