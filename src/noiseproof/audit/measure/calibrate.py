@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit
-from sklearn.isotonic import isotonic_regression
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
@@ -107,6 +105,8 @@ def calibrate_wrong(
 
     Each answer stands for ``weight`` (n,) rows.
     """
+    from sklearn.isotonic import isotonic_regression
+
     rank = np.arange(len(wrong))
     log_odds = _log_odds(wrong)
     # (N, 3)
@@ -130,6 +130,7 @@ def _fit(
     """Return the coefficients (3,) of a logistic regression with a quadratic penalty on their
     distance from ``COEFFICIENTS``.
     """
+    from scipy.optimize import minimize
 
     def loss(b: NDArray[np.float64]) -> float:
         return float(
@@ -159,6 +160,8 @@ def calibrate_suggestion(
 
     The shift maximises the likelihood with a quadratic penalty: few answers move it little.
     """
+    from scipy.optimize import brentq
+
     log_odds = _log_odds(right)
     most = len(at) / SUGGESTION_PENALTY + 1
     shift = brentq(

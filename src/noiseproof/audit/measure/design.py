@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Asked, Decision
@@ -305,6 +304,8 @@ def propose(
     found = worst[: round(others * find / (find + learn or 1))].tolist()
     uncertain: list[int] = []
     if learn:
+        import pandas as pd
+
         group = pd.to_numeric(frame["duplicate_group"]).fillna(-1).to_numpy(np.int64)
         at = most_informative(
             1 - frame["label_quality"].to_numpy(np.float64),
@@ -342,6 +343,8 @@ def most_informative(
         group: (N,) of near-duplicates, −1 for a row without any.
         closed: (N,) rows that are not available, like their near-duplicates.
     """
+    import pandas as pd
+
     taken = np.isin(group, group[closed & (group >= 0)])
     worth = wrong * (1 - wrong)
     order = np.lexsort((np.arange(len(wrong)), -worth))
