@@ -117,14 +117,11 @@ def plan_fixes(
     fixes = {}
     for name in names:
         if name not in able:
-            why = (
-                f"nothing can be done about {name!r} by a command. {kinds[name].remedy}"
-                if name in kinds
-                else ""
-            )
+            why = ""
+            if name in kinds:
+                why = f": nothing can be done about {name!r} by a command. {kinds[name].remedy}"
             raise ValueError(
-                f"Expected issue types with a fix, {', '.join(able)}, got"
-                f" {name!r}{why and ': '}{why}"
+                f"Expected issue types with a fix, {', '.join(able)}, got {name!r}{why}"
             )
         fixes[name] = kinds[name].fix(replace(audit, decided=decided or {}))
     joined = _joined(fixes)
@@ -259,9 +256,8 @@ def write_reviewed(
     path = list_beside(out)
     if not len(table):
         return None
-    content = (
-        (safe_table(table) if csv_safe else table).to_csv(index=False, lineterminator="\n").encode()
-    )
+    cells = safe_table(table) if csv_safe else table
+    content = cells.to_csv(index=False, lineterminator="\n").encode()
     if path.exists() and not (same_ok and path.read_bytes() == content):
         raise FileExistsError(
             f"Expected a new path for the list of rows, {path} exists. Choose another with --out."

@@ -36,19 +36,11 @@ class FrameRecords:
         return len(self.frame)
 
     def __getitem__(self, i: int) -> list[str]:
-        missing = self.frame.iloc[[i]].isna().to_numpy()[0].tolist()
-        # a row as a whole has one type, which rounds
-        cells = [self.frame.iat[i, k] for k in range(len(missing))]
-        return ["" if gap else str(cell) for cell, gap in zip(cells, missing, strict=True)]
+        return [words[0] for words in _words(self.frame.iloc[[i]])]
 
     def rows(self) -> Iterator[Sequence[str]]:
         """Yield the cells of every row."""
-        columns = (self.frame.iloc[:, k] for k in range(self.frame.shape[1]))
-        words = [
-            ["" if gap else str(cell) for cell, gap in zip(column, column.isna(), strict=True)]
-            for column in columns
-        ]
-        return zip(*words, strict=True)
+        return zip(*_words(self.frame), strict=True)
 
     def column(self, name: str) -> list[str]:
         """Return the labels in one column as words, empty where there is none."""
@@ -71,6 +63,14 @@ class FrameRecords:
         raise ValueError(
             "Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it."
         )
+
+
+def _words(frame: pd.DataFrame) -> list[list[str]]:
+    """Return the cells of each column; a row as a whole would have one type, which rounds."""
+    return [
+        ["" if gap else str(cell) for cell, gap in zip(column.array, column.isna(), strict=True)]
+        for _, column in frame.items()
+    ]
 
 
 Records: TypeAlias = TextRecords | FrameRecords
@@ -132,7 +132,9 @@ class JsonRecords(FileRecords):
         for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
             if line.strip():
                 row += 1
-                line = "" if row in changes.left_out else _edited_line(line, row, changes, is_ascii)
+                if row in changes.left_out:
+                    continue
+                line = _edited_line(line, row, changes, is_ascii)
             out.write(line.encode(found.encoding, "surrogatepass"))
 
 

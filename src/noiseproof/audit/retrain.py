@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -85,16 +86,20 @@ class Retraining:
         """
         held = self.held
         trained = ~held & ~self.excluded
-        before = self._predict(self.given, ~held, 0, progress)
-        after = self._predict(self.corrected, trained, self.settings.epochs, progress)
+        before = self._merge(self._predict(self.given, ~held, 0, progress))
+        past = self.settings.epochs
+        after = self._merge(self._predict(self.corrected, trained, past, progress))
         corrected = self.corrected[held]
-        given = self.given[held] if self.merged is None else self.merged[self.given[held]]
+        given = self._merge(self.given[held])
         right_before = _same(before, corrected)
         right_after = _same(after, corrected)
         gain = right_after.astype(float) - right_before
-        spread = (
-            1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
-        )
+        spread = math.nan
+        if len(gain) > 1:
+            spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain))
+        f1 = None
+        if given.ndim == 2:
+            f1 = (_micro_f1(before, corrected), _micro_f1(after, corrected))
         return Comparison(
             method=self.method,
             train_rows=int(trained.sum()),
@@ -106,12 +111,11 @@ class Retraining:
             before_by_given=float(_same(before, given).mean()),
             after_by_given=float(_same(after, given).mean()),
             warning=self.warning,
-            f1=(
-                None
-                if given.ndim == 1
-                else (_micro_f1(before, corrected), _micro_f1(after, corrected))
-            ),
+            f1=f1,
         )
+
+    def _merge(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        return labels if self.merged is None else self.merged[labels]
 
     def _predict(
         self,
@@ -121,13 +125,22 @@ class Retraining:
         progress: EpochProgress | None,
     ) -> NDArray[np.int64]:
         """Return the classes (H,), or labels (H, K), of the test rows after training on ``trained``
-        rows.
+        rows; ``past`` epochs were reported before.
         """
-        if self.estimator is None:
-            predicted = self._train(labels, trained, past, progress)
-        else:
-            predicted = self._fit_estimator(labels, trained)
-        return predicted if self.merged is None else self.merged[predicted]
+        if self.estimator is not None:
+            return self._fit_estimator(labels, trained)
+
+        def move(epoch: int, step: int, steps: int, row: Any) -> None:
+            if progress is not None:
+                progress(past + epoch, step, steps, row)
+
+        task = self.task(labels, trained)
+        assert task.test is not None
+        run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
+        log_p = predict_log_probs(run, task.test.x).cpu().numpy()
+        if labels.ndim == 1:
+            return np.asarray(log_p.argmax(1))
+        return np.asarray(log_p > math.log(0.5), np.int64)
 
     def _fit_estimator(
         self, labels: NDArray[np.int64], trained: NDArray[np.bool_]
@@ -146,29 +159,6 @@ class Retraining:
             model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1)
         )
 
-    def _train(
-        self,
-        labels: NDArray[np.int64],
-        trained: NDArray[np.bool_],
-        past: int,
-        progress: EpochProgress | None,
-    ) -> NDArray[np.int64]:
-        """Return the classes (H,), or labels (H, K), of the test rows; ``past`` epochs were
-        reported before.
-        """
-
-        def move(epoch: int, step: int, steps: int, row: Any) -> None:
-            if progress is not None:
-                progress(past + epoch, step, steps, row)
-
-        task = self.task(labels, trained)
-        assert task.test is not None
-        run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
-        log_p = predict_log_probs(run, task.test.x)
-        return np.asarray(
-            (log_p.argmax(1) if labels.ndim == 1 else (log_p > math.log(0.5)).long()).cpu().numpy()
-        )
-
     def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
         x = torch.from_numpy(self.x)
@@ -178,8 +168,8 @@ class Retraining:
 
 
 def _same(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether rows have the same label, or all of several, (n,)."""
-    return np.asarray(labels == others if labels.ndim == 1 else (labels == others).all(1))
+    """Return whether rows have the same label, or all of several, (n,)."""
+    return np.asarray((labels == others).reshape(len(labels), -1).all(1))
 
 
 def _micro_f1(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
@@ -214,9 +204,9 @@ def plan_retraining(
                 "Expected a method with its epochs, or an estimator, got both. Leave one of them"
                 " out."
             )
-        estimator = check_classifier(
-            load_object(estimator) if isinstance(estimator, str) else estimator
-        )
+        if isinstance(estimator, str):
+            estimator = load_object(estimator)
+        estimator = check_classifier(estimator)
     source = SOURCES[audit.config["kind"]](audit.config)
     source.check_inputs(audit.folder)
     place = source.find_rows(audit, {**decided, **changes})
@@ -231,7 +221,8 @@ def plan_retraining(
     together = _together(audit, data)
     # copies and groups of trusted rows may be anywhere
     keep = held | ~np.isin(together, together[held])
-    held, keep = held & ~excluded, keep & ~(held & excluded)
+    keep &= ~(held & excluded)
+    held = held & ~excluded
     if held.sum() == keep.sum():
         raise ValueError(
             f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of"
@@ -243,9 +234,11 @@ def plan_retraining(
     held = held[keep]
     excluded = excluded[keep]
     assert data.x is not None
-    method = method or audit.config["method"] or "ce"
+    name = method or audit.config["method"] or "ce"
+    if estimator is not None:
+        name = type(estimator).__name__
     planned = Retraining(
-        method=type(estimator).__name__ if estimator is not None else method,
+        method=name,
         settings=Settings(
             backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS
         ),
@@ -312,12 +305,10 @@ def hold_out(
         "time": data.time,
         "seed": fold_seed,
     }
-    is_single = given.ndim == 1
-    folds = (
-        make_folds(given, folds=5, **options)
-        if is_single
-        else question_folds(given == 1, folds=5, **options)
-    )
+    if given.ndim == 1:
+        folds = make_folds(given, folds=5, **options)
+    else:
+        folds = question_folds(given == 1, folds=5, **options)
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
 
 
@@ -327,10 +318,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     For rows that were not audited, such as rows of a trusted table, only exact copies are known.
     """
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
-    copies = np.array(
-        [int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()],
-        dtype=np.int64,
-    )
+    copies = pd.to_numeric(group).fillna(-1).to_numpy(np.int64)
     assert data.x is not None
     same = find_duplicates(data.x, data.labels.comparable, unlike=data.unlike()).group
     together = merge_groups(data.groups, copies, same)
@@ -352,14 +340,16 @@ def _doubt(
     flagged = rows & set(audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist())
     undecided = [row for row in flagged if row not in decided or not decided[row].names_label]
     accepted = sum(row in changes for row in undecided)
+    why = f"{len(undecided)} of them are issues without a decision"
+    if accepted:
+        why += (
+            f", of which {accepted} now have the label suggested by the audit, which favours its"
+            " model"
+        )
     rate = (audit.summary.get("noise_rate") or {}).get("estimate")
-    by_audit = (
-        f", of which {accepted} now have the label suggested by the audit, which favours its model"
-    )
-    in_all = "" if rate is None else f"; the audit estimates {100 * rate:.1f} % wrong labels in all"
+    if rate is not None:
+        why += f"; the audit estimates {100 * rate:.1f} % wrong labels in all"
     return (
-        f"The {len(rows)} held-out labels come from the same source and may be wrong, too:"
-        f" {len(undecided)} of them are issues without a"
-        f" decision{by_audit if accepted else ''}{in_all}. Trust the difference only on labels"
-        " known to be right (`noiseproof audit --trusted`)."
+        f"The {len(rows)} held-out labels come from the same source and may be wrong, too: {why}."
+        " Trust the difference only on labels known to be right (`noiseproof audit --trusted`)."
     )
