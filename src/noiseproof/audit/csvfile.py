@@ -144,8 +144,8 @@ class TextRecords:
             k = self.header.index(name)
             cells[k] = self._as_cell(cell, is_quoted=cells[k].startswith(b'"'))
         if changes.added:
+            more = changes.added if row < 0 else [column[row] for column in changes.added.values()]
             width = len(self.header)
-            more = [name if row < 0 else column[row] for name, column in changes.added.items()]
             cells += [b""] * (width - len(cells))  # a record may be shorter than the header
             # or longer: what no column has stays at the end
             cells[width:width] = map(self._as_cell, more)

@@ -154,10 +154,13 @@ class Item:
         """The item where one label is expected: without any it is not labelled, and several are a
         problem.
         """
-        if self.labels and len(self.labels) > 1:
-            problem = f"{self.id!r} has {len(self.labels)} labels where one is expected"
-            return replace(self, labels=None, problem=problem)
-        return self if self.labels else replace(self, labels=None)
+        count = len(self.labels or ())
+        if count == 1:
+            return self
+        problem = self.problem
+        if count > 1:
+            problem = f"{self.id!r} has {count} labels where one is expected"
+        return replace(self, labels=None, problem=problem)
 
 
 class Tool(ABC):
@@ -221,11 +224,8 @@ def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, lis
     entries: dict[K, list[E]] = {}
     for label, entry in old:
         entries.setdefault(label, []).append(entry)
-    free = [entries[label] for label in entries if label not in labels]
-    return [
-        (label, entries[label] if label in entries else free.pop(0) if free else [])
-        for label in labels
-    ]
+    free = iter([entries[label] for label in entries if label not in labels])
+    return [(label, entries.get(label) or next(free, [])) for label in labels]
 
 
 def is_list_of(labels: Labels, old: Any) -> bool:

@@ -63,23 +63,23 @@ class FiftyOne(Tool):
             if is_alone:
                 return None
             raise
-        names = {"labels", "classes"} if is_alone else {"labels"}
-        is_ours = (
-            isinstance(content, dict)
-            and names <= {*content}
-            and isinstance(content["labels"], dict)
-        )
-        return content if is_ours else None
+        if not isinstance(content, dict) or not isinstance(content.get("labels"), dict):
+            return None
+        return None if is_alone and "classes" not in content else content
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         folder = (path if path.is_dir() else path.parent) / "data"
-        files = {file.stem: file for file in folder.iterdir()} if folder.is_dir() else {}
+        files = {file.stem: file for file in folder.glob("*")}
         for at, (key, entry) in enumerate(content["labels"].items()):
-            labels = [_label(one, content.get("classes"), key) for one in _entries(entry)]
-            attributes = (one.get("attributes") for one in _entries(entry) if isinstance(one, dict))
-            facts: Mapping[str, Any] = next(filter(None, attributes), {})
-            found = None if entry is None else [label for label in labels if label is not None]
-            yield Item.of(at, found, facts, key, row_of(key), file=files.get(key, folder / key))
+            labels = None
+            facts: Mapping[str, Any] = {}
+            if entry is not None:
+                words = [_label(one, content.get("classes"), key) for one in _entries(entry)]
+                labels = [label for label in words if label is not None]
+            for one in _entries(entry):
+                if isinstance(one, dict):
+                    facts = facts or one.get("attributes") or {}
+            yield Item.of(at, labels, facts, key, row_of(key), file=files.get(key, folder / key))
 
     def has_lists(self, content: Any) -> bool:
         return any(isinstance(entry, list) for entry in content["labels"].values())
@@ -137,11 +137,10 @@ def _label(entry: Any, classes: Any, key: str) -> str | None:
     label = entry.get("label") if isinstance(entry, dict) else entry
     if label is None or isinstance(label, str):
         return label
-    is_number = isinstance(label, int) and not isinstance(label, bool)
-    if not is_number or not isinstance(classes, list) or not 0 <= label < len(classes):
-        count = len(classes) if isinstance(classes, list) else 0
+    names = classes if isinstance(classes, list) else []
+    if type(label) is not int or not 0 <= label < len(names):
         raise ValueError(
-            f"Expected labels of each picture in labels.json, a word or a number below the {count}"
-            f" of its `classes`, got {label!r} for {key!r}."
+            "Expected labels of each picture in labels.json, a word or a number below the"
+            f" {len(names)} of its `classes`, got {label!r} for {key!r}."
         )
-    return str(classes[label])
+    return str(names[label])

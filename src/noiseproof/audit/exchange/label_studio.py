@@ -83,8 +83,9 @@ class LabelStudio(Tool):
                 yield Item(at, None, str(at), problem=f"{name}: {why}")
                 continue
             data = _data(task)
-            shown = data.get("image", data.get("text"))
-            place = {"file": _file(shown, path)} if "image" in data else {"text": shown}
+            place: dict[str, Any] = {"text": data.get("text")}
+            if "image" in data:
+                place = {"file": _file(data["image"], path)}
             for reviewer, labels in answers:
                 yield Item.of(at, labels, data, task.get("id", at), reviewer=reviewer, **place)
 
@@ -126,10 +127,7 @@ def _task(report: AuditResult, row: Row, what: str) -> dict[str, Any]:
 
 
 def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
-    tag = {
-        "image": '<Image name="image" value="$image"/>',
-        "text": '<Text name="text" value="$text"/>',
-    }[what]
+    tag = f'<{what.capitalize()} name="{what}" value="${what}"/>'
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
         f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n  <Choices name="{QUESTION}"'
@@ -224,8 +222,9 @@ def _address(source: Any, id: str) -> str:
     """Return the address of a picture below the folder that holds the audited one, or that of the
     audited file.
     """
-    data = Path(source.config["data"])
-    folder = data if data.is_dir() else data.resolve().parent
+    folder = Path(source.config["data"])
+    if not folder.is_dir():
+        folder = folder.resolve().parent
     return FILES + quote(Path(os.path.relpath(source.file(id), folder.parent)).as_posix())
 
 
