@@ -202,7 +202,7 @@ def test_new_labels_come_back_and_those_with_the_separator_do_not(texts: LabelRe
     )
     with pytest.raises(
         BadDecisions,
-        match="labels without ';', which separates those of a row .* got 'a;b'. Rename",
+        match="labels without ';', which separates the labels of a row .* got 'a;b'. Rename",
     ):
         read_reviewed("audit", answer_label_studio(path, {**given, str(ADDED): ["a;b"]}))
 
