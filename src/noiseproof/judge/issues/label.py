@@ -307,12 +307,11 @@ class WrongLabels(Issue):
         labels = self.labels
         low, high = labels.noise_interval
         verdicts = (self.verdict(issues, asked), self.class_verdict(data))
+        has_assumption = labels.is_predictable and not data.labels.are_sets
         return {
             "labels_look_fine": labels.looks_fine,
             "verdict": " ".join(filter(None, verdicts)),
-            "assumption": ASSUMPTION
-            if labels.is_predictable and not data.labels.are_sets
-            else None,
+            "assumption": ASSUMPTION if has_assumption else None,
             "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
             "false_positive_rate": labels.false_positive_rate,
         }
