@@ -149,7 +149,7 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
 
 
 def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:
-    """The decided label of each row of ``data``, (N,), −1 where there is none."""
+    """Return the decided label of each row of ``data``, (N,), −1 where there is none."""
     number = {name: k for k, name in enumerate(data.classes)}
     decided = np.full(data.source_rows, -1)
     for row, decision in decisions.items():
@@ -158,8 +158,8 @@ def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.in
 
 
 def _is_new(decision: Decision, earlier: Audit) -> bool:
-    """Whether the decided label is a class that the audit does not have, or one of several is such
-    a label.
+    """Return whether the decided label is a class that the audit does not have, or one of several
+    is such a label.
     """
     return decision.names_label and not {*labels_in(decision.label, earlier.config)} <= {
         *label_names_of(earlier)
@@ -192,7 +192,7 @@ def _notes(
 
 
 def _estimator(config: Mapping[str, Any]) -> Any:
-    """The name of the estimator; refuse one that was an object."""
+    """Return the name of the estimator; refuse one that was an object."""
     name = config["estimator"]
     if name is None or (":" in name and not any(sign in name for sign in "( \n")):
         return name

@@ -40,7 +40,7 @@ class Correction:
 
     @property
     def outcomes(self) -> dict[int, object]:
-        """What becomes of rows: of copies of one that moved, it has to be the same.
+        """Return what becomes of rows: of copies of one that moved, it has to be the same.
 
         Of a consensus that is the label: either copy may have the quality and the votes of the
         other.

@@ -71,12 +71,12 @@ class Decision(NamedTuple):
 
     @property
     def names_label(self) -> bool:
-        """Whether it says what the label of the row is: skip, exclude and unclear do not."""
+        """Return whether it says what the label of the row is: skip, exclude and unclear do not."""
         return self.decision in ("accept", "keep", "other")
 
     @property
     def subject(self) -> int | str:
-        """What is decided on: a row, or the spelling of a class."""
+        """Return what is decided on: a row, or the spelling of a class."""
         return self.given_label if self.row == NO_ROW else self.row
 
 
@@ -414,7 +414,7 @@ class DecisionLog:
 
     @property
     def decisions(self) -> dict[int, Decision]:
-        """The decision on each row."""
+        """Return the decision on each row."""
         return self.standing.decisions
 
     def get(self, row: int) -> Decision | None:

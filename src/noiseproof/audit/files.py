@@ -95,20 +95,20 @@ class Audit:
         return tuple(self.config["classes"])
 
     def class_numbers(self, column: str) -> NDArray[np.int64]:
-        """The classes in a column of the issues by their numbers, (N,)."""
+        """Return the classes in a column of the issues by their numbers, (N,)."""
         number = {name: k for k, name in enumerate(self.classes)}
         return self.issues[column].map(number).to_numpy().astype(np.int64)
 
     @property
     def given(self) -> dict[int, str]:
-        """The given label of each audited row."""
+        """Return the given label of each audited row."""
         return dict(
             zip(self.issues["row"].tolist(), self.issues["given_label"].tolist(), strict=True)
         )
 
     def spellings(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """How ``cells``, one for each row of the source, spell each given label, most often if in
-        several ways.
+        """Return how ``cells``, one for each row of the source, spell each given label, most often
+        if in several ways.
         """
         counts: dict[str, Counter[Any]] = {}
         for row, name in self.given.items():
@@ -116,7 +116,7 @@ class Audit:
         return {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
     def moved(self, place: NDArray[np.int64]) -> Audit:
-        """The same audit with the numbers that its rows have now, ``place`` (source_rows,)."""
+        """Return the same audit with the numbers that its rows have now, ``place`` (source_rows,)."""
         return replace(self, issues=self.issues.assign(row=place[self.issues["row"].to_numpy()]))
 
 
@@ -156,8 +156,8 @@ def read_audit(folder: str | Path) -> Audit:
 
 
 def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
-    """The digest of rows, ids, given and suggested labels; decisions move qualities and their
-    order, and not this.
+    """Return the digest of rows, ids, given and suggested labels; decisions move qualities and
+    their order, and not this.
     """
     import pandas as pd
 

@@ -89,7 +89,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
 
 
 def _decided(answers: Sequence[Decision]) -> dict[int, Decision]:
-    """The answers to questions of the designed sample by row; skipped ones are left out."""
+    """Return the answers to questions of the designed sample by row; skipped ones are left out."""
     return {row: answer for row, answer in measured_answers(answers).items() if answer.names_label}
 
 
@@ -97,7 +97,7 @@ def _decided(answers: Sequence[Decision]) -> dict[int, Decision]:
 
 
 def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.DataFrame:
-    """The columns that decisions change, from the worst label to the best."""
+    """Return the columns that decisions change, from the worst label to the best."""
     issues = audit.issues[["row", "why", "given_label", "predicted_label", "model_quality"]].assign(
         is_label_issue=calibrated.is_issue,
         label_quality=np.round(1 - calibrated.wrong, 6),
@@ -225,8 +225,8 @@ def _cross_fitted(
 
 
 def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many rows each measured one stands for, (n,): the rows of its stratum over the measured
-    ones there.
+    """Return how many rows each measured one stands for, (n,): the rows of its stratum over the
+    measured ones there.
     """
     design = Design.read(audit)
     assert design is not None
@@ -257,8 +257,8 @@ def _bins(
 
 
 def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Estimate:
-    """The weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn & Graubard
-    1998).
+    """Return the weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn &
+    Graubard 1998).
     """
     weight = weight / weight.sum()
     draws = 1 / float(weight @ weight)

@@ -217,7 +217,7 @@ def open_records(path: Path, columns: Sequence[str | None] = (), *, header: bool
 
 
 def replaced(values: Iterable[Any], new: Mapping[int, Any]) -> list[Any]:
-    """The ``values`` with ``new`` ones in some rows."""
+    """Return the ``values`` with ``new`` ones in some rows."""
     return [new.get(row, value) for row, value in enumerate(values)]
 
 

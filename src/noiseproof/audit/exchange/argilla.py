@@ -144,8 +144,8 @@ def _is_label(value: Any) -> bool:
 
 
 def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str, Any]:
-    """The settings of the dataset; a question must be answered, so that no label is an option of
-    its own.
+    """Return the settings of the dataset; a question must be answered, so that no label is an
+    option of its own.
     """
     fields = [
         {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}

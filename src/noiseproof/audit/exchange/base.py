@@ -61,7 +61,7 @@ class Row:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The results of the audit by names that no tool uses itself."""
+        """Return the results of the audit by names that no tool uses itself."""
         return {
             "row": self.row,
             "source_id": self.id,
@@ -151,8 +151,8 @@ class Item:
         return cls(at, labels, source_id, number, facts.get("given_label"), **more)
 
     def alone(self) -> Item:
-        """The item where one label is expected: without any it is not labelled, and several are a
-        problem.
+        """Return the item where one label is expected: without any it is not labelled, and several
+        are a problem.
         """
         count = len(self.labels or ())
         if count == 1:
@@ -197,8 +197,8 @@ class Tool(ABC):
         """Yield the labels in the content of a file."""
 
     def has_lists(self, content: Any) -> bool:
-        """Whether the content says that entries may have several labels, also where each of them
-        has one.
+        """Return whether the content says that entries may have several labels, also where each of
+        them has one.
         """
         return False
 

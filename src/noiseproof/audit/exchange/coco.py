@@ -137,7 +137,7 @@ def _new_ids(entries: Iterable[Mapping[str, Any]]) -> Iterator[int | str]:
 
 
 def _whole(id: int | str, image: Mapping[str, Any], category: Any) -> dict[str, Any]:
-    """An annotation of a whole picture; without its size, one without a box."""
+    """Return an annotation of a whole picture; without its size, one without a box."""
     width = image.get("width")
     height = image.get("height")
     box = {} if not width or not height else {"bbox": [0, 0, width, height], "area": width * height}
@@ -145,7 +145,7 @@ def _whole(id: int | str, image: Mapping[str, Any], category: Any) -> dict[str, 
 
 
 def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
-    """Whether an annotation is about all of a picture: its box is that, or it has none."""
+    """Return whether an annotation is about all of a picture: its box is that, or it has none."""
     box = annotation.get("bbox")
     sides = (image.get("width"), image.get("height"))
     if not box:

@@ -168,8 +168,8 @@ def _data(task: Any) -> Any:
 
 
 def _is_flat(task: Mapping[str, Any]) -> bool:
-    """Whether this is a task of JSON-MIN, by what Label Studio adds to each; some versions leave
-    one of it out.
+    """Return whether this is a task of JSON-MIN, by what Label Studio adds to each; some versions
+    leave one of it out.
     """
     return "annotation_id" in task or ("lead_time" in task and "annotator" in task)
 

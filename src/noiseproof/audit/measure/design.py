@@ -75,7 +75,7 @@ class Design:
 
     @classmethod
     def open(cls, audit: Audit, *, seed: int = 0) -> Design:
-        """The design in the folder of an audit; drawn and written where there is none."""
+        """Return the design in the folder of an audit; drawn and written where there is none."""
         if (design := cls.read(audit)) is not None:
             return design
         design = cls.draw(audit, seed)
@@ -88,7 +88,7 @@ class Design:
 
     @classmethod
     def read(cls, audit: Audit) -> Design | None:
-        """The design in the folder of an audit, None where nothing was measured."""
+        """Return the design in the folder of an audit, None where nothing was measured."""
         path = Path(audit.folder, FILE)
         check_files(audit.folder, FILE, STRATA_FILE)
         if not path.is_file():
@@ -123,8 +123,8 @@ class Design:
     def questions(
         self, answers: Sequence[Decision], count: int, *, repeats: float = 0.0
     ) -> list[Question]:
-        """The next questions, in their order, until ``count`` rows were asked in all; empty when
-        all are.
+        """Return the next questions, in their order, until ``count`` rows were asked in all; empty
+        when all are.
 
         The same answers give the same questions, so that a killed review continues where it
         stopped. A share ``repeats`` of the rows is asked a second time, of whoever reviews then:
@@ -184,8 +184,8 @@ class Design:
 def make_strata(
     wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int
 ) -> NDArray[np.int16]:
-    """The stratum of each row, (N,), by P(wrong) and for few classes by the given label; worst rows
-    first.
+    """Return the stratum of each row, (N,), by P(wrong) and for few classes by the given label;
+    worst rows first.
     """
     p = np.clip(wrong, 0.004, 0.996)
     spread = np.sqrt(p * (1 - p))
@@ -207,8 +207,8 @@ def make_strata(
 def allocate(
     count: int, share: NDArray[np.float64], sizes: NDArray[np.int64], least: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The number of rows to ask in each stratum, (H,), ``count`` in all and at least ``least``: the
-    smallest variance.
+    """Return the number of rows to ask in each stratum, (H,), ``count`` in all and at least
+    ``least``: the smallest variance.
 
     One after the other goes to the stratum with the largest N_h·s_h/√(n_h(n_h + 1)), which is
     optimal (Wright 2012).
@@ -227,14 +227,14 @@ def allocate(
 
 
 def measured_answers(answers: Sequence[Decision]) -> dict[int, Decision]:
-    """The last answer to each question of the designed sample, by row, in the order of the first
-    ones.
+    """Return the last answer to each question of the designed sample, by row, in the order of the
+    first ones.
     """
     return {answer.row: answer for answer in answers if answer.asked == "measure"}
 
 
 def is_wrong(answer: Decision) -> bool:
-    """Whether a person said that the given label is wrong."""
+    """Return whether a person said that the given label is wrong."""
     return answer.decision in ("accept", "other") and answer.label != answer.given_label
 
 
@@ -249,7 +249,7 @@ class Proposal:
 
 
 def parse_mixture(text: str = MIXTURE) -> dict[Purpose, float]:
-    """The shares of the purposes, which sum to one.
+    """Return the shares of the purposes, which sum to one.
 
     >>> parse_mixture("find=3,measure=1")
     {'find': 0.75, 'measure': 0.25}

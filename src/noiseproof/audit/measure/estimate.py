@@ -64,8 +64,8 @@ class Gain:
 
     @property
     def is_clear(self) -> bool:
-        """Whether more labels are mended than spoiled, by enough decisions: the same ones also
-        chose the rule.
+        """Return whether more labels are mended than spoiled, by enough decisions: the same ones
+        also chose the rule.
         """
         return self.net.low > 0 and self.decisions >= ENOUGH_ACCEPTED
 
@@ -83,7 +83,7 @@ class Population:
 
     @classmethod
     def read(cls, audit: Audit) -> Population | None:
-        """The rows of an audit by the design in its folder; None where nothing was measured."""
+        """Return the rows of an audit by the design in its folder; None where nothing was measured."""
         design = Design.read(audit)
         return None if design is None else cls.of(audit, design)
 
@@ -102,8 +102,8 @@ class Population:
     def estimate(
         self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None
     ) -> Estimate:
-        """The mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those of a
-        ``domain`` (N,).
+        """Return the mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those
+        of a ``domain`` (N,).
         """
         rows = slice(None) if domain is None else domain
         asked = slice(None) if domain is None else domain[sample.at]
@@ -143,8 +143,8 @@ class Sample:
 def measured_sample(
     audit: Audit, answers: Sequence[Decision], population: Population | None
 ) -> tuple[Population | None, Sample | None]:
-    """The rows of an audit, which are read unless they are given, and those of them that were
-    measured.
+    """Return the rows of an audit, which are read unless they are given, and those of them that
+    were measured.
     """
     population = population or Population.read(audit)
     return population, None if population is None else Sample.of(population, answers)
@@ -153,7 +153,7 @@ def measured_sample(
 def measure(
     audit: Audit, answers: Sequence[Decision], population: Population | None = None
 ) -> Measurement | None:
-    """What the measured ``answers`` say about all labels; None without any.
+    """Return what the measured ``answers`` say about all labels; None without any.
 
     Rows that were answered twice say how often a person errs, and correct the rates for it.
     """
@@ -212,8 +212,8 @@ def gain(
     accepted: NDArray[np.bool_],
     population: Population | None = None,
 ) -> Gain | None:
-    """What suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order of the
-    issues.
+    """Return what suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order
+    of the issues.
 
     Measured rows that the same rule accepts stand for the undecided ones. None without any.
     """

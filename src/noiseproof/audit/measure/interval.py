@@ -29,23 +29,23 @@ class Estimate:
     high: float
 
     def times(self, count: float) -> Estimate:
-        """The count that this is the share of."""
+        """Return the count that this is the share of."""
         return Estimate(count * self.value, count * self.low, count * self.high)
 
     def as_count(self) -> str:
-        """A count in words: ``12 (3 to 25)``."""
+        """Return a count in words: ``12 (3 to 25)``."""
         return f"{self.value:.0f} ({self.low:.0f} to {self.high:.0f})"
 
     def as_share(self) -> str:
-        """A share in words: ``3.4% (1.2% to 7.9%)``."""
+        """Return a share in words: ``3.4% (1.2% to 7.9%)``."""
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
 def stratified(
     hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]
 ) -> Estimate:
-    """The share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the ``sizes`` N_h
-    of strata, (H,) each.
+    """Return the share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the
+    ``sizes`` N_h of strata, (H,) each.
 
     The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and
     Donner 2008), and the exact interval of the effective number of rows (Korn and Graubard 1998).
@@ -83,8 +83,8 @@ def stratified(
 def jeffreys(
     hits: NDArray[np.float64], asked: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else (Brown et
-    al. 2001).
+    """Return the bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else
+    (Brown et al. 2001).
     """
     from scipy.special import betaincinv
 
@@ -100,7 +100,7 @@ def _effective(
     weights: NDArray[np.float64],
     left: NDArray[np.float64],
 ) -> float:
-    """How many rows of a simple random sample would give the same variance."""
+    """Return how many rows of a simple random sample would give the same variance."""
     # never 0 or 1, so that a stratum without hits has a variance
     share = (hits + 0.5) / (asked + 1)
     variance = float(np.sum(weights**2 * share * (1 - share) / np.maximum(asked, 1) * left**2))
@@ -163,8 +163,8 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
 
 
 def _pairs(answers: Sequence[Decision]) -> list[tuple[str, str]]:
-    """The labels of the first and of the second answer on each row with both; a changed answer
-    counts as it is now.
+    """Return the labels of the first and of the second answer on each row with both; a changed
+    answer counts as it is now.
     """
     first: dict[int, str] = {}
     second: dict[int, tuple[str, str]] = {}  # reviewer and label
@@ -178,7 +178,7 @@ def _pairs(answers: Sequence[Decision]) -> list[tuple[str, str]]:
 
 
 def _error_of(differ: float, num_classes: int) -> float:
-    """The e at which two answers differ with this probability; at most that of a guess, (K −
+    """Return the e at which two answers differ with this probability; at most that of a guess, (K −
     1)/K.
     """
     guess = (num_classes - 1) / num_classes
@@ -186,7 +186,7 @@ def _error_of(differ: float, num_classes: int) -> float:
 
 
 def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
-    """The share of wrong labels, from the share that reviewers with the error e call wrong.
+    """Return the share of wrong labels, from the share that reviewers with the error e call wrong.
 
     A right label is called wrong with probability e, and a wrong one right with e/(K − 1), so the
     measured share is m = r·(1 − e/(K − 1)) + (1 − r)·e, and

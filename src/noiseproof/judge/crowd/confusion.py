@@ -78,8 +78,8 @@ class VotedRows:
 
     @cached_property
     def adds_given(self) -> Tensor:
-        """Whether the given label is one more vote, (N,): where it repeats votes as a rule, on rows
-        without any.
+        """Return whether the given label is one more vote, (N,): where it repeats votes as a rule,
+        on rows without any.
         """
         has_votes = torch.from_numpy(np.diff(self.votes.first) > 0)
         if self.given is None or self.transition is None:
@@ -112,8 +112,8 @@ class VotedRows:
 
     @cached_property
     def crowds(self) -> tuple[Tensor, Tensor]:
-        """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is
-        in no other.
+        """Return the crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with
+        what is in no other.
         """
         N = len(self.votes)
         A = len(self.votes.names)
@@ -129,7 +129,7 @@ class VotedRows:
 
     @cached_property
     def vote_shares(self) -> Tensor:
-        """The shares of the classes among the votes of each crowd, (C, K)."""
+        """Return the shares of the classes among the votes of each crowd, (C, K)."""
         crowds = int(torch.cat(self.crowds).max()) + 1
         counts = torch.ones(crowds, self.num_classes, dtype=torch.float64)
         counts.index_put_(
@@ -206,7 +206,9 @@ class _Counts:
         self.truth.index_add_(0, self.rows.crowds[0][block], truth)
 
     def annotators(self, beta: float, random: np.random.Generator | None = None) -> Annotators:
-        """The estimates, or with ``random`` a draw from the distribution whose mean they are."""
+        """Return the estimates, or with ``random`` a draw from the distribution whose mean they
+        are.
+        """
         rows = self.rows
         counts = self.votes.transpose(1, 2)
         # With one vote per row, errors of the annotator and of the predictions cannot be
@@ -294,8 +296,8 @@ def _estimate(
 
 
 def _mean(weights: Tensor, random: np.random.Generator | None) -> Tensor:
-    """The mean of Dirichlet distributions with these weights (…, K), or with ``random`` a draw from
-    each.
+    """Return the mean of Dirichlet distributions with these weights (…, K), or with ``random`` a
+    draw from each.
     """
     if random is not None:
         weights = torch.from_numpy(random.standard_gamma(weights.numpy())).clamp(min=SMALL)

@@ -50,8 +50,8 @@ class AnnotatorQuality(Brief):
     confusion: NDArray[np.float64]  # (A, K, K): expected labels, a row for each true class
 
     def most_confused(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """The true class, the label and the expected number of the most frequent error of each
-        annotator, (A,) each.
+        """Return the true class, the label and the expected number of the most frequent error of
+        each annotator, (A,) each.
         """
         K = self.confusion.shape[-1]
         errors = np.where(np.eye(K, dtype=bool), 0.0, self.confusion).reshape(len(self.names), -1)
@@ -59,15 +59,15 @@ class AnnotatorQuality(Brief):
         return at // K, at % K, errors[np.arange(len(at)), at]
 
     def others(self) -> NDArray[np.float64]:
-        """The accuracy of all other annotators together, (A,), NaN where there are none."""
+        """Return the accuracy of all other annotators together, (A,), NaN where there are none."""
         right = self.accuracy * self.labels
         total = self.labels.astype(np.float64)
         left = total.sum() - total
         return np.asarray(np.where(left > 0, (right.sum() - right) / np.maximum(left, 1), np.nan))
 
     def advice(self, classes: Sequence[str]) -> list[str]:
-        """One sentence for each annotator, by the interval of their accuracy against chance and
-        against the others.
+        """Return one sentence for each annotator, by the interval of their accuracy against chance
+        and against the others.
         """
         advised = []
         others = self.others()
@@ -88,7 +88,7 @@ class AnnotatorQuality(Brief):
         return advised
 
     def headline(self, classes: Sequence[str]) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         counts = Counter(map(_short, self.advice(classes)))
         of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
         parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
@@ -102,8 +102,8 @@ class AnnotatorQuality(Brief):
         return f"{'; '.join(parts)}."
 
     def table(self, classes: Sequence[str]) -> pd.DataFrame:
-        """The rows of annotators.csv, from the worst annotator to the best by the upper end of the
-        interval.
+        """Return the rows of annotators.csv, from the worst annotator to the best by the upper end
+        of the interval.
         """
         import pandas as pd
 
@@ -176,8 +176,8 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
 
 
 def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
-    """The posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the others are
-    known.
+    """Return the posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the
+    others are known.
 
     log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted
     at the next two of ``ODDS``, which is linear interpolation.
@@ -274,7 +274,7 @@ def _candidates(quality: AnnotatorQuality) -> Tensor:
 
 
 def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
-    """Which of the candidates have labelled each row of a block, (n, C)."""
+    """Return which of the candidates have labelled each row of a block, (n, C)."""
     first = rows.votes.first
     votes = slice(int(first[block.start]), int(first[block.stop]))
     place = torch.full((len(rows.votes.names),), -1)
@@ -287,7 +287,7 @@ def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
 
 
 def information(truth: Tensor, confusion: Tensor) -> Tensor:
-    """What a label with these confusions (K, K) says about rows (n, K), in bits, (n,)."""
+    """Return what a label with these confusions (K, K) says about rows (n, K), in bits, (n,)."""
     says = (truth @ confusion).clamp(min=SMALL)
     per_class = (confusion * confusion.log2()).sum(1)  # −H(l | k)
     return (truth @ per_class - (says * says.log2()).sum(1)).clamp(min=0)
@@ -296,7 +296,7 @@ def information(truth: Tensor, confusion: Tensor) -> Tensor:
 def _assign(
     gain: NDArray[np.float64], annotator: NDArray[np.int64], count: int, most: int | None
 ) -> dict[str, NDArray[Any]]:
-    """The ``count`` rows of the largest gain, each with the best annotator who has room."""
+    """Return the ``count`` rows of the largest gain, each with the best annotator who has room."""
     chosen: list[tuple[int, int, float]] = []
     given: dict[int, int] = {}
     for row in np.argsort(-gain[:, 0], kind="stable").tolist():

@@ -78,7 +78,7 @@ def _bars(shares: Mapping[str, float], name: str) -> Bars:
 
 
 def _most_frequent(values: Any) -> tuple[Any, float]:
-    """A value that would be the most frequent one of a constant column without gaps, and its
+    """Return a value that would be the most frequent one of a constant column without gaps, and its
     share.
     """
     if not len(values):

@@ -140,8 +140,8 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
 
 
 def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
-    """The finite numbers of both parts of a column; None unless one part has numbers alone, and
-    most of the other.
+    """Return the finite numbers of both parts of a column; None unless one part has numbers alone,
+    and most of the other.
     """
     import pandas as pd
 

@@ -102,8 +102,8 @@ class NearDuplicates(Issue):
 
 
 def _kept(group: Iterable[int], decided: Mapping[int, Decided]) -> set[int]:
-    """The rows of a group to keep: the first with each label that was decided on, else the first
-    not excluded.
+    """Return the rows of a group to keep: the first with each label that was decided on, else the
+    first not excluded.
     """
     rows = sorted(group)
     by_label = {

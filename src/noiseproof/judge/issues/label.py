@@ -151,7 +151,7 @@ class RowEvidence:
 
 
 def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
-    """How many annotators chose a label, and who.
+    """Return how many annotators chose a label, and who.
 
     >>> _say(2, 3, "'dog'"), _say(3, 3, "'dog'"), _say(1, 1, "'dog'")
     ("2 of 3 annotators say 'dog'", "all 3 annotators say 'dog'", "the annotator says 'dog'")
@@ -301,8 +301,8 @@ class WrongLabels(Issue):
         }
 
     def _of_all(self, data: Rows, issues: int, asked: int) -> dict[str, Any]:
-        """The entries of a summary on all of the ``asked`` labels, of which ``issues`` are called
-        wrong.
+        """Return the entries of a summary on all of the ``asked`` labels, of which ``issues`` are
+        called wrong.
         """
         labels = self.labels
         low, high = labels.noise_interval
@@ -317,8 +317,8 @@ class WrongLabels(Issue):
         }
 
     def verdict(self, issues: int, rows: int) -> str:
-        """What the model concludes about all labels, with the estimate of the noise rate, and
-        classes that differ.
+        """Return what the model concludes about all labels, with the estimate of the noise rate,
+        and classes that differ.
         """
         labels = self.labels
         rate = labels.noise_rate

@@ -88,7 +88,7 @@ class Leakage(FoundIssue):
 
 
 def used_columns(data: Rows) -> set[str]:
-    """The columns of a table that models see; of an array all."""
+    """Return the columns of a table that models see; of an array all."""
     table = data.table
     if table is None:
         return set()
@@ -98,16 +98,16 @@ def used_columns(data: Rows) -> set[str]:
 
 
 def leaking_columns(summary: Mapping[str, Any]) -> list[str]:
-    """The columns that models saw and that predict the label almost perfectly, by the summary of an
-    audit.
+    """Return the columns that models saw and that predict the label almost perfectly, by the
+    summary of an audit.
     """
     found = summary.get(Leakage.name, {}).get("findings", [])
     return [name for one in found if one["details"].get("is_used") for name in one["columns"]]
 
 
 def distrust(verdict: str, names: Sequence[str], data: Rows, ignored: Sequence[str]) -> str:
-    """The verdict of models that saw the columns ``names``, after why it is not to be trusted, and
-    what to do.
+    """Return the verdict of models that saw the columns ``names``, after why it is not to be
+    trusted, and what to do.
     """
     which = ", ".join(f"`{name}`" for name in names)
     it = "it" if len(names) == 1 else "them"
@@ -122,13 +122,13 @@ def distrust(verdict: str, names: Sequence[str], data: Rows, ignored: Sequence[s
 
 
 def can_ignore(data: Rows) -> bool:
-    """Whether the option `ignore` hides columns from the models of an audit."""
+    """Return whether the option `ignore` hides columns from the models of an audit."""
     return data.table is not None and data.table.frame is not None
 
 
 def encode(column: Any) -> NDArray[np.int64]:
-    """A number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a value,
-    too.
+    """Return a number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a
+    value, too.
     """
     import pandas as pd
 
@@ -142,8 +142,8 @@ def encode(column: Any) -> NDArray[np.int64]:
 
 
 def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
-    """The share of the labels beyond the most frequent class that ``code`` (n,) predicts in the
-    other half of rows.
+    """Return the share of the labels beyond the most frequent class that ``code`` (n,) predicts in
+    the other half of rows.
     """
     K = int(given.max()) + 1
     C = int(code.max()) + 1
@@ -161,7 +161,7 @@ def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
 
 
 def identify(name: str, column: Any, row: NDArray[np.int64]) -> str:
-    """What a column does to the rows if it identifies them, "" if it does not."""
+    """Return what a column does to the rows if it identifies them, "" if it does not."""
     if column.isna().any() or not column.is_unique:
         return ""
     if column.dtype.kind in "iuf":

@@ -255,7 +255,7 @@ def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
 
 
 def _code(name: str, values: NDArray[np.float64]) -> Finding | None:
-    """A number such as −999 that stands for missing ones."""
+    """Return a number such as −999 that stands for missing ones."""
     values = values[np.isfinite(values)]
     if len(values) < 4 * FEW:
         return None

@@ -145,7 +145,9 @@ def _slices(
 
 
 def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:
-    """The conditions that lead to a leaf: of several bounds on one side of a column the closest."""
+    """Return the conditions that lead to a leaf: of several bounds on one side of a column the
+    closest.
+    """
     parent = {
         int(child): node
         for node in range(tree.node_count)

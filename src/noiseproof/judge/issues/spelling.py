@@ -83,7 +83,7 @@ def spellings_of(audit: SavedAudit) -> list[Spelling]:
 
 
 def _form(name: str) -> str:
-    """A name without what is hardly seen: composed characters, single spaces."""
+    """Return a name without what is hardly seen: composed characters, single spaces."""
     return " ".join(unicodedata.normalize("NFKC", name).split())
 
 
@@ -111,7 +111,7 @@ def _neighbours(forms: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _by_one_letter(one: str, two: str) -> bool:
-    """Whether a letter is inserted, left out or replaced, and nothing else."""
+    """Return whether a letter is inserted, left out or replaced, and nothing else."""
     begin = next(
         (i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
         min(len(one), len(two)),
@@ -175,7 +175,7 @@ class SpellingVariants(FoundIssue):
 def _merged_sets(
     words: Sequence[str], multi: Mapping[str, Any], becomes: Mapping[str, str]
 ) -> dict[str, str]:
-    """The words of sets that have a label spelled differently, and what they become."""
+    """Return the words of sets that have a label spelled differently, and what they become."""
     merged = {}
     for word in words:
         labels = split_set(word, multi["separator"])

@@ -151,7 +151,7 @@ def _finding(
 
 
 def _is_garbled(text: str) -> bool:
-    """Whether a text shows signs of a wrong encoding, or is no writing at all."""
+    """Return whether a text shows signs of a wrong encoding, or is no writing at all."""
     broken = len(MOJIBAKE.findall(text))
     if broken and 50 * broken >= len(text):
         return True
@@ -166,7 +166,7 @@ def _is_garbled(text: str) -> bool:
 
 
 def _is_long(word: str) -> bool:
-    """Whether no language has such a word; Chinese, Japanese and Thai have no spaces between
+    """Return whether no language has such a word; Chinese, Japanese and Thai have no spaces between
     words.
     """
     return (
@@ -178,8 +178,8 @@ def _is_long(word: str) -> bool:
 
 
 def _languages(texts: list[str]) -> tuple[list[str], str]:
-    """The language or script of each text, "" where it is not clear, and the usual one, "" if there
-    is none.
+    """Return the language or script of each text, "" where it is not clear, and the usual one, ""
+    if there is none.
     """
     languages = [_language(text) for text in texts]
     known = Counter(filter(None, languages))
