@@ -1,6 +1,4 @@
-"""An audit that replaces another: decisions train its models and rank all other labels anew, or are
-carried over.
-"""
+"""An audit that replaces another: decisions train its models and rank all other labels again."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

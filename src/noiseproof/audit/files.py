@@ -68,7 +68,7 @@ COLUMNS = (
     "doubt",
     "model_quality",
     "model_suggestion_quality",
-)  # of issues.csv; those of further issue types follow
+)  # of issues.csv; columns of further issue types follow
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +116,7 @@ class Audit:
         return {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
     def moved(self, place: NDArray[np.int64]) -> Audit:
-        """Return the same audit with the numbers that its rows have now, ``place`` (source_rows,)."""
+        """Return the audit with the numbers that its rows have now, ``place`` (source_rows,)."""
         return replace(self, issues=self.issues.assign(row=place[self.issues["row"].to_numpy()]))
 
 
@@ -330,7 +330,7 @@ def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
 
 def same_id(id: str, audited: str) -> bool:
     """Return whether an id in the source is the audited one: pandas writes nan for a gap, and 7.0
-    for 7 beside gaps.
+    for 7 in a column with gaps.
     """
     return audited in (id, f"{id}.0") or {audited, id} == {"", "nan"}
 

@@ -193,7 +193,7 @@ def plan_retraining(
 
     Trusted rows are held out if the audit had any; else a fifth of the rows, the latest ones if the
     audit had times; near-duplicates and groups are not split. Method, model and epochs default to
-    those of the audit. ``estimator``, a scikit-learn classifier or its name as ``module:name``, is
+    the audit's. ``estimator``, a scikit-learn classifier or its name as ``module:name``, is
     fitted in place of the method: a pipeline to the columns of a table, others to the features.
     Excluded rows are trained on before, not after, and never tested on. Classes that ``becomes``
     merges count as one.

@@ -165,7 +165,7 @@ def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str,
     }
     chosen = f"all labels that are right, or {NONE}" if has_several else "the right label"
     return {
-        "guidelines": f"Choose {chosen}. The suggestion and its reason are those of noiseproof.",
+        "guidelines": f"Choose {chosen}. The suggestion and its reason come from noiseproof.",
         "fields": fields,
         "questions": [question],
         "vectors": [],

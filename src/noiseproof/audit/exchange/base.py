@@ -169,7 +169,7 @@ class Tool(ABC):
     name: ClassVar[str]
     listing: ClassVar[str] = ""  # the file of the labels, where the tool writes a folder
     takes_all_rows: ClassVar[bool] = False  # by default, instead of issues alone
-    takes_texts: ClassVar[bool] = True  # beside pictures
+    takes_texts: ClassVar[bool] = True  # as well as pictures
     # whether somebody chose each label, also one that is the given one
     asks: ClassVar[bool] = False
 
@@ -233,11 +233,11 @@ def is_list_of(labels: Labels, old: Any) -> bool:
     return isinstance(old, list) or len(labels) != 1
 
 
-def find_file(name: str, beside: Path) -> Path:
+def find_file(name: str, listing: Path) -> Path:
     """Return a picture that a file names, in the file's folder or one above or right below it,
     where there is one.
     """
-    here = beside.resolve().parent
+    here = listing.resolve().parent
     below = [here / folder for folder in ("", "data", "images", "images/default")]
     places = [place / name for place in (*below, *here.parents)]
     return next((place for place in places if os.path.isfile(place)), places[0])
@@ -300,18 +300,18 @@ def _read_once(path: Path, read: Callable[[Path], Any], changed: int, size: int)
 
 
 def write_both(
-    path: Path, content: str, ending: str, other: str, *, beside: str, force: bool
+    path: Path, content: str, ending: str, other: str, *, other_ending: str, force: bool
 ) -> None:
-    """Write a file, and ``other`` to the one ``beside`` it; refuse a path that would be the same
-    for both.
+    """Write a file, and ``other`` to the one with ``other_ending``; refuse a path that would be the
+    same for both.
     """
-    if path.suffix.lower() == beside:
+    if path.suffix.lower() == other_ending:
         raise ValueError(
-            f"Expected a path that ends in {ending}, as {beside} is for the set-up beside it, got"
+            f"Expected a path that ends in {ending}, as {other_ending} is for the set-up, got"
             f" {path}."
         )
     write_new(path, content, force)
-    write_new(path.with_suffix(beside), other, force)
+    write_new(path.with_suffix(other_ending), other, force)
 
 
 def remove_links(folder: Path) -> None:

@@ -31,7 +31,7 @@ SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CV
 @TOOLS.register_class("cvat")
 class Cvat(Tool):
     """A tag for each given label of a picture; the labels of the task, to paste into CVAT, are in
-    the .json beside.
+    the .json with the same name.
     """
 
     takes_texts = False
@@ -54,7 +54,7 @@ class Cvat(Tool):
                 tag = ET.SubElement(image, "tag", {"label": label, "source": "manual"})
                 for name in SHOWN:
                     ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
-        write_both(path, _to_text(root), ".xml", to_json(labels), beside=".json", force=force)
+        write_both(path, _to_text(root), ".xml", to_json(labels), other_ending=".json", force=force)
 
     def parse(self, path: Path) -> Any:
         if path.suffix.lower() != ".xml":

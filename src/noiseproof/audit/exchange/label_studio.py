@@ -61,7 +61,7 @@ class LabelStudio(Tool):
         tasks = [_task(report, row, what) for row in rows]
         choice = "multiple" if report.data.labels.are_sets else "single"
         set_up = _set_up(what, classes, choice)
-        write_both(path, to_json(tasks), ".json", set_up, beside=".xml", force=force)
+        write_both(path, to_json(tasks), ".json", set_up, other_ending=".xml", force=force)
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
@@ -228,10 +228,10 @@ def _address(source: Any, id: str) -> str:
     return FILES + quote(Path(os.path.relpath(source.file(id), folder.parent)).as_posix())
 
 
-def _file(address: Any, beside: Path) -> Path:
+def _file(address: Any, listing: Path) -> Path:
     """Return the picture that an address stands for: a local file, or one that was uploaded."""
     parts = urlsplit(str(address))
     name = ""
     if parts.path.startswith("/data/local-files"):
         name = parse_qs(parts.query).get("d", [""])[0]
-    return find_file(name or Path(parts.path).name, beside)
+    return find_file(name or Path(parts.path).name, listing)

@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The strata of an audit's rows, and the order in which those of a stratum are asked."""
+    """The strata of an audit's rows, and the order in which the rows of a stratum are asked."""
 
     seed: int
     strata: NDArray[np.int16]  # (source rows,), −1 for rows that were not audited
@@ -102,7 +102,7 @@ class Design:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move"
-                " both files and the decisions away to measure anew."
+                " both files and the decisions away to measure again."
             ) from error
         return design
 
@@ -282,10 +282,10 @@ def propose(
     """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the
     same mixture.
 
-    ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` those of
-    `most_informative`, ``measure`` the next questions of the `Design`, which is drawn where there
-    is none; where its round has fewer, the others take their place. A row has one purpose, to
-    measure before all others: only these rows represent the rest.
+    ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` the
+    `most_informative` ones, ``measure`` the next questions of the `Design`, which is drawn where
+    there is none; where its round has fewer, the others take their place. A row has one purpose,
+    to measure before all others: only these rows represent the rest.
     """
     check_count("count", count, 1)
     questions: list[Proposal] = []

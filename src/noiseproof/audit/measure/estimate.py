@@ -83,7 +83,7 @@ class Population:
 
     @classmethod
     def read(cls, audit: Audit) -> Population | None:
-        """Return the rows of an audit by the design in its folder; None where nothing was measured."""
+        """Return the rows of an audit by its design, None where nothing was measured."""
         design = Design.read(audit)
         return None if design is None else cls.of(audit, design)
 

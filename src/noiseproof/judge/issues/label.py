@@ -1,5 +1,5 @@
-"""Labels that are wrong, with the label they should have, and why they are called wrong; also of
-several a row.
+"""Labels that are wrong, with the label they should have, and why they are called wrong; also for
+rows with several labels.
 
 A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named
 after "although".

@@ -71,8 +71,8 @@ class MixedCells(FoundIssue):
         "Write all numbers of a column in one notation and one unit, and leave missing ones empty."
     )
     fixes = (
-        "Writes decimal commas as points, removes those of thousands, divides numbers in the larger"
-        " unit, empties words and codes for missing."
+        "Writes decimal commas as points, removes commas of thousands, divides numbers in the"
+        " larger unit, empties words and codes for missing."
     )
 
     @classmethod

@@ -66,7 +66,7 @@ class WeakSlices(FoundIssue):
 
 
 def _halves(groups: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
-    """Half of the rows at random, (n,); those of a group together."""
+    """Half of the rows at random, (n,); the rows of a group together."""
     random = np.random.default_rng(0)
     if groups is None:
         return random.random(n) < 0.5

@@ -53,7 +53,7 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
         by_form[_form(name).casefold()].append(name)
     pairs = [(other, names[0]) for names in by_form.values() for other in names[1:]]
     total = {form: sum(counts[name] for name in names) for form, names in by_form.items()}
-    meant: dict[str, str] = {}  # form of a typo → the most frequent one beside it
+    meant: dict[str, str] = {}  # form of a typo → the most frequent form next to it
     for rare, frequent in _neighbours(total):
         if RARE * total[rare] <= total[frequent] and total[frequent] > total.get(
             meant.get(rare, ""), -1
@@ -65,7 +65,7 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
 
 
 def set_spellings_of(audit: SavedAudit) -> list[Spelling]:
-    """Pairs of labels of an audit of several labels a row that are probably one."""
+    """Pairs of labels of an audit of several labels per row that are probably one."""
     multi = audit.config["multi_label"]
     words = audit.issues["given_label"].tolist()
     rows = Counter(label for word in words for label in split_set(word, multi["separator"]))
