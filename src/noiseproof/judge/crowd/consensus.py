@@ -64,24 +64,23 @@ def consensus(
     """
     check_word("method", method, METHODS)
     votes = votes if isinstance(votes, Votes) else Votes.of_table(votes)
-    probs = (
-        None
-        if pred_probs is None
-        else check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02)
-    )
-    K = num_classes or (
-        probs.shape[1] if probs is not None else int(votes.label.max(initial=0)) + 1
-    )
-    if probs is not None and probs.shape != (len(votes), K):
-        raise ValueError(
-            f"Expected `pred_probs` of shape ({len(votes)}, {K}), got {tuple(probs.shape)}."
-        )
+    K = num_classes or int(votes.label.max(initial=0)) + 1
+    probs = None
+    if pred_probs is not None:
+        probs = check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02)
+        K = num_classes or probs.shape[1]
+        if probs.shape != (len(votes), K):
+            raise ValueError(
+                f"Expected `pred_probs` of shape ({len(votes)}, {K}), got {tuple(probs.shape)}."
+            )
     if votes.label.max(initial=-1) >= K:
         raise ValueError(f"Expected labels from 0 to {K - 1} in `votes`, got {votes.label.max()}.")
     rows = VotedRows(votes, K, probs)
     truth = _MODELS[method](rows).numpy()
     is_tied = (truth >= truth.max(1, keepdims=True) - SAME).sum(1) > 1
-    prior = _pooled(rows).numpy() if is_tied.any() and method != "pooled" else np.zeros_like(truth)
+    prior = np.zeros_like(truth)
+    if is_tied.any() and method != "pooled":
+        prior = _pooled(rows).numpy()
     label = resolve_ties(truth, prior, seed)
     if probs is None:
         label = np.where(np.diff(votes.first) > 0, label, -1)
@@ -129,9 +128,8 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
         rows.add_counts(truth, slice(None), 0, counts)
         # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper:
         # not SMALL/SMALL.
-        log_confusion = (
-            counts.div(counts.sum(1, keepdim=True).clamp(min=SMALL)).clamp(min=SMALL).log()
-        )
+        confusion = counts / counts.sum(1, keepdim=True).clamp(min=SMALL)
+        log_confusion = confusion.clamp(min=SMALL).log()
         likelihood = log_confusion[rows.annotator, rows.label]  # (V, K)
         before = truth
         log_prior = rows.log_prior(every_row, 1.0, truth.mean(0)).log_softmax(1)

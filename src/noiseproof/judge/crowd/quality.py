@@ -89,17 +89,13 @@ class AnnotatorQuality(Brief):
 
     def headline(self, classes: Sequence[str]) -> str:
         """Return one line for the terminal."""
-        counts = Counter(map(_short, self.advice(classes)))
+        counts = Counter(advice.partition(":")[0] for advice in self.advice(classes))
         of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
-        parts = [f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"]
-        listed = ", ".join(
-            f"{counts[name]} {name}"
-            for name in map(_short, (CHANCE, TRAIN, BETTER))
-            if counts[name]
-        )
-        if listed:
-            parts.append(listed)
-        return f"{'; '.join(parts)}."
+        text = f"annotators: {len(self.names)}, {of_all:.1%} of their labels right"
+        names = [advice.partition(":")[0] for advice in (CHANCE, TRAIN, BETTER)]
+        if listed := [f"{counts[name]} {name}" for name in names if counts[name]]:
+            text += f"; {', '.join(listed)}"
+        return f"{text}."
 
     def table(self, classes: Sequence[str]) -> pd.DataFrame:
         """Return the rows of annotators.csv, from the worst annotator to the best by the upper end
@@ -128,10 +124,6 @@ class AnnotatorQuality(Brief):
         )
 
 
-def _short(advice: str) -> str:
-    return advice.partition(":")[0]
-
-
 def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:
     """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
 
@@ -151,11 +143,9 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
         truth_counts.index_add_(
             0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes)
         )
-    density = torch.stack(
-        [_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]
-    ).mean(0)
+    drawn = [_density(rows, annotators) for annotators in draw_annotators(rows, fitted, seed)]
+    density = torch.stack(drawn).mean(0)
     below = density.cumsum(1)
-    low, high = (_quantile(below, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     labels = torch.bincount(rows.annotator, minlength=A)
     given = torch.zeros(A, K, dtype=torch.float64).index_put_(
         (rows.annotator, rows.label),
@@ -168,8 +158,8 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
         names=rows.votes.names,
         labels=labels.numpy(),
         accuracy=(density @ RATES).numpy(),
-        low=low,
-        high=high,
+        low=_quantile(below, (1 - LEVEL) / 2),
+        high=_quantile(below, (1 + LEVEL) / 2),
         chance=chance.numpy(),
         confusion=counts.transpose(1, 2).numpy(),
     )
@@ -193,12 +183,8 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
         without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
         right = without.gather(1, label[:, None])[:, 0]
         wrong = (without * errors[annotator, :, label]).sum(1)
-        odds = (
-            (right.clamp(min=SMALL) / wrong.clamp(min=SMALL))
-            .log()
-            .clamp(float(ODDS[0]), float(ODDS[-1]))
-        )
-        place = (odds - ODDS[0]) / (ODDS[1] - ODDS[0])
+        odds = (right.clamp(min=SMALL) / wrong.clamp(min=SMALL)).log()
+        place = (odds.clamp(ODDS[0], ODDS[-1]) - ODDS[0]) / (ODDS[1] - ODDS[0])
         first = place.long().clamp(max=len(ODDS) - 2)
         # from 0, where all classes are alike, to 1
         certain = (without.amax(1) - 1 / K) / (1 - 1 / K)
@@ -222,10 +208,8 @@ def _without_own(
 
 
 def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
-    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(
-        max=len(RATES) - 1
-    )
-    return RATES[at[:, 0]].numpy()
+    at = (below < q).sum(1).clamp(max=len(RATES) - 1)
+    return RATES[at].numpy()
 
 
 # Rows to label again
@@ -248,15 +232,13 @@ def label_again(
     The annotator is the best of those who have not labelled the row. With ``most``, nobody gets
     more rows than that; other rows than ``among`` (N,) are left out.
     """
-    candidates = _candidates(quality)
+    candidates = torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())
     gains = []
     who = []
     for block, truth in rows.posterior(fitted):
         taken = _taken(rows, block, candidates)
         # (n, C)
-        bits = torch.stack(
-            [information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1
-        )
+        bits = torch.stack([information(truth, fitted.confusion[a]) for a in candidates], 1)
         labels = np.diff(rows.votes.first[block.start : block.stop + 1])
         bits /= torch.from_numpy(np.maximum(labels, 1))[:, None]
         order = bits.masked_fill(taken, -1.0).sort(1, descending=True)
@@ -267,10 +249,6 @@ def label_again(
     if among is not None:
         gain[~among] = -1
     return _assign(gain, annotator, count, most)
-
-
-def _candidates(quality: AnnotatorQuality) -> Tensor:
-    return torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())
 
 
 def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
@@ -308,8 +286,9 @@ def _assign(
                 chosen.append((row, a, value))
                 break
     chosen.sort(key=lambda one: -one[2])
+    table = np.array(chosen, np.float64).reshape(-1, 3)
     return {
-        "row": np.array([row for row, _, _ in chosen], np.int64),
-        "annotator": np.array([annotator for _, annotator, _ in chosen], np.int64),
-        "gain": np.array([gain for _, _, gain in chosen], np.float64),
+        "row": table[:, 0].astype(np.int64),
+        "annotator": table[:, 1].astype(np.int64),
+        "gain": table[:, 2],
     }
