@@ -204,9 +204,8 @@ def plan_retraining(
                 "Expected a method with its epochs, or an estimator, got both. Leave one of them"
                 " out."
             )
-        if isinstance(estimator, str):
-            estimator = load_object(estimator)
-        estimator = check_classifier(estimator)
+        is_name = isinstance(estimator, str)
+        estimator = check_classifier(load_object(estimator) if is_name else estimator)
     source = SOURCES[audit.config["kind"]](audit.config)
     source.check_inputs(audit.folder)
     place = source.find_rows(audit, {**decided, **changes})

@@ -400,12 +400,10 @@ def _decisions(
                 yield Decision(row, id, given, "skip", "", item.reviewer)
             continue
         label = _spelled(item.labels, given, suggested, audit.config.get("multi_label"))
-        choice: Choice = "other"
-        if label == given:
-            choice = "keep"
-        elif label == suggested:
-            choice = "accept"
-        if choice != "keep" or is_explicit:
+        if label != given or is_explicit:
+            # if both are the same, it was kept
+            choices: dict[str, Choice] = {suggested: "accept", given: "keep"}
+            choice = choices.get(label, "other")
             yield Decision(row, id, given, choice, label, item.reviewer)
 
 
