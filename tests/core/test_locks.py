@@ -64,13 +64,3 @@ def count(folder: Path) -> int:
 def test_two_processes_never_hold_it_together(tmp_path: Path) -> None:
     assert [outcome.value for outcome in writers(count, tmp_path, 3)] == [100, 100, 100]
     assert (tmp_path / "number").read_text() == "300"
-
-
-def test_a_shorter_name_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    path.write_bytes(b"\0" + b'{"pid": 1, "host": "' + b"x" * 150 + b'"}')
-    lock = Lock(path)
-    assert last_holder(path)["pid"] == os.getpid()
-    lock.release()
-    path.write_text("what a version before wrote")
-    assert last_holder(path) == {} and describe_holder({}) == "another process"

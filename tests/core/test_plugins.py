@@ -20,7 +20,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from noiseproof.bench import Experiment, run_all
-from noiseproof.bench.engines import _modules
 from noiseproof.cli import app
 from noiseproof.cli.show import refusals
 from noiseproof.core import plugins
@@ -32,7 +31,7 @@ from noiseproof.models import MODELS
 from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES
 from noiseproof.train import Settings, prepare, train
-from noiseproof.train.methods import METHODS, get_method
+from noiseproof.train.methods import METHODS
 
 LOSS = """
 from noiseproof.core.margin import LabelProb
@@ -304,26 +303,6 @@ def test_a_sweep_without_its_plugin_is_refused_and_results_of_earlier_code_do_no
     assert bench("run").exit_code == 0 and bench("table").stderr == ""
 
 
-def test_the_code_that_counts_is_what_was_imported(
-    begin: Callable[..., None], tmp_path: Path
-) -> None:
-    begin(loss=LOSS.format(name="taylor7"))
-    mine = Experiment("digits", method="taylor7")
-    before = mine.key
-    (tmp_path / "own_loss.py").write_text("# edited while a sweep is at it")
-    assert mine.key == before
-
-
-def test_what_a_name_of_ones_own_is_like_is_none(begin: Callable[..., None]) -> None:
-    own = Experiment("digits", method="nfl+mae & momentum:alpha=0.9")
-    begin()
-    without = own.key
-    # settings, parameters, parts of names
-    for name in ("clip", "alpha", "ma", "nfl+m", "mae*", "digit"):
-        begin(loss=LOSS.format(name=name))
-        assert own.key == without, name
-
-
 @pytest.mark.parametrize("field", ["dataset", "foreign"])
 def test_files_of_ones_own_dataset_are_in_the_key(
     field: str, begin: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,21 +326,6 @@ def test_files_of_ones_own_dataset_are_in_the_key(
     Path("digits").write_text("a file of this name is nothing to noiseproof's own")
     Path("symmetric").write_text("")
     assert own.key == before
-
-
-def test_workers_get_every_module_with_names_of_its_own(
-    begin: Callable[..., None], tmp_path: Path
-) -> None:
-    begin(loss=LOSS.format(name="polyy"), method=METHOD.format(name="mymeth2", loss="polyy"))
-    files = {f"own_{name}": str(tmp_path / f"own_{name}.py") for name in ("loss", "method")}
-    assert _modules([Experiment("digits", method="mymeth2")]) == files
-    assert _modules([Experiment("digits", method="gce")]) == {}
-    begin(loss=LOSS.format(name="both"), strategy=STRATEGY.format(name="both"))
-    assert plugins.MODULES["both"] == {"loss": "own_loss", "strategy": "own_strategy"}
-    assert _modules([Experiment("digits", method="both & both")]).keys() == {
-        "own_loss",
-        "own_strategy",
-    }
 
 
 def test_modules_of_packages_and_partials_reach_workers(
@@ -444,11 +408,6 @@ def test_an_error_in_a_plugin_listed_by_its_module_has_file_and_line(tmp_path: P
     assert f"got 'broken_plugin': boom. (in {tmp_path}/broken_plugin.py, line 2)" in " ".join(
         done.stderr.split()
     )
-
-
-def test_no_name_of_noiseproof_counts_as_anothers() -> None:
-    own = {*MODELS, *DATASETS, *METHODS, *NOISES, *STRATEGIES}
-    assert "resnet34" in own and not own & {*plugins.MODULES}
 
 
 def test_a_broken_package_is_named_and_stops_nothing(
@@ -583,21 +542,6 @@ def test_a_refusal_says_where_in_ones_own_file(
     )
 
 
-@pytest.mark.parametrize("name", ["gce", "nce+agce"])
-def test_names_of_a_script_are_refused_before_any_worker_starts(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plugins.MODULES, name, {"method": "__main__"})
-    monkeypatch.setitem(plugins.MODULES, "unused", {"loss": "__main__"})
-    mine = Experiment("digits", method=name, settings=Settings("mlp:hidden=[8]", epochs=1))
-    with pytest.raises(ValueError) as refused:
-        run_all([mine], tmp_path, engine="processes")
-    assert (
-        f"Expected names that workers can import, got names of the script itself ({name!r})."
-        in str(refused.value)
-    )
-
-
 def test_plugins_are_loaded_once_and_before_a_name_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,22 +552,3 @@ def test_plugins_are_loaded_once_and_before_a_name_is_unknown(
     load_plugins()
     with pytest.raises(ValueError, match="Unknown loss 'taylor5'. Did you mean 'taylor4'"):
         get_loss("taylor5")
-
-
-@pytest.mark.parametrize(
-    "method", ["taylor8", "own-method", "taylor8 & idle8", "0.5*taylor8 + mae"]
-)
-def test_a_method_is_unknown_only_once_plugins_are_loaded(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (
-        LOSS.format(name="taylor8")
-        + METHOD.format(name="own-method", loss="taylor8")
-        + STRATEGY.format(name="idle8")
-    )
-    (tmp_path / "late_method.py").write_text(text)
-    monkeypatch.setenv(PLUGINS, str(tmp_path / "late_method.py"))
-    load_plugins.cache_clear()
-    assert "taylor8" in str(
-        get_method(method, prepare(get_dataset("two-moons:n=20")), Settings(epochs=1))
-    )

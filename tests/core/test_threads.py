@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_info
 
 from noiseproof.audit import audit
 from noiseproof.core.cluster import WORK, choose_threads, fixed_threads, threads_for
-from noiseproof.data import Dataset, Split, get_dataset
+from noiseproof.data import get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.train import Settings, prepare, train
 
@@ -61,15 +60,6 @@ def test_a_fixed_number_overrides_the_choice() -> None:
         pass
 
 
-def test_threads_of_other_libraries_are_limited_too() -> None:
-    import sklearn.ensemble._hist_gradient_boosting._binning  # noqa: F401  # has OpenMP
-
-    before = [pool["num_threads"] for pool in threadpool_info()]
-    with threads_for(0):
-        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
-    assert [pool["num_threads"] for pool in threadpool_info()] == before
-
-
 def test_a_small_audit_runs_on_one_thread_and_restores_the_number() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 120)
@@ -119,16 +109,6 @@ def test_a_run_trains_on_as_many_threads_as_its_steps_occupy() -> None:
     # more than 2·WORK/64 weights
     weights(Settings("mlp:hidden=[1024,1024]", epochs=1, batch_size=64))
     assert seen == {2} and torch.get_num_threads() == 3
-
-
-def test_weights_of_convolutions_count_for_each_pixel() -> None:
-    x, seen = torch.rand(80, 1, 8, 8), set()
-    task = prepare(Dataset("squares", ("0", "1"), Split(x, (x.mean((1, 2, 3)) > 0.5).long())))
-    settings = Settings("cnn8", epochs=1, batch_size=64)
-
-    train(task, "ce", settings, progress=lambda *_: seen.add(torch.get_num_threads()))
-
-    assert seen == {3}
 
 
 def test_an_estimator_is_fitted_on_as_many_threads_as_its_steps_occupy() -> None:

@@ -511,10 +511,6 @@ def test_a_frame_has_no_two_columns_of_one_name() -> None:
         ),
         ({"device": "cpu:0"}, "^Expected `device` to be auto, cpu"),
         ({"random_state": -1}, "Expected `random_state` to be an integer of at least 0, got -1"),
-        (
-            {"method": "ln:predict=released"},
-            "score for each class for NoisyLabelClassifier, .*Use predict=classes",
-        ),
         pytest.param(
             {"device": "cuda"},
             "can not run",

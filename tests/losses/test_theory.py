@@ -280,15 +280,18 @@ def test_a_counterexample_to_equation_3() -> None:
     assert sum(map(abs, by_hand)) > 2 * float(gamma * (1 + epsilon) * w)
 
 
+def equation_4(k: int, sigma: float = 1.0) -> float:
+    """The curriculum paper's approximation of the expected margin."""
+    return -math.log(k - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (k - 1))
+
+
 @pytest.mark.parametrize("k", [10, 20, 50, 100, 400, 1000, 10_000])
 def test_equation_4_approximates_the_expected_margin(k: int) -> None:
     """σ = 1, k ≥ 10: what is left is of order 1/k², down to the accuracy of the exact value."""
-    assert abs(expected_margin(k, exact=False) - expected_margin(k)) < 2.5 / (k - 1) ** 2 + 1e-7
+    assert abs(equation_4(k) - expected_margin(k)) < 2.5 / (k - 1) ** 2 + 1e-7
 
 
 def test_equation_4_fails_for_few_classes_and_large_sigma() -> None:
-    assert expected_margin(2) == 0 and expected_margin(2, exact=False) == pytest.approx(
-        0.359, abs=1e-3
-    )
+    assert expected_margin(2) == 0 and equation_4(2) == pytest.approx(0.359, abs=1e-3)
     assert expected_margin(10, sigma=2) == pytest.approx(-3.633, abs=1e-3)
-    assert expected_margin(10, sigma=2, exact=False) == pytest.approx(-1.220, abs=1e-3)
+    assert equation_4(10, sigma=2) == pytest.approx(-1.220, abs=1e-3)

@@ -1,13 +1,11 @@
 """Human labels and files of labels: the real ones, and broken, hostile and odd ones."""
 
 import contextlib
-import json
 import os
 import pickle
 import re
 import tempfile
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from noiseproof.cli import app
 from noiseproof.noise import NoisyLabels, get_noise
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 from noiseproof.noise.human import majority_vote, read_columns, worst_label
@@ -143,48 +139,6 @@ def test_official_layout_without_the_official_files(tmp_path: Path) -> None:
         match=r"Expected a column 'aggre_label' in .*CIFAR-10_human.pt, got 'clean_label'",
     ):
         get_noise("cifar10n:which=aggregate", folder=tmp_path).corrupt(clean)
-
-
-def test_cifar_n_is_found_in_the_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clean = np.arange(20) % 10
-    near, far = tmp_path / "near", tmp_path / "far"
-    for folder, shift in ((near, 1), (far, 0)):
-        (folder / "cifar-n").mkdir(parents=True)
-        torch.save(
-            {"clean_label": clean, "worse_label": (clean + shift) % 10},
-            folder / "cifar-n/CIFAR-10_human.pt",
-        )
-    monkeypatch.setenv("NOISEPROOF_DATA", str(far))
-    noise = "cifar10n:which=worst"
-    assert get_noise(noise).corrupt(clean).rate == 0.0
-    assert get_noise(noise, near).corrupt(clean).rate == 1.0
-    assert get_noise(noise, near, folder=far).corrupt(clean).rate == 0.0  # said more precisely
-    assert get_noise("symmetric:rate=0.4", near) == get_noise("symmetric:rate=0.4")  # reads nothing
-
-    (tmp_path / "mine.csv").write_text(
-        "x,kind\n" + "".join(f"{i},{label}\n" for i, label in enumerate(clean))
-    )
-    command = (
-        "data",
-        "show",
-        f"table:table={tmp_path / 'mine.csv'},label=kind",
-        "--noise",
-        noise,
-        "--json",
-    )
-    for options, flipped in (((), 0), (("--data-dir", str(near)), 20)):
-        result = CliRunner().invoke(app, [*command, *options])
-        assert result.exit_code == 0, result.stderr
-        assert json.loads(result.stdout)["noise"]["flipped"] == flipped
-    monkeypatch.delenv("NOISEPROOF_DATA")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # the same on Windows
-    (tmp_path / ".cache").mkdir()
-    near.rename(tmp_path / ".cache/noiseproof")
-    # where `data fetch` puts it
-    assert json.loads(CliRunner().invoke(app, command).stdout)["noise"]["flipped"] == 20
 
 
 # --- the SLN paper's files
@@ -343,12 +297,6 @@ def test_bad_csv_files_are_refused_by_name(tmp_path: Path, text: str, message: s
         get_noise(f"file:path={path}").corrupt([0, 1])
 
 
-def test_rows_that_nobody_labelled_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "labels.npy", [[0, 1], [-1, -1]])
-    with pytest.raises(ValueError, match="at least one annotator in .*labels.npy, row 1 has none"):
-        get_noise("file", path=tmp_path / "labels.npy", annotators="vote").corrupt([0, 1])
-
-
 def test_other_bad_files_are_refused_by_name(tmp_path: Path) -> None:
     np.save(tmp_path / "float.npy", [0.0, 1.0])
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2), int))
@@ -504,40 +452,6 @@ def test_forged_files_are_integers_or_refused(tmp_path: Path, case: str) -> None
     else:
         with pytest.raises(ValueError, match=rf"labels\.pt.*{expected}"):
             noise.corrupt([1, 2, 3, 4])
-
-
-@pytest.mark.parametrize("name", ["CIFAR-10_human.pt", "CIFAR-100_human.pt"])
-def test_official_files_hold_what_pytorch_reads(name: str) -> None:
-    path = real(f"cifar-n/{name}")
-    reconstruct = np.empty(0).__reduce__()[0]
-    numpy = [
-        (reconstruct, "numpy.core.multiarray._reconstruct"),
-        np.ndarray,
-        np.dtype,
-        type(np.dtype(np.int64)),
-    ]
-    with torch.serialization.safe_globals(numpy):
-        expected = torch.load(path, weights_only=True)
-    ours = read_columns(path)
-    assert list(ours) == list(expected)
-    for key, values in expected.items():
-        assert np.array_equal(ours[key], values)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_tensors_and_arrays_of_every_integer_type(tmp_path: Path, dtype: torch.dtype) -> None:
-    table = torch.arange(24).to(dtype).view(6, 4)
-    columns = {
-        "slice": table[1:5:2, 3],
-        "array": table[:2, 0].numpy(),
-        "list": [5, 6],
-        "fortran": table.numpy().T,
-    }
-    torch.save(OrderedDict(columns), tmp_path / "labels.pt")
-    found = read_columns(tmp_path / "labels.pt")
-    assert list(found) == list(columns)
-    for name, values in columns.items():
-        assert np.array_equal(found[name], np.asarray(values))
 
 
 HEADERS = {

@@ -174,7 +174,6 @@ def test_a_run_knows_its_second_view(tmp_path: Path) -> None:
         ),
         ("ce & promix & consistency", "nothing beside `promix`.*got `consistency"),
         ("ce & consistency:lambda_b=-1", "Expected `lambda_b`"),
-        ("(ln:predict=released) & consistency", "a score for each class for consistency"),
     ],
 )
 def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:

@@ -16,7 +16,6 @@ from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import STRATEGIES
-from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.strategies.memory import EstimatedTargets, ExchangedMemory, TargetMemory
 from noiseproof.strategies.mixing import Mixup, draw_mix
 from noiseproof.strategies.momentum import MomentumModel
@@ -288,24 +287,3 @@ def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:
     table = selc.strategies[0].state_dict()["table"][:, 0]
     corrected = (table.argmax(1) == task.train.clean).double().mean()
     assert corrected > 0.9  # 0.6 of the labels were right before
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "estimated-targets:start=2",
-        "target-memory",
-        "label-correction:start=2",
-        "label-correction:start=2,soft=true",
-    ],
-)
-def test_a_class_that_no_label_has_is_refused_before_it_can_be_remembered(
-    task: Task, strategy: str
-) -> None:
-    with pytest.raises(
-        ValueError, match=f"for each class for {strategy.split(':')[0]}, .*Use predict=classes"
-    ):
-        train(task, f"ln:predict=released & {strategy}", SETTINGS)
-    with pytest.raises(ValueError, match="averages of predictions"):
-        method = get_method("ln:predict=released", task, SETTINGS)
-        train(task, Method(method.loss, method.head, (TrainingAverages(),)), SETTINGS)

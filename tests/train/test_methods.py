@@ -879,9 +879,9 @@ def test_bounded_confidence_regulariser() -> None:
         ("mae-shift:tau=2", "loss", {"tau": 2, "num_classes": 10}),
         ("agce-scale:tau=2", "loss", {"tau": 2}),
         (
-            "ln:tau=1,lam=0.1,t=0.1,dummy=false,predict=released",
+            "ln:tau=1,lam=0.1,t=0.1,dummy=false",
             "loss",
-            {"tau": 1, "lam": 0.1, "t": 0.1, "dummy": False, "predict": "released"},
+            {"tau": 1, "lam": 0.1, "t": 0.1, "dummy": False},
         ),
         ("het-tau-full:tau=2,samples=7", "loss", {"tau": 2, "samples": 7, "covariance": "full"}),
         ("nal:lam=3,beta=0.1,floor=1e-4", "loss", {"lam": 3, "beta": 0.1, "floor": 1e-4}),

@@ -17,9 +17,12 @@ from torch.utils.data import Sampler
 from xxhash import xxh3_128_digest
 
 from noiseproof.core.checks import check_count, check_labels, check_number
-from noiseproof.core.tensors import moved
+from noiseproof.core.random import as_generator
+from noiseproof.core.random import derive_generator as derive_generator
+from noiseproof.core.random import derive_seed as derive_seed
+from noiseproof.core.random import derive_seeds as derive_seeds
+from noiseproof.core.random import shuffled as shuffled
 from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
-from noiseproof.noise.base import as_generator, uniform
 
 
 class LazyInputs(Protocol):
@@ -70,31 +73,6 @@ def _check_width(soft: Tensor | None, num_classes: int) -> None:
         raise ValueError(
             f"Expected soft labels of shape (N, {num_classes}), got {tuple(soft.shape)}."
         )
-
-
-def derive_seeds(n: int, *numbers: int) -> list[int]:
-    """``n`` seeds that depend on all ``numbers`` and differ from them."""
-    state = np.random.SeedSequence(numbers).generate_state(n, np.uint64) >> np.uint64(1)
-    return [int(seed) for seed in state]
-
-
-def derive_seed(*numbers: int) -> int:
-    """A seed that depends on all ``numbers`` and differs from them."""
-    return derive_seeds(1, *numbers)[0]
-
-
-def derive_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded by ``derive_seed``: independent of generators seeded with any of the
-    ``numbers``.
-    """
-    return torch.Generator(device).manual_seed(derive_seed(*numbers))
-
-
-def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-    """A random permutation of 0 … n−1, the same on every machine, which ``torch.randperm`` does not
-    guarantee.
-    """
-    return moved(uniform(generator, n), torch.device(device)).argsort(stable=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from noiseproof.data import Dataset, NoisyData, Split
 from noiseproof.estimator.choice import best_method, held_out
 from noiseproof.estimator.inputs import Bools, Floats
 from noiseproof.estimator.robust import RobustClassifier
-from noiseproof.strategies.base import check_scores
 from noiseproof.strategies.row_tables import SampleWeights
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train
 from noiseproof.train.auto import choose_method, estimate_noise
@@ -161,7 +160,6 @@ def network_outputs(predictor: Predictor, x: Tensor, device: str) -> tuple[Float
 def weighted_method(name: str, task: Task, settings: Settings, weights: Tensor | None) -> Method:
     """Return the method ``name``, which multiplies the loss of each row by its weight."""
     method = get_method(name, task, settings)
-    check_scores(method.loss, "NoisyLabelClassifier")
     if weights is None:
         return method
     for strategy in method.strategies:

@@ -13,7 +13,15 @@ from noiseproof.core.checks import check_count, check_number, check_reached
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import readable
-from noiseproof.losses.base import Loss, countable, field_of, register
+from noiseproof.losses.base import Loss, register
+from noiseproof.losses.rows import (
+    check_not_negative,
+    countable,
+    field_of,
+    one_hot,
+    over_classes,
+    weigh_rows,
+)
 
 FULL = 1e4  # the attention at which τ is 1 for any logits
 # the target that NAL's reverse term takes for a zero, as the released code does
@@ -49,7 +57,6 @@ class NoiseAttention(Loss):
     formula = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
     source = "NAL paper, Eq. 1, Theorem 1"
     kind = "other"
-    linear = False
     takes = "probabilities"
 
     def __init__(
@@ -84,16 +91,14 @@ class NoiseAttention(Loss):
         )
         if self.warmup and self.training:
             attention = torch.where(self._attends, attention, FULL)
-        hard = target.dim() == 1
-        label = countable(target, self.ignore_index) if hard else target
-        if hard and self.floor == 0:
-            delta = margin(logits, label)
+        if target.dim() == 1 and self.floor == 0:
+            delta = margin(logits, countable(target, self.ignore_index))
             mixed = torch.logaddexp(delta, -F.logsigmoid(-delta) - attention)  # Δ′
             value = -F.logsigmoid(mixed)
             reverse = -math.log(REVERSE_FLOOR) * torch.sigmoid(-mixed)
         else:
-            self._check_not_negative(target)
-            q = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
+            check_not_negative(self.name, target)
+            q = one_hot(target, logits, self.ignore_index)
             q = q.clamp_min(self.floor) if self.floor else q
             predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
             # log (1 − τ)·q
@@ -103,9 +108,9 @@ class NoiseAttention(Loss):
             value = -(q * mix).sum(1)
             reverse = -(mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
         value = torch.sub(value, F.logsigmoid(attention), alpha=self.lam)
-        return self._weigh_rows(
-            torch.add(value, reverse, alpha=self.beta) if self.beta else value, target
-        )
+        if self.beta:
+            value = torch.add(value, reverse, alpha=self.beta)
+        return weigh_rows(value, target, self.weight)
 
 
 @register("elr")
@@ -156,7 +161,7 @@ class EarlyLearning(Loss):
         if target.dim() == 1:
             nll = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
             return torch.add(nll, apart, alpha=self.lam)
-        return self._over_classes(self.lam * apart[:, None] - log_p, target)
+        return over_classes(self.lam * apart[:, None] - log_p, target, self.weight)
 
 
 @register("sop")
@@ -185,7 +190,6 @@ class OverParameterised(Loss):
     formula = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
     source = "Liu et al. 2022"
     kind = "other"
-    linear = False
     takes = "probabilities"
 
     def __init__(self, floor: float = 1e-4, **options: Any) -> None:
@@ -195,17 +199,12 @@ class OverParameterised(Loss):
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         p = F.softmax(out.logits, 1)
         remedy = "A strategy learns it: sparse-noise."
-        # (B, K) each
-        more, less = field_of(out, "noise", (len(p), 2, p.shape[1]), remedy=remedy).unbind(1)
-        hard = target.dim() == 1
-        t = (
-            torch.zeros_like(p).scatter(1, countable(target, self.ignore_index)[:, None], 1)
-            if hard
-            else target
-        )
+        noise = field_of(out, "noise", (len(p), 2, p.shape[1]), remedy=remedy)
+        more, less = noise.unbind(1)  # (B, K) each
+        t = one_hot(target, p, self.ignore_index)
         explained = (p + more - less.detach()).clamp_min(self.floor)
         log_q = explained.log() - explained.sum(1, keepdim=True).log()
         predicted = torch.zeros_like(p).scatter(1, p.argmax(1, keepdim=True), 1)
-        return self._weigh_rows(
-            (predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1), target
-        )
+        gap = predicted + more.detach() - less - t
+        value = gap.square().sum(1) - (t * log_q).sum(1)
+        return weigh_rows(value, target, self.weight)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from noiseproof.core.checks import (
     check_count,
     check_flag,
-    check_labels,
     check_logits_and_target,
     check_number,
     check_tensor,
@@ -26,9 +25,10 @@ from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
-from noiseproof.core.tensors import readable, wide
+from noiseproof.core.tensors import wide
 from noiseproof.losses.fast import by_blocks, label_nll, pays_in_blocks
 from noiseproof.losses.pointwise import pointwise
+from noiseproof.losses.rows import all_count, countable, over_classes, places_as_rows, value_dtype
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -39,14 +39,6 @@ INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, as 
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 # of every loss; the rest are its hyperparameters
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")
-
-
-def derive_seed(seed: int, step: int | None) -> int:
-    """Seed of what a loss with ``seed`` draws in a step; ``None`` is evaluation."""
-    state = np.random.SeedSequence([seed, 0 if step is None else step + 1]).generate_state(
-        1, np.uint64
-    )[0]
-    return int(state >> np.uint64(1))
 
 
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
@@ -75,24 +67,23 @@ class Loss(nn.Module):
             only its absolute accuracy where p_y → 1, which training never notices.
     """
 
+    name = ""
+    formula = ""
+    source = ""
     needs: frozenset[str] = frozenset({"logits"})  # fields of Output
     # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
     kind: Kind = "margin"
-    formula = ""
-    source = ""
-    name = ""
-    takes: Targets = "real"  # the most general targets
+    # the most general targets; only with "real" is L(z, t) = Σ_k t_k·L(z, k)
+    takes: Targets = "real"
     # the head that gives what it needs, where the names of the fields do not say it
     head: str | None = None
-    linear = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
-    weighs_classes = False  # ``per_sample`` knows what class weights mean, of class indices too
+    weighs_classes = False  # ``per_sample`` multiplies class weights itself, of class indices too
     # classes whose logit is zero by definition, so that a head gives no column for them
     implied = 0
     independent_rows = True  # a row's loss does not depend on the other rows
-    multilabel = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
-    extra_scores = 0  # columns of ``scores`` that belong to no class
+    multilabel = False  # rows have several labels: targets (B, K) are 0 or 1 for each class
     starts: Mapping[str, float] = {}  # by field of Output: factors of the head's first weights
-    # of a step's gradient, unless the settings have one: for gradients without a bound
+    # largest norm of a step's gradient, unless the settings have one
     max_norm: float | None = None
     # random draws that a prediction averages over; None: predictions draw nothing
     samples: int | None = None
@@ -137,8 +128,8 @@ class Loss(nn.Module):
 
         Accuracy and margins use them.
         """
-        predictors = self.predictors()
-        return predictors[0].scores(out) if predictors else out.logits
+        inner = predictors(self)
+        return inner[0].scores(out) if inner else out.logits
 
     def probabilities(self, out: Output) -> Tensor:
         """The predicted probability of each class, (B, K)."""
@@ -149,32 +140,7 @@ class Loss(nn.Module):
 
         It is None where it predicts none.
         """
-        return next((part.variance(out) for part in self.predictors() if part is not self), None)
-
-    def predictors(self) -> list[Loss]:
-        """This loss and those inside it whose scores are not the logits."""
-        return [part for part in (self, *self._parts()) if type(part).scores is not Loss.scores]
-
-    def _inherit_from(self, *losses: Loss) -> None:
-        """Set what this loss needs, predicts and supports from the ``losses`` inside it."""
-        _check_single(losses)
-        self.needs = frozenset().union(*(loss.needs for loss in losses))
-        self.independent_rows = all(loss.independent_rows for loss in losses)
-        self.takes = min((loss.takes for loss in losses), key=get_args(Targets).index)
-        self.head = next(filter(None, (loss.head for loss in losses)), None)
-        self.starts = {field: start for loss in losses for field, start in loss.starts.items()}
-        self.max_norm = min(filter(None, (loss.max_norm for loss in losses)), default=None)
-        self.linear = all(loss.linear for loss in losses)
-        self.implied = losses[0].implied
-        self.extra_scores = max(loss.extra_scores for loss in losses)
-        self.samples = next(filter(None, (loss.samples for loss in losses)), None)
-        predictors = {str(part) for loss in losses for part in loss.predictors()}
-        if len(predictors) > 1 or len({loss.implied for loss in losses}) > 1:
-            named = sorted(predictors if len(predictors) > 1 else map(str, losses))
-            raise ValueError(
-                f"Expected losses that predict alike, got {' and '.join(named)}: their sum would"
-                " train logits that it does not predict from. Add losses of one such kind."
-            )
+        return next((part.variance(out) for part in predictors(self) if part is not self), None)
 
     def num_outputs(self, num_classes: int) -> int:
         """Number of columns of logits that a head must return."""
@@ -185,6 +151,11 @@ class Loss(nn.Module):
 
         ``unit`` scales its maximum to one.
         """
+        weight = self.weight_at(margin)
+        return weight / self.max_weight if unit else weight
+
+    def weight_at(self, margin: Tensor) -> Tensor:
+        """w(Δ), which ``sample_weight`` may scale."""
         raise TypeError(
             f"`{self}` depends on the other classes too, so it has no weight as a function of the"
             " margin alone. Use average_error(loss, z, num_classes) for its gradient at"
@@ -200,7 +171,7 @@ class Loss(nn.Module):
         high = 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
             grid = torch.linspace(low, high, 2001, dtype=torch.float64)
-            weight = self.sample_weight(grid)
+            weight = self.weight_at(grid)
             best = int(weight.argmax())
             step = float(grid[1] - grid[0])
             low = float(grid[best]) - step
@@ -216,36 +187,31 @@ class Loss(nn.Module):
             log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype))
         elif not hard:
             log_p = F.log_softmax(logits, 1)
-        if self.exact and hard:
-            y = LabelProb.from_margin(margin(logits, countable(target, self.ignore_index)), log_p)
-        elif self.exact:
-            y = LabelProb.from_margin(margins(logits), log_p)
+        if self.exact:
+            at = margin(logits, countable(target, self.ignore_index)) if hard else margins(logits)
+            y = LabelProb.from_margin(at, log_p)
         elif log_p is None:
             y = LabelProb(label_nll(logits, target, self.ignore_index, self._closed))
         elif hard:
-            y = LabelProb(
-                F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p
-            )
+            nll = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
+            y = LabelProb(nll, log_p)
         else:
             y = LabelProb(-log_p, log_p)
         value = self.evaluate(y)
         if value.dtype != logits.dtype:
             value = value.to(value_dtype(logits))
-        return value if hard else self._over_classes(value, target)
+        return value if hard else over_classes(value, target, self.weight)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s
         (K,).
         """
-        if self.linear and self.takes != "classes":
-            soft = shares.expand(len(out.logits), -1)
-            if readable(out.logits):
-                losses = self.per_sample(out, soft)
-                if not losses.isnan().any():
-                    return losses
+        rows = len(out.logits)
+        if self.takes == "real":
             lowest = torch.finfo(out.logits.dtype).min / 4  # a class without labels may be masked
-            return self.per_sample(out._replace(logits=out.logits.clamp_min(lowest)), soft)
-        label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
+            finite = out._replace(logits=out.logits.clamp_min(lowest))
+            return self.per_sample(finite, shares.expand(rows, -1))
+        label = torch.zeros(rows, dtype=torch.int64, device=shares.device)
         each = [self.per_sample(out, label + k) for k in range(len(shares))]
         return (torch.stack(each, 1) * shares).sum(1)
 
@@ -261,60 +227,47 @@ class Loss(nn.Module):
         """
         if isinstance(out, Tensor):
             out = Output(out)
-        if target.dtype in INTEGERS and target.dim() == out.logits.dim() - 1:
+        dims = out.logits.dim()
+        if target.dtype in INTEGERS and target.dim() == dims - 1:
             target = target.long()
-        if out.logits.dim() > 2:
-            return self._of_places(out.logits, target, sample_weight)
-        one_row = target.dim() == 0 if target.dtype is torch.int64 else target.dim() == 1
-        if out.logits.dim() == 1 and one_row:
-            batch = Output._make(field if field is None else field[None] for field in out)
-            loss: Tensor = self(batch, target[None], sample_weight)
-            return loss[0] if self.reduction == "none" else loss
+        places: tuple[int, ...] = target.shape[:1]
+        if dims > 2:
+            places = (len(out.logits), *out.logits.shape[2:])
+            logits, target, sample_weight = self._of_places(out.logits, target, sample_weight)
+            out = Output(logits)
+        elif dims == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
+            places = ()
+            out = Output._make(field if field is None else field[None] for field in out)
+            target = target[None]
         self._check(out.logits, target)
-        all_count = target.dim() == 2 or self._are_counted(
-            target, out.logits.shape[1] + self.implied
-        )
-        try:
-            if self._wants_blocks(out, target):
-                losses = by_blocks(
-                    out.logits,
-                    lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]),
-                )
-            else:
-                losses = self.per_sample(out, target)
-        except (IndexError, RuntimeError):
-            if target.dim() == 1 and readable(target):
-                check_labels(target, out.logits.shape[1] + self.implied, self.ignore_index)
-            raise
-        return self._reduce(losses, target, sample_weight, all_count)
+        num_classes = out.logits.shape[1] + self.implied
+        is_whole = target.dim() == 2 or all_count(target, num_classes, self.ignore_index)
+        if (
+            (self.exact or self.kind != "margin")  # else it costs what cross entropy costs
+            and self.independent_rows
+            and self.needs == {"logits"}
+            and pays_in_blocks(out.logits, target)
+        ):
+            losses = by_blocks(
+                out.logits,
+                lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]),
+            )
+        else:
+            losses = self.per_sample(out, target)
+        loss = self._reduce(losses, target, sample_weight, is_whole)
+        return loss.view(places) if self.reduction == "none" else loss
 
-    def _of_places(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
-        """The loss of logits (B, K, …), of which each place is a row."""
-        places = (logits.shape[0], *logits.shape[2:])
-        soft = tuple(logits.shape)
+    def _of_places(
+        self, logits: Tensor, target: Tensor, sample_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The rows of logits (B, K, …), of which each place is one."""
         if self.needs != {"logits"} or self.multilabel:
             why = "has several labels a row" if self.multilabel else "needs the output of a head"
             raise ValueError(
-                f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}."
+                f"Expected logits of shape (B, K) for `{self}`, which {why}, got"
+                f" {tuple(logits.shape)}."
             )
-        for name, given, shapes in (
-            ("target", target, (places, soft)),
-            ("`sample_weight`", sample_weight, (places,)),
-        ):
-            if given is not None and tuple(given.shape) not in shapes:
-                expected = " or ".join(map(str, shapes))
-                raise ValueError(
-                    f"Expected logits of shape (B, K), got {soft}: as (B, K, …), they need a {name}"
-                    f" of shape {expected}, got {tuple(given.shape)}."
-                )
-        labels = (
-            target.flatten()
-            if target.dim() < logits.dim()
-            else target.movedim(1, -1).flatten(0, -2)
-        )
-        weights = None if sample_weight is None else sample_weight.flatten()
-        loss: Tensor = self(logits.movedim(1, -1).flatten(0, -2), labels, weights)
-        return loss.view(places) if self.reduction == "none" else loss
+        return places_as_rows(logits, target, sample_weight)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         check_logits_and_target(logits, target, self.implied)
@@ -328,50 +281,6 @@ class Loss(nn.Module):
                 f"Expected class indices (B,) as the target of `{self}`, got shape"
                 f" {tuple(target.shape)}: a shift needs one labelled logit. Use the loss without"
                 " remargin for real-valued targets."
-            )
-
-    def _are_counted(self, labels: Tensor, num_classes: int) -> bool:
-        """Whether all labels are known to count; checks them where reading costs nothing."""
-        if not labels.numel() or not readable(labels):
-            return False
-        lowest = int(labels.min())
-        if lowest < 0:
-            check_labels(labels, num_classes, self.ignore_index)
-        return self.ignore_index < 0 <= lowest
-
-    def _wants_blocks(self, out: Output, target: Tensor) -> bool:
-        beyond_cross_entropy = self.exact or self.kind != "margin"
-        of_rows = self.independent_rows and self.needs == {"logits"}
-        return beyond_cross_entropy and of_rows and pays_in_blocks(out.logits, target)
-
-    def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
-        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in
-        ``torch.nn.CrossEntropyLoss``.
-        """
-        return (self._weighed(target) * value).sum(1)
-
-    def _weighed(self, target: Tensor) -> Tensor:
-        return target if self.weight is None else target * self.weight
-
-    def _weigh_rows(self, value: Tensor, target: Tensor) -> Tensor:
-        """Losses (B,) of real-valued targets times the class weights.
-
-        ``_reduce`` multiplies those of class indices.
-        """
-        return (
-            value
-            if target.dim() == 1 or self.weight is None
-            else value * self._weighed(target).sum(1)
-        )
-
-    def _check_not_negative(self, target: Tensor, expected: str = "no negative entries") -> None:
-        """Refuse real-valued targets that are no probabilities, where reading them costs
-        nothing.
-        """
-        if target.dim() == 2 and readable(target) and bool((target < 0).any()):
-            raise ValueError(
-                f"Expected {expected} in the target of {self.name}, got {float(target.min()):.4g}. "
-                "Use ce for targets with label noise added."
             )
 
     def _reduce(
@@ -406,12 +315,12 @@ class Loss(nn.Module):
         """Refuse a schedule of this loss, or of one inside it, that does not fit into
         ``epochs``.
         """
-        for part in self._parts():
+        for part in self.parts():
             part.check(epochs)
 
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
-        for part in self._parts():
+        for part in self.parts():
             part.set_epoch(epoch)
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -422,7 +331,7 @@ class Loss(nn.Module):
         ``total`` is the sum over the processes that share the rows of a step, where there are
         several.
         """
-        for part in self._parts():
+        for part in self.parts():
             part.set_shares(shares, total)
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
@@ -430,10 +339,11 @@ class Loss(nn.Module):
 
         Most draw nothing.
         """
-        for part in self._parts():
+        for part in self.parts():
             part.set_step(seed, generator)
 
-    def _parts(self) -> list[Loss]:
+    def parts(self) -> list[Loss]:
+        """The losses inside this one."""
         return [part for part in self.modules() if isinstance(part, Loss) and part is not self]
 
     @property
@@ -492,17 +402,15 @@ class MarginLoss(Loss):
     def evaluate(self, y: LabelProb) -> Tensor:
         return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+    def weight_at(self, margin: Tensor) -> Tensor:
         if self._closed:
             y = LabelProb.from_margin(margin)
-            weight = self.slope(y) * y.miss
-        else:
-            with torch.enable_grad():
-                at = margin.detach().requires_grad_()
-                losses = self.evaluate(LabelProb.from_margin(at))
-                (slope,) = torch.autograd.grad(losses.sum(), at)
-            weight = -slope
-        return weight / self.max_weight if unit else weight
+            return self.slope(y) * y.miss
+        with torch.enable_grad():
+            at = margin.detach().requires_grad_()
+            losses = self.evaluate(LabelProb.from_margin(at))
+            (slope,) = torch.autograd.grad(losses.sum(), at)
+        return -slope
 
 
 class WeightedSum(Loss):
@@ -526,7 +434,7 @@ class WeightedSum(Loss):
         self.scales = [scale for scale, _ in flat]
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
         kinds = {loss.kind for loss in self.losses}
-        self._inherit_from(*(loss for _, loss in flat))
+        inherit_from(self, *(loss for _, loss in flat))
         self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
         self.kind = next(kind for kind in ("other", "coupled", "margin") if kind in kinds)
 
@@ -552,27 +460,30 @@ class WeightedSum(Loss):
         return _weighted(self.scales, values)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        if self.linear and self.takes != "classes":
+        if self.takes == "real":
             return super().expected(out, shares)
         return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
-        return weight / self.max_weight if unit else weight
+    def weight_at(self, margin: Tensor) -> Tensor:
+        return _weighted(self.scales, [loss.weight_at(margin) for _, loss in self.terms])
 
-    def _prefixes(self) -> list[str]:
-        """A name for each term: its loss, and ``agce#2`` for the second of the same."""
-        names = [loss.name or type(loss).__name__ for _, loss in self.terms]
-        nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
-        return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
+    def _named_terms(self) -> list[tuple[str, float, Loss]]:
+        """The terms with the names of their losses, ``agce#2`` for the second of the same."""
+        named: list[tuple[str, float, Loss]] = []
+        seen: Counter[str] = Counter()
+        for scale, loss in self.terms:
+            name = loss.name or type(loss).__name__
+            seen[name] += 1
+            named.append((name if seen[name] == 1 else f"{name}#{seen[name]}", scale, loss))
+        return named
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
         parameters: dict[str, Any] = {}
-        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            parameters[f"{prefix}.factor"] = scale
-            parameters |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
+        for name, scale, loss in self._named_terms():
+            parameters[f"{name}.factor"] = scale
+            parameters |= {f"{name}.{key}": value for key, value in loss.hyperparameters.items()}
         return parameters
 
     def with_hyperparameters(self, **changes: Any) -> WeightedSum:
@@ -582,14 +493,11 @@ class WeightedSum(Loss):
                 f" {sorted(unknown)}."
             )
         terms = []
-        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            changed = {
-                k.removeprefix(f"{prefix}."): v
-                for k, v in changes.items()
-                if k.startswith(f"{prefix}.")
-            }
-            scale = changed.pop("factor", scale)
-            terms.append((scale, loss.with_hyperparameters(**changed) if changed else loss))
+        for name, scale, loss in self._named_terms():
+            dot = f"{name}."
+            own = {k.removeprefix(dot): v for k, v in changes.items() if k.startswith(dot)}
+            scale = own.pop("factor", scale)
+            terms.append((scale, loss.with_hyperparameters(**own) if own else loss))
         return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
 
     def __str__(self) -> str:
@@ -625,12 +533,32 @@ def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _check_single(losses: Sequence[Loss]) -> None:
-    """Refuse losses of several labels a row inside another one."""
-    if several := [loss for loss in losses if loss.multilabel]:
+def predictors(loss: Loss) -> list[Loss]:
+    """``loss`` and the losses inside it whose scores are not the logits."""
+    return [part for part in (loss, *loss.parts()) if type(part).scores is not Loss.scores]
+
+
+def inherit_from(loss: Loss, *inner: Loss) -> None:
+    """Set what ``loss`` needs, predicts and supports from the losses inside it."""
+    if several := [part for part in inner if part.multilabel]:
         raise ValueError(
             f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or"
             " wrapper inside it instead: multilabel:loss=(ce + mae)."
+        )
+    loss.needs = frozenset().union(*(part.needs for part in inner))
+    loss.independent_rows = all(part.independent_rows for part in inner)
+    loss.takes = min((part.takes for part in inner), key=get_args(Targets).index)
+    loss.head = next((part.head for part in inner if part.head), None)
+    loss.starts = {field: start for part in inner for field, start in part.starts.items()}
+    loss.max_norm = min((part.max_norm for part in inner if part.max_norm), default=None)
+    loss.implied = inner[0].implied
+    loss.samples = next((part.samples for part in inner if part.samples), None)
+    kinds = {str(other) for part in inner for other in predictors(part)}
+    if len(kinds) > 1 or len({part.implied for part in inner}) > 1:
+        named = sorted(kinds if len(kinds) > 1 else map(str, inner))
+        raise ValueError(
+            f"Expected losses that predict alike, got {' and '.join(named)}: their sum would"
+            " train logits that it does not predict from. Add losses of one such kind."
         )
 
 
@@ -654,29 +582,6 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
         if isinstance(part, Loss):
             part.ignore_index = ignore_index
     return inner
-
-
-def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> Tensor:
-    """Return a field of ``out``, which must have one of ``shapes``."""
-    field: Tensor | None = getattr(out, name)
-    if field is None or field.shape not in shapes:
-        expected = " or ".join(str(tuple(shape)) for shape in shapes)
-        actual = "none" if field is None else f"shape {tuple(field.shape)}"
-        raise ValueError(
-            f"Expected an output with `{name}` of shape {expected}, got {actual}. {remedy}"
-        )
-    return field
-
-
-def value_dtype(logits: Tensor) -> torch.dtype:
-    """That of a loss of ``logits``: cross entropy's, which under autocast is float32."""
-    none = torch.empty(0, dtype=torch.int64, device=logits.device)
-    return F.cross_entropy(logits[:0], none, reduction="none").dtype
-
-
-def countable(target: Tensor, ignore_index: int) -> Tensor:
-    """Class indices with ignored rows pointed at class 0, so that they can index."""
-    return torch.where(target == ignore_index, 0, target)
 
 
 def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:

@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Loss, countable, register, value_dtype
+from noiseproof.losses.base import Loss, register
+from noiseproof.losses.rows import check_not_negative, countable, one_hot, value_dtype, weigh_rows
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
@@ -18,18 +19,15 @@ def tempered_log(x_log: Tensor, t: float) -> Tensor:
     return x_log if t == 1 else torch.expm1((1 - t) * x_log) / (1 - t)
 
 
-def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None) -> Tensor:
+def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
     """log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
 
     λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ
-    and nearly straight, so that a handful of steps suffice. ``iterations`` runs the released code's
-    normaliser that many times instead.
+    and nearly straight, so that a handful of steps suffice.
     """
     if t == 1:
         return F.log_softmax(logits, 1)
     a = logits.amax(1, keepdim=True) - logits  # (B, K), ≥ 0
-    if iterations is not None:
-        return _released_log_softmax(a, t, iterations)
     # With s = t − 1, log p = −log(u + s·a)/s. Near t = 1 the digits are in u − 1, elsewhere in u
     # itself.
     near = abs(t - 1) < 0.1
@@ -49,31 +47,6 @@ def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None
     return log((scaled + u).clamp_min(lowest)) / (1 - t)
 
 
-def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
-    """The released code's normaliser: a fixed point for t > 1, bisection for t < 1, ``iterations``
-    times.
-    """
-
-    # log exp_t(−x); −inf outside the support, which only t < 1 has
-    def log_exp(x: Tensor) -> Tensor:
-        return torch.log1p((x * (t - 1)).clamp_min(-1)) / (1 - t)
-
-    if t > 1:
-        shrunk = a
-        for _ in range(iterations):
-            shrunk = a * log_exp(shrunk).exp().sum(1, keepdim=True) ** (1 - t)
-        return log_exp(a - tempered_log(-log_exp(shrunk).exp().sum(1, keepdim=True).log(), t))
-    support = (a < 1 / (1 - t)).sum(1, keepdim=True).to(a.dtype)
-    low = torch.zeros_like(a[:, :1])
-    high = -tempered_log(-support.log(), t)
-    for _ in range(iterations):
-        middle = (low + high) / 2
-        too_small = log_exp(a + middle).exp().sum(1, keepdim=True) < 1
-        low = torch.where(too_small, low, middle)
-        high = torch.where(too_small, middle, high)
-    return log_exp(a + (low + high) / 2)
-
-
 def _power(log_p: Tensor, exponent: float) -> Tensor:
     """p^exponent.
 
@@ -90,10 +63,8 @@ class _BiTempered(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        logits: Tensor, target: Tensor, t1: float, t2: float, iterations: int | None
-    ) -> tuple[Tensor, Tensor]:
-        log_p = tempered_log_softmax(logits, t2, iterations)
+    def forward(logits: Tensor, target: Tensor, t1: float, t2: float) -> tuple[Tensor, Tensor]:
+        log_p = tempered_log_softmax(logits, t2)
         spread = ((2 - t1) * log_p).exp().sum(1) / (2 - t1)
         if target.dim() == 1:
             label_log_p = log_p.gather(1, target[:, None]).squeeze(1)
@@ -106,7 +77,7 @@ class _BiTempered(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, target, ctx.t1, ctx.t2, _ = inputs
+        _, target, ctx.t1, ctx.t2 = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(target, output[1])
 
@@ -122,7 +93,7 @@ class _BiTempered(torch.autograd.Function):
             error = error - target * _power(log_p, ctx.t2 - ctx.t1)
         escort = (ctx.t2 * log_p).exp()
         escort = escort / escort.sum(1, keepdim=True)
-        return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None, None
+        return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None
 
 
 @register("bitempered")
@@ -143,7 +114,6 @@ class BiTempered(Loss):
     )
     source = "bias paper, Table 1; Amid et al. 2019"
     kind = "other"
-    linear = False
     takes = "probabilities"
 
     def __init__(
@@ -151,18 +121,16 @@ class BiTempered(Loss):
         t1: float = 0.8,
         t2: float = 1.2,
         smoothing: float = 0.0,
-        iterations: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.t1 = check_number("t1", t1, "[0, 2)")
         self.t2 = check_number("t2", t2, "(0, inf)")
         self.smoothing = check_number("smoothing", smoothing, "[0, 1)")
-        self.iterations = None if iterations is None else check_count("iterations", iterations, 1)
 
     def scores(self, out: Output) -> Tensor:
         """log p of the tempered softmax, (B, K)."""
-        return tempered_log_softmax(out.logits.to(wide(out.logits.dtype)), self.t2, self.iterations)
+        return tempered_log_softmax(out.logits.to(wide(out.logits.dtype)), self.t2)
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits = out.logits.to(wide(out.logits.dtype))
@@ -172,15 +140,15 @@ class BiTempered(Loss):
                 "Expected a target without a gradient for bitempered, whose formula has none."
                 " Detach it."
             )
-        self._check_not_negative(target)
+        check_not_negative(self.name, target)
         label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
         if self.smoothing:
             others = self.smoothing / (logits.shape[1] - 1)
-            one_hot = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
-            label = one_hot * (1 - self.smoothing - others) + others
+            sure = one_hot(target, logits, self.ignore_index)
+            label = sure * (1 - self.smoothing - others) + others
         value: Tensor
-        value, _ = _BiTempered.apply(logits, label, self.t1, self.t2, self.iterations)  # type: ignore[no-untyped-call]
-        return self._weigh_rows(value.to(value_dtype(out.logits)), target)
+        value, _ = _BiTempered.apply(logits, label, self.t1, self.t2)  # type: ignore[no-untyped-call]
+        return weigh_rows(value.to(value_dtype(out.logits)), target, self.weight)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         # Except for terms of the target alone, which any logits show, the loss is linear in it: no

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from noiseproof.losses.initial import (
 )
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.sums import as_loss
-from noiseproof.losses.verdict import MeanWeights, Verdict, verdict
+from noiseproof.losses.verdict import MeanWeights, verdict
 
 By = Literal["shift", "scale"]
 
@@ -82,145 +82,157 @@ def calibrate(
     (0.4816, -0.028234)
     """
     loss = as_loss(loss)
-    K = check_classes(num_classes)
-    like = check_classes(like, "like")
-    sigma = check_sigma(sigma)
+    search = _Search(
+        loss, check_classes(num_classes), check_classes(like, "like"), check_sigma(sigma)
+    )
     names = _free_names(loss, free)
     if len(names) != 2 and grid is not None:
         raise ValueError("Expected `grid` with a pair of free hyperparameters only.")
-
-    @functools.cache  # the terms of a sum that stay as they are keep their identity
-    def term_error(term: Loss, classes: int) -> float:
-        return mean_error(term, 0.0, classes, sigma)
-
-    def error(changed: Loss, classes: int = K) -> float:
-        return sum(scale * term_error(term, classes) for scale, term in terms_of(changed))
-
-    def solved() -> Calibration:
-        if not names:
-            raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change.")
-        target = error(loss, like)
-        if target == 0:
-            raise NoSolution(f"`{loss}` has no error at {like} classes to match: ⟨δ_k⟩(0) = 0.")
-        if len(names) == 2:
-            present = loss.hyperparameters[names[0]]
-            default = [present * 10 ** (i / 5) if present else i / 10 for i in range(-10, 11)]
-            curve = _curve(loss, names, default if grid is None else grid, error, target)
-            return Calibration(None, {}, target, K, like, curve)
-        params = {names[0]: _solve(loss, names[0], error, target)}
-        return Calibration(_changed(loss, **params), params, target, K, like)
-
     if check:
-        return _checked(loss, names, solved, error, Calibration(None, {}, math.nan, K, like), sigma)
+        return _learning(search, names, grid)
     try:
-        return solved()
+        return _solved(search, names, grid)
     except NoSolution as reason:
-        bias = logit_bias(K, sigma=sigma)
+        bias = logit_bias(search.num_classes, sigma=search.sigma)
         if bias <= 0:
             raise
         raise NoSolution(
-            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = {bias:.4f}"
-            " makes the label's mean probability 0.15."
+            f"{reason} Use a logit bias instead: remargin with shift ="
+            f" logit_bias({search.num_classes}) = {bias:.4f} makes the label's mean probability"
+            " 0.15."
         ) from None
 
 
-def _checked(
-    loss: Loss,
-    names: Sequence[str],
-    solved: Callable[[], Calibration],
-    error: Callable[..., float],
-    asked: Calibration,
-    sigma: float,
-) -> Calibration:
-    """What ``solved`` gives where it learns by ``losses.verdict``, else ``loss`` or the nearest
-    that does.
+class _Search:
+    """A loss, and what its error and its verdict are with other hyperparameters."""
+
+    def __init__(self, loss: Loss, num_classes: int, like: int, sigma: float) -> None:
+        self.loss = loss
+        self.num_classes = num_classes
+        self.like = like
+        self.sigma = sigma
+        self.weights = MeanWeights(num_classes, None, sigma)
+        # the terms of a sum that stay as they are keep their identity
+        self.term_error = functools.cache(mean_error)
+
+    def error(self, loss: Loss, num_classes: int | None = None) -> float:
+        """⟨δ_k⟩(0), at ``num_classes`` if no others are given."""
+        K = num_classes or self.num_classes
+        terms = terms_of(loss)
+        return sum(scale * self.term_error(term, 0.0, K, self.sigma) for scale, term in terms)
+
+    def target(self) -> float:
+        """The error to keep."""
+        return self.error(self.loss, self.like)
+
+    def learns(self, loss: Loss) -> bool:
+        return verdict(loss, self.weights).answer == "learns"
+
+    def result(self, loss: Loss | None, names: Sequence[str], **more: Any) -> Calibration:
+        params = {} if loss is None else {name: loss.hyperparameters[name] for name in names}
+        error = self.target() if loss is None else self.error(loss)
+        known = {"error": error, "num_classes": self.num_classes, "like": self.like}
+        return Calibration(loss, params, **{**known, **more})
+
+
+def _solved(search: _Search, names: Sequence[str], grid: Sequence[float] | None) -> Calibration:
+    """The solution of the equation, or a curve of them."""
+    loss = search.loss
+    if not names:
+        raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change.")
+    target = search.target()
+    if target == 0:
+        raise NoSolution(f"`{loss}` has no error at {search.like} classes to match: ⟨δ_k⟩(0) = 0.")
+    if len(names) == 1:
+        found = _changed(loss, **{names[0]: _solve(search, loss, names[0], target)})
+        return search.result(found, names, error=target)
+    if grid is None:
+        present = loss.hyperparameters[names[0]]
+        grid = [present * 10 ** (i / 5) if present else i / 10 for i in range(-10, 11)]
+    return search.result(None, names, curve=_curve(search, names, grid, target))
+
+
+def _learning(search: _Search, names: Sequence[str], grid: Sequence[float] | None) -> Calibration:
+    """The solution where it learns by ``losses.verdict``, else the loss as it is or the nearest
+    value that does.
     """
-    K = asked.num_classes
-    weights = MeanWeights(asked.num_classes, None, sigma)
-
-    def learns(candidate: Loss) -> bool:
-        return verdict(candidate, weights).answer == "learns"
-
+    loss = search.loss
+    K = search.num_classes
     try:
-        found = solved()
-        curve = tuple(point for point in found.curve if learns(_changed(loss, **point)))
+        found = _solved(search, names, grid)
+        curve = tuple(point for point in found.curve if search.learns(_changed(loss, **point)))
         if curve:
             return replace(found, curve=curve)
-        judged = verdict(found.loss or _changed(loss, **found.curve[0]), weights)
-        verb = _fault(judged, verdict(loss, weights))
-        if not verb:
+        solution = found.loss or _changed(loss, **found.curve[0])
+        judged = verdict(solution, search.weights)
+        own = verdict(loss, search.weights)
+        is_slower = own.answer == "learns" and own.slowness < judged.slowness
+        if judged.answer != "learns":
+            fault = f"does not learn {K} classes"
+        elif judged.is_long and is_slower:
+            fault = f"learns {K} classes more slowly"
+        else:
             return found
         tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
-        why = f"{tried} has that average error and {verb.format(K)}: {judged.reason}."
+        why = f"{tried} has that average error and {fault}: {judged.reason}."
     except NoSolution as reason:
         why = str(reason)
-    if names and learns(loss):
-        params = {name: loss.hyperparameters[name] for name in names}
-        note = f"{why} `{loss}` learns {K} classes as it is."
-        return replace(asked, loss=loss, params=params, error=error(loss), note=note)
-    target = error(loss, asked.like) if names else 0.0
-    if len(names) == 1 and target:
-        nearest = _nearest(loss, names[0], lambda one: abs(error(one) - target), learns)
+    if names and search.learns(loss):
+        return search.result(loss, names, note=f"{why} `{loss}` learns {K} classes as it is.")
+    if len(names) == 1 and search.target():
+        nearest = _nearest(search, names[0])
         if nearest is not None:
-            params = {names[0]: nearest.hyperparameters[names[0]]}
-            note = f"{why} This is the nearest that learns."
-            return replace(asked, loss=nearest, params=params, error=error(nearest), note=note)
+            return search.result(nearest, names, note=f"{why} This is the nearest that learns.")
         why = f"{why} No other `{names[0]}` learns {K} classes."
-    raise NoSolution(f"{why} {_advice(loss, K, sigma, learns)}")
+    raise NoSolution(f"{why} {_advice(search)}")
 
 
-def _fault(judged: Verdict, own: Verdict) -> str:
-    """What a solution does wrong, of some number of classes.
-
-    Nothing where it may take the place of its loss.
-    """
-    if judged.answer != "learns":
-        return "does not learn {} classes"
-    if judged.is_long and own.answer == "learns" and own.slowness < judged.slowness:
-        return "learns {} classes more slowly"
-    return ""
-
-
-def _advice(loss: Loss, K: int, sigma: float, learns: Callable[[Loss], bool]) -> str:
-    others: list[Loss] = [
-        loss,
-        Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 4))),
-    ]
+def _advice(search: _Search) -> str:
+    loss = search.loss
+    K = search.num_classes
+    bias = round(logit_bias(K, sigma=search.sigma), 4)
+    others: list[Loss] = [loss, Remargin(loss, shift=max(0.0, bias))]
     if loss.kind == "margin" and K > 2:
-        others.append(remargin_for(loss, K, by="scale", sigma=sigma))
-    best = next((other for other in others if learns(other)), None)
+        others.append(remargin_for(loss, K, by="scale", sigma=search.sigma))
+    best = next((other for other in others if search.learns(other)), None)
     if best is None:
         return "Use another loss, such as gce."
-    return f"`{best}` learns {K} classes{' as it is' if best is loss else ''}."
+    if best is loss:
+        return f"`{best}` learns {K} classes as it is."
+    return f"`{best}` learns {K} classes."
 
 
-def _nearest(
-    loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]
-) -> Loss | None:
-    """The loss with the ``name`` of the smallest ``distance`` that ``learns``.
+def _nearest(search: _Search, name: str) -> Loss | None:
+    """The loss that learns with the error nearest to the target, by another value of ``name``.
 
-    It is None if no value tried does.
+    It is None if no value tried learns.
     """
+    loss = search.loss
+    target = search.target()
     axis = _Axis(loss, name)
     points = sorted({axis.at(t) for t in axis.grid()})
     with np.errstate(invalid="ignore"):  # far out a loss may overflow
-        distances = {value: distance(_changed(loss, **{name: value})) for value in points}
-    finite = {value: gap for value, gap in distances.items() if math.isfinite(gap)}
-    by_distance = sorted(finite, key=finite.__getitem__)
-    first = next((value for value in by_distance if learns(_changed(loss, **{name: value}))), None)
+        gaps = {x: abs(search.error(_changed(loss, **{name: x})) - target) for x in points}
+    gaps = {value: gap if math.isfinite(gap) else math.inf for value, gap in gaps.items()}
+
+    def learns(value: float) -> bool:
+        return search.learns(_changed(loss, **{name: value}))
+
+    by_gap = sorted((value for value in points if gaps[value] < math.inf), key=gaps.__getitem__)
+    first = next(filter(learns, by_gap), None)
     if first is None:
         return None
-    place = points.index(first)
     best = first
-    for neighbour in points[
-        max(0, place - 1) : place + 2
-    ]:  # between the last that learns and a nearer one that does not
-        bad = neighbour
-        for _ in range(30 if finite.get(neighbour, math.inf) < finite[first] else 0):
+    place = points.index(first)
+    for bad in points[max(0, place - 1) : place + 2]:
+        if gaps[bad] >= gaps[first]:
+            continue
+        for _ in range(30):  # the nearest lies between one that learns and one that does not
             middle = (best + bad) / 2
-            best, bad = (
-                (middle, bad) if learns(_changed(loss, **{name: middle})) else (best, middle)
-            )
+            if learns(middle):
+                best = middle
+            else:
+                bad = middle
     return _changed(loss, **{name: best})
 
 
@@ -239,17 +251,17 @@ class _Tau(Remargin):
         **options: Any,
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)
-        tau = (
-            -expected_margin(10, sigma=sigma)
-            if tau is None
-            else check_number("tau", tau, "(0, inf)")
-        )
-        if self.by == "scale" and size == 0:
+        if tau is None:
+            tau = -expected_margin(10, sigma=sigma)
+        tau = check_number("tau", tau, "(0, inf)")
+        if self.by == "shift":
+            super().__init__(loss, shift=size - tau, **options)
+        elif size == 0:
             raise ValueError(
                 "Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0."
             )
-        move: dict[str, Any] = {self.by: size - tau if self.by == "shift" else tau / size}
-        super().__init__(loss, **move, **options)
+        else:
+            super().__init__(loss, scale=tau / size, **options)
         self.num_classes = int(num_classes)
         self.tau = tau
         self.sigma = float(sigma)
@@ -325,27 +337,24 @@ def _changed(loss: Loss, **params: float) -> Loss:
 
 
 def _curve(
-    loss: Loss,
-    names: Sequence[str],
-    grid: Sequence[float],
-    error: Callable[[Loss], float],
-    target: float,
+    search: _Search, names: Sequence[str], grid: Sequence[float], target: float
 ) -> tuple[dict[str, float], ...]:
     """The solutions of the second of two ``names`` for the values of the first in ``grid``."""
     first, second = names
-    near = loss
+    near = search.loss
     curve = []
     for value in grid:
         try:
             near = _changed(near, **{first: value})
             # where the next one begins
-            near = _changed(near, **{second: _solve(near, second, error, target)})
+            near = _changed(near, **{second: _solve(search, near, second, target)})
         except ValueError:  # this point doesn't exist
             continue
         curve.append({name: near.hyperparameters[name] for name in names})
     if not curve:
         raise NoSolution(
-            f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}."
+            f"No pair of `{first}` and `{second}` tried for `{search.loss}` gives ⟨δ_k⟩(0) ="
+            f" {target:.6g}."
         )
     return tuple(curve)
 
@@ -373,11 +382,9 @@ class _Axis:
         return True
 
     def at(self, t: float) -> float:
-        return (
-            self.start * math.exp(t)
-            if self.by_factor
-            else self.start + t * max(1.0, abs(self.start))
-        )
+        if self.by_factor:
+            return self.start * math.exp(t)
+        return self.start + t * max(1.0, abs(self.start))
 
     def reach(self, inside: float, t: float) -> float:
         """``t``, or the end of the loss's range before it."""
@@ -385,7 +392,10 @@ class _Axis:
             return t
         for _ in range(60):
             middle = (inside + t) / 2
-            inside, t = (middle, t) if self.admits(self.at(middle)) else (inside, middle)
+            if self.admits(self.at(middle)):
+                inside = middle
+            else:
+                t = middle
         return inside
 
     def grid(self) -> list[float]:
@@ -396,7 +406,7 @@ class _Axis:
         return [self.reach(0.0, side * step) for side in (1, -1) for step in steps]
 
 
-def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float) -> float:
+def _solve(search: _Search, loss: Loss, name: str, target: float) -> float:
     """The value of ``name`` nearest to the present one where ``error`` is ``target``, of those that
     the loss admits.
     """
@@ -407,7 +417,7 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
     def gap(t: float) -> float:
         # far out a loss may overflow; the search passes over what isn't finite
         with np.errstate(invalid="ignore"):
-            return error(_changed(loss, **{name: at(t)})) - target
+            return search.error(_changed(loss, **{name: at(t)})) - target
 
     if gap(0.0) == 0:
         return axis.start

@@ -14,7 +14,8 @@ from noiseproof.core.checks import check_number, check_transition
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.probs import check_probabilities
-from noiseproof.losses.base import Loss, countable, register
+from noiseproof.losses.base import Loss, register
+from noiseproof.losses.rows import countable, over_classes
 
 WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 
@@ -74,7 +75,7 @@ class Forward(Corrected):
             return -torch.logsumexp(log_p + log_T.T[countable(target, self.ignore_index)], 1)
         given = torch.logsumexp(log_p[:, :, None] + log_T, 1)  # (B, K)
         # A class that T can never give costs nothing where the target has none of it.
-        return self._over_classes(torch.where(target == 0, 0, -given), target)
+        return over_classes(torch.where(target == 0, 0, -given), target, self.weight)
 
 
 @register("backward")
@@ -111,7 +112,7 @@ class Backward(Corrected):
         inverse = self.inverse.to(nll.dtype)
         if target.dim() == 1:
             return (inverse[countable(target, self.ignore_index)] * nll).sum(1)
-        return self._over_classes(nll @ inverse.T, target)
+        return over_classes(nll @ inverse.T, target, self.weight)
 
 
 def _inverse(T: Tensor) -> Tensor:

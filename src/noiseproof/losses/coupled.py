@@ -3,26 +3,20 @@ loss.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import (
-    check_count,
-    check_flag,
-    check_number,
-    check_reached,
-    check_tensor,
-)
+from noiseproof.core.checks import check_count, check_number, check_reached, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import readable, wide
-from noiseproof.losses.base import Kind, Loss, countable, derive_seed, register, value_dtype
+from noiseproof.core.tensors import wide
+from noiseproof.losses.base import Kind, Loss, inherit_from, register
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.pointwise import pointwise
+from noiseproof.losses.rows import one_hot, over_classes
 from noiseproof.losses.sums import inner_loss
 
 
@@ -58,8 +52,7 @@ class NCE(CoupledLoss):
 class NFL(CoupledLoss):
     """Normalised focal loss (Ma et al. 2020; the bias paper misprints it).
 
-    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the
-    released code, which treats every (1 − p)^γ as a constant.
+    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p.
 
     >>> NFL(gamma=0.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0215)
@@ -68,54 +61,16 @@ class NFL(CoupledLoss):
     formula = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
     source = "bias paper, Table 1; Ma et al. 2020"
 
-    def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
+    def __init__(self, gamma: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
         self.gamma = check_number("gamma", gamma, "[0, inf)")
-        self.detach = check_flag("detach", detach)
         self._focal = Focal(self.gamma)
 
     def value(self, y: LabelProb) -> Tensor:
-        if self.detach:
-            constant = (-torch.expm1(y.log_p.detach())) ** self.gamma
-            return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
-        if self.gamma == 0:
-            return y.nll / -y.total(y.log_p)
-        focal = pointwise(y.nll, self._focal)
-        if readable(y.log_p):
-            total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
-            return focal / (total if focal.dim() == 1 else total[:, None])
-        return focal / y.total(pointwise(-y.log_p, self._focal))
-
-
-class _FocalTotal(torch.autograd.Function):
-    """Σ_k −(1 − p_k)^γ log p_k with few passes over (B, K): ``pointwise`` spends four
-    transcendentals a class.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
-        p = log_p.exp()
-        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 −
-        # p) bounded there.
-        miss = (1 - p).clamp_min_(torch.finfo(p.dtype).eps / 2)
-        power = miss**focal.gamma
-        ctx.save_for_backward(log_p, p, miss, power)
-        total: Tensor = -torch.linalg.vecdot(power, log_p)
-        ctx.focal = focal
-        ctx.masked = not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        log_p, p, miss, power = ctx.saved_tensors
-        # create_graph: what was saved is a constant, so derive it again
-        if torch.is_grad_enabled():
-            return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
-        if ctx.masked:
-            # of a logit of −∞, p·log p is 0·∞ else
-            log_p = log_p.clamp_min(torch.finfo(p.dtype).min)
-        gamma = ctx.focal.gamma  # the slope is (1 − p)^γ (γ p log p/(1 − p) − 1)
-        return (p * log_p).div_(miss).sub_(1 / gamma).mul_(power).mul_(grad[:, None] * gamma), None
+        kind = torch.finfo(y.log_p.dtype)
+        log_p = y.log_p.clamp_min(kind.min)  # of a masked class, whose p·log p is 0·∞ else
+        miss = (-torch.expm1(log_p)).clamp_min(kind.tiny)
+        return pointwise(y.nll, self._focal) / -y.total(miss**self.gamma * log_p)
 
 
 @register("mse")
@@ -178,16 +133,13 @@ class Smoothed(CoupledLoss):
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         if self.weight is None:
             return super().per_sample(out, target)
-        if target.dim() == 1:
-            target = torch.zeros_like(out.logits).scatter(
-                1, countable(target, self.ignore_index)[:, None], 1
-            )
+        target = one_hot(target, out.logits, self.ignore_index)
         mass = target.sum(1, keepdim=True)
         smooth = torch.add(
             target * (1 - self.spread), mass, alpha=self.spread / out.logits.shape[1]
         )
         nll = -F.logsigmoid(margins(out.logits)) if self.exact else -F.log_softmax(out.logits, 1)
-        return self._over_classes(nll, smooth)
+        return over_classes(nll, smooth, self.weight)
 
 
 @register("gls")
@@ -229,22 +181,6 @@ class LabelSmoothing(Smoothed):
         )
 
 
-def _counted(target: Tensor, ignore_index: int) -> Tensor:
-    """Whether each row counts, (B,): not those without a label."""
-    return target != ignore_index if target.dim() == 1 else (target != 0).any(1)
-
-
-def _check_prior(prior: Tensor | None) -> Tensor | None:
-    if prior is not None:
-        prior = check_tensor("prior", prior, torch.float64)
-        if prior.dim() != 1 or bool((prior < 0).any()) or not abs(float(prior.sum()) - 1) <= 1e-6:
-            raise ValueError(
-                "Expected `prior` to hold probabilities (K,) that sum to one, got"
-                f" {prior.tolist()}."
-            )
-    return prior
-
-
 class PriorLoss(Loss):
     """A loss less what random labels cost, of which class k has the share ``prior[k]``, or its
     share of the batch.
@@ -255,25 +191,34 @@ class PriorLoss(Loss):
     it, and a bounded loss has no gradient that leads back.
     """
 
+    kind: Kind = "other"  # without a prior it depends on the labels of the other rows
     prior: Tensor | None
-    warmup: int | None = None
+    _moved: Tensor
+    _first: Tensor | None
 
-    def _set_prior(self, prior: Tensor | None, warmup: int | None) -> None:
-        self.register_buffer("prior", _check_prior(prior))
+    def __init__(
+        self, loss: Loss | str, prior: Tensor | None, warmup: int | None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.loss = inner_loss(loss, self.ignore_index)
+        inherit_from(self, self.loss)
+        if prior is not None:
+            prior = check_tensor("prior", prior, torch.float64)
+            sums_to_one = abs(float(prior.sum()) - 1) <= 1e-6
+            if prior.dim() != 1 or bool((prior < 0).any()) or not sums_to_one:
+                raise ValueError(
+                    "Expected `prior` to hold probabilities (K,) that sum to one, got"
+                    f" {prior.tolist()}."
+                )
+        self.register_buffer("prior", prior)
         self.warmup = None if warmup is None else check_count("warmup", warmup, 0)
         if self.warmup and prior is None:
             raise ValueError(
-                "Expected a `prior` to wait for beside `warmup`, got none. Leave `warmup` out."
+                "Expected a `prior` to wait for with `warmup`, got none. Leave `warmup` out."
             )
         self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
         self.register_buffer("_first", None, persistent=False)
         self._sum: Callable[[Tensor], Tensor] | None = None
-        self._moved: Tensor
-        self._first: Tensor | None
-
-    @property
-    def _waits(self) -> bool:
-        return self.prior is not None and bool(self.warmup)
 
     def check(self, epochs: float) -> None:
         super().check(epochs)
@@ -288,23 +233,38 @@ class PriorLoss(Loss):
         self._first = shares.to(self._moved.device)
         self._sum = total
 
-    def _mean(self, values: Tensor, counted: Tensor) -> Tensor:
-        """The mean over the rows that count, of all processes, of the sum (…) of ``values`` over
-        those of this one.
-        """
-        totals = torch.cat([values.reshape(-1), counted.sum()[None].to(values.dtype)])
-        totals = totals if self._sum is None else self._sum(totals)
-        return (totals[:-1] / totals[-1].clamp(min=1)).view(values.shape)
+    def random_cost(self, out: Output, target: Tensor, shares: Tensor) -> Tensor:
+        """What random labels with these ``shares`` cost, for each row or in the mean."""
+        raise NotImplementedError
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        cost = self.random_cost(out, target, self._shares(target, out.logits))
+        if target.dim() == 2:
+            target = target if self.weight is None else target * self.weight
+            cost = cost * target.sum(1)
+        losses = self.loss.per_sample(out, target)
+        return (losses - cost).to(losses.dtype)
+
+    def _counted(self, target: Tensor) -> Tensor:
+        """Whether each row has a label, (B,)."""
+        return target != self.ignore_index if target.dim() == 1 else (target != 0).any(1)
+
+    def _mean(self, sums: Tensor, target: Tensor) -> Tensor:
+        """The mean over the rows that count, of all processes, from the sums of this one."""
+        number = self._counted(target).sum().to(sums.dtype)
+        totals = torch.cat([sums.reshape(-1), number[None]])
+        if self._sum is not None:
+            totals = self._sum(totals)
+        return (totals[:-1] / totals[-1].clamp(min=1)).view(sums.shape)
 
     def _batch_shares(self, target: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
         """The share of each class in the labels of a step, (K,)."""
-        counted = _counted(target, self.ignore_index)
         if target.dim() == 2:
-            return self._mean(target.to(dtype).sum(0), counted)
+            return self._mean(target.to(dtype).sum(0), target)
+        counted = self._counted(target)
         counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
-        return self._mean(
-            counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype)), counted
-        )
+        labels = torch.where(counted, target, 0)
+        return self._mean(counts.index_add(0, labels, counted.to(dtype)), target)
 
     def _shares(self, target: Tensor, like: Tensor) -> Tensor:
         """The shares of random labels, for the classes of the logits ``like``.
@@ -320,18 +280,17 @@ class PriorLoss(Loss):
                 f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}."
             )
         prior = self.prior.to(dtype)
-        if not (self._waits and self.training):
+        if not (self.warmup and self.training):
             return prior
-        first = (
-            self._batch_shares(target, num_classes, dtype)
-            if self._first is None
-            else self._first.to(dtype)
-        )
+        if self._first is None:
+            first = self._batch_shares(target, num_classes, dtype)
+        else:
+            first = self._first.to(dtype)
         return first.lerp(prior, self._moved.to(dtype))
 
 
 @register("cr")
-class CR(PriorLoss, CoupledLoss):
+class CR(PriorLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the
@@ -346,7 +305,6 @@ class CR(PriorLoss, CoupledLoss):
 
     formula = "−log p + β Σ_k P(ỹ = k) log p_k"
     source = "curriculum paper, A.5, Eq. 6"
-    kind = "other"  # without a prior it depends on the other rows' labels
 
     def __init__(
         self,
@@ -356,38 +314,15 @@ class CR(PriorLoss, CoupledLoss):
         warmup: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self.loss = inner_loss(loss, self.ignore_index)
-        self._inherit_from(self.loss)
+        super().__init__(loss, prior, warmup, **options)
         self.beta = check_number("beta", beta, "[0, inf)")
-        self._set_prior(prior, warmup)
-        self.independent_rows = self.independent_rows and prior is not None and not self._waits
+        is_fixed = prior is not None and not self.warmup
+        self.independent_rows = self.independent_rows and is_fixed
 
-    def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        log_p = F.log_softmax(out.logits, 1, dtype=wide(out.logits.dtype))
-        prior = self._shares(target, log_p)
-        if self.loss.name != "ce":
-            losses = self.loss.per_sample(
-                out, target if target.dim() == 1 else self._weighed(target)
-            )
-            share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
-            return (losses - self.beta * share * self.loss.expected(out, prior)).to(losses.dtype)
-        regulariser = self.beta * self._expected(log_p, prior)  # (B,)
-        if target.dim() == 1:
-            value = (
-                F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
-                + regulariser
-            )
-        else:
-            value = self._over_classes(regulariser[:, None] - log_p, target)
-        return value.to(value_dtype(out.logits))
-
-    @staticmethod
-    def _expected(log_p: Tensor, prior: Tensor) -> Tensor:
-        """Σ_k P_k log p_k; a class without labels may be masked."""
-        if readable(log_p) and not bool((mean := log_p @ prior).isnan().any()):
-            return mean
-        return torch.where(prior != 0, log_p, 0) @ prior
+    def random_cost(self, out: Output, target: Tensor, shares: Tensor) -> Tensor:
+        # bfloat16 would round a loss for each class before they are summed
+        logits = out.logits.to(wide(out.logits.dtype))
+        return self.beta * self.loss.expected(out._replace(logits=logits), shares)
 
 
 @register("peer")
@@ -395,15 +330,10 @@ class Peer(PriorLoss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random
     label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch, or y_m from ``prior`` (K,),
-    in training from the epoch ``warmup`` on (curriculum paper, A.5). ``generator`` is a
-    ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs,
-    which has the same expectation and no variance. A ``loss`` of class indices only costs that mean
-    a pass for each class.
-
-    Every call draws again, until ``set_step`` is called, as the training loop does before every
-    step: from then on the pairs depend on the generator's seed and on the step, in evaluation mode
-    on that seed alone.
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m from the batch, or y_m from ``prior`` (K,), in
+    training from the epoch ``warmup`` on (curriculum paper, A.5). The second term is its exact mean
+    over all pairs, which has the expectation of random pairs and no variance. A ``loss`` of class
+    indices only costs that mean a pass for each class.
 
     >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     tensor(-1.)
@@ -411,66 +341,18 @@ class Peer(PriorLoss):
 
     formula = "L(z_i, y_i) − L(z_n, y_m)"
     source = "curriculum paper, A.5; Liu & Guo 2020"
-    kind = "other"
 
     def __init__(
         self,
         loss: Loss | str = "ce",
-        generator: torch.Generator | int | None = None,
         prior: Tensor | None = None,
         warmup: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self.loss = inner_loss(loss, self.ignore_index)
-        self._set_prior(prior, warmup)
-        self._inherit_from(self.loss)
+        super().__init__(loss, prior, warmup, **options)
         self.independent_rows = False
-        if generator is not None and not isinstance(generator, torch.Generator):
-            generator = torch.Generator().manual_seed(
-                check_count("generator", generator, 0, "It is a seed.")
-            )
-        self.generator = generator
-        self._step: int | None = None
 
-    def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        super().set_step(seed, generator)
-        self._step = seed
-
-    def _source(self, given: torch.Generator) -> torch.Generator:
-        """What the next pairs are drawn from."""
-        if self.training and self._step is None:
-            return given
-        step = self._step if self.training else None
-        return torch.Generator(given.device).manual_seed(derive_seed(given.initial_seed(), step))
-
-    def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits = out.logits
-        hard = target.dim() == 1
-        counted = _counted(target, self.ignore_index)
-        if self.generator is None:
-            shares = self._shares(target, logits)
-            # The mean over rows m comes from the shares, the mean over rows n is taken here.
-            each = self.loss.expected(out, shares)
-            peer = self._mean(torch.where(counted, each, 0).sum().to(wide(each.dtype)), counted)
-        else:
-            # rows that only fill up a process's share need peers, too
-            counted = counted | ~counted.any()
-            rows = counted.nonzero().squeeze(1)
-            source = self._source(self.generator)
-            draw = partial(
-                torch.randint, len(rows), target.shape[:1], generator=source, device=source.device
-            )
-            n, m = (rows[draw().to(rows.device)] for _ in range(2))
-            elsewhere = Output._make(field if field is None else field[n] for field in out)
-            if self.prior is None:
-                labels = target[m]
-            else:
-                prior = self._shares(target, logits).to(source.device)
-                labels = torch.multinomial(prior, len(target), True, generator=source).to(
-                    target.device
-                )
-            peer = self.loss.per_sample(elsewhere, labels)
-        weighed = target if hard else self._weighed(target)
-        losses = self.loss.per_sample(out, weighed)
-        return (losses - peer * (1.0 if hard else weighed.sum(1))).to(losses.dtype)
+    def random_cost(self, out: Output, target: Tensor, shares: Tensor) -> Tensor:
+        each = self.loss.expected(out, shares)
+        total = torch.where(self._counted(target), each, 0).sum()
+        return self._mean(total.to(wide(each.dtype)), target)

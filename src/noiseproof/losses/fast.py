@@ -4,26 +4,17 @@ In one CPU thread, for float32 logits (128, 10) unless stated otherwise (torch 2
 alternating runs).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.tensors import in_torch_func, readable, wide
+from noiseproof.core.tensors import readable, wide
 
 LARGE = 3 * 2**20  # logits from which blocks pay: they lose 20 % at 2·2²⁰ and are even at 3·2²⁰
 BLOCK = 2**19  # logits of a block, whose temporaries stay in the cache
-
-
-def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """``function.apply`` without binding arguments by signature: saves 23 % of focal."""
-    # The class below Function in the hierarchy does no binding, and knows nothing of torch.func.
-    if torch.compiler.is_compiling() or in_torch_func():
-        return function.apply(*args)  # type: ignore[no-untyped-call]
-    return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
 
 
 def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
@@ -90,28 +81,3 @@ class _Blocks(torch.autograd.Function):
                 0
             ]
         return grad[:, None] * gradient, None
-
-
-class LastResult:
-    """The last result of a function, for the same unchanged tensors: saves 41 % of a step of het
-    with its record.
-    """
-
-    def __init__(self) -> None:
-        # with the version, which every in-place operation changes
-        self._inputs: list[tuple[ref[Tensor], int]] = []
-        self._result: Tensor | None = None
-
-    def get(self, inputs: Sequence[Tensor]) -> Tensor | None:
-        """The result that ``put`` stored for these ``inputs``, or None."""
-        if self._result is None or len(inputs) != len(self._inputs):
-            return None
-        for (known, version), x in zip(self._inputs, inputs, strict=True):
-            if known() is not x or version != x._version:
-                return None
-        return self._result
-
-    def put(self, inputs: Sequence[Tensor], result: Tensor) -> None:
-        """Store ``result`` for ``inputs``, which it does not keep alive."""
-        self._inputs = [(ref(x), x._version) for x in inputs]
-        self._result = result

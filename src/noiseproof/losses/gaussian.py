@@ -2,8 +2,6 @@
 predicts.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any, Literal, get_args
@@ -14,73 +12,16 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_flag, check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import eager, readable, wide
-from noiseproof.losses.base import Loss, NotFinite, countable, field_of, register
+from noiseproof.core.tensors import readable
+from noiseproof.losses.base import Loss, NotFinite, register
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
+from noiseproof.losses.rows import check_not_negative, countable, field_of, weigh_rows
 
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
-Predict = Literal["classes", "released"]
-NEEDS = {"full": {"root"}, "diagonal": {"scale"}, "isotropic": {"scale"}, "identity": set()}
-
+# the field of a head's output that makes the covariance
+FIELDS = {"full": "root", "diagonal": "scale", "isotropic": "scale"}
 
 field = partial(field_of, remedy="Use a head that gives it, or a loss with another `covariance`.")
-
-
-class _RankOne(torch.autograd.Function):
-    """Eq. 5 with Σ^½ = ccᵀ + λI, and its gradients in closed form, from the scalars cᵀc and cᵀe.
-
-    With u = 1/(λ + cᵀc) and e = αc + p, p ⊥ c, Σ^-½e = p/λ + αu·c: nothing cancels where e is
-    parallel to c, which is what training drives c to (Eq. 7). α and p are taken in float64, since
-    float32 would lose digits of the gradients.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, root: Tensor, target: Tensor, loss: LN) -> Tensor:
-        e = loss.error(mean, target)
-        c = root.double()
-        lam = loss.lam
-        size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
-        inner = (c * e).sum(1)
-        u = (size + lam).reciprocal_()
-        # a root so small does nothing, but its α would overflow
-        alpha = torch.where(size > 1e-60, inner / size, 0)
-        p = e.addcmul_(c, alpha[:, None], value=-1).to(wide(root.dtype))
-        alpha = alpha * u
-        inner = inner * u
-        share = alpha * inner  # of ‖Σ^-½e‖², along c
-        # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p
-        # + 2u(1 − share)·c.
-        factors = torch.stack(
-            (
-                alpha * u,
-                torch.addcmul(inner, inner, u, value=lam),
-                torch.addcmul(u, u, share, value=-1),
-            )
-        )
-        ctx.save_for_backward(mean, root, target, p, factors.to(p.dtype))
-        ctx.loss = loss
-        length = torch.linalg.vector_norm(p, dim=1).double()
-        value = share.addcmul_(length, length, value=lam**-2).mul_(0.5).sub_(u.log())
-        return loss.finished(value.add_((c.shape[1] - 1) * math.log(lam)), Output(mean, root=root))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        mean, root, target, p, factors = ctx.saved_tensors
-        # create_graph: what was saved is a constant, so derive it again
-        if torch.is_grad_enabled():
-            value = negative_log_normal(ctx.loss.error(mean, target), ctx.loss.lam, root).to(
-                grad.dtype
-            )
-            inputs = [x for x in (mean, root) if x.requires_grad]
-            gradients = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
-            return *(next(gradients) if x.requires_grad else None for x in (mean, root)), None, None  # type: ignore[return-value]
-        grad = grad[:, None].to(p.dtype)
-        c = root.to(p.dtype)
-        along, across_root, along_root = (factors[..., None] * grad).unbind()  # (B, 1) each
-        grad = grad * ctx.loss.lam**-2
-        of_mean = (p * grad).addcmul_(c, along)
-        of_root = (p * (across_root * -(ctx.loss.lam**-2))).addcmul_(c, along_root, value=2)
-        return of_mean.to(mean.dtype), of_root.to(root.dtype), None, None
 
 
 @register("ln")
@@ -104,10 +45,6 @@ class LN(Loss):
         covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with
             ``Output.scale`` σ, (B, D) or (B, 1) (the LN paper gives no formula for these);
             ``identity`` is Σ = I.
-        predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released
-            code, over K + 1 with the dummy class.
-        nll: add the constants of Eq. 4, so that the value is −log of the density
-            (``LogisticNormal.log_prob``).
         start: the first weights of the head's layers, over those of the model's own initialisation,
             which the LN paper (ten classes) takes. With many classes a root of that size explains
             every label as noise at first.
@@ -125,7 +62,6 @@ class LN(Loss):
     formula = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
     source = "LN paper, Eqs. 4-11"
     kind = "other"
-    linear = False
     takes = "probabilities"
     max_norm = 5.0  # ∂L/∂μ = Σ⁻¹e is as large as e/λ²
 
@@ -136,8 +72,6 @@ class LN(Loss):
         t: float = 0.01,
         dummy: bool = True,
         covariance: Covariance = "full",
-        predict: Predict = "classes",
-        nll: bool = False,
         start: float = 0.1,
         **options: Any,
     ) -> None:
@@ -149,14 +83,13 @@ class LN(Loss):
         self.t = check_number("t", t, "(0, 1)", "A label without smoothing has infinite logits.")
         self.dummy = check_flag("dummy", dummy)
         self.covariance: Covariance = check_word("covariance", covariance, get_args(Covariance))
-        self.predict: Predict = check_word("predict", predict, get_args(Predict))
-        self.nll = check_flag("nll", nll)
         self.start = check_number("start", start, "(0, inf)", "A root of zero never moves.")
         self.starts = dict.fromkeys(("logits", "root", "scale"), self.start)
-        self.needs = frozenset({"logits"} | NEEDS[covariance])
-        self.head = "gaussian-scale:isotropic=true" if covariance == "isotropic" else None
+        self.field = FIELDS.get(covariance)
+        self.needs = frozenset({"logits", *filter(None, [self.field])})
+        if covariance == "isotropic":
+            self.head = "gaussian-scale:isotropic=true"
         self.implied = 0 if self.dummy else 1
-        self.extra_scores = int(self.dummy and self.predict == "released")
 
     def label_logit(self, num_classes: int) -> float:
         """τ·C, the target of the labelled logit: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
@@ -180,85 +113,43 @@ class LN(Loss):
             aim = torch.where(last, 0, aim)
         return error.scatter_add_(1, column, aim)
 
-    def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
-        """Probabilities (B, K′) of a label, spread over all classes by t (LN paper, footnote 2), in
-        float64.
-        """
-        if target.dim() == 1:
-            target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(
-                1, target[:, None], 1
-            )
-        sure = F.pad(target.double(), (0, int(self.dummy)))
-        return sure * (1 - self.t) + self.t / sure.shape[1]
-
     def _spread(self, out: Output) -> dict[str, Any]:
         """What makes Σ^½, under the names that ``LogisticNormal`` gives it."""
-        rows, D = out.logits.shape
-        if self.covariance == "identity":
+        if self.field is None:
             return {"lam": 1.0}
-        if self.covariance == "full":
-            return {"lam": self.lam, "root": field(out, "root", (rows, D))}
-        shape = (rows, D if self.covariance == "diagonal" else 1)
-        return {"lam": self.lam, "scale": field(out, "scale", shape)}
+        rows, D = out.logits.shape
+        shape = (rows, 1 if self.covariance == "isotropic" else D)
+        return {"lam": self.lam, self.field: field(out, self.field, shape)}
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        mean = out.logits
-        spread = self._spread(out)
-        hard = target.dim() == 1
-        self._check_not_negative(target, "probabilities")
-        label = countable(target, self.ignore_index) if hard else target
-        value: Tensor
-        if (
-            self.covariance == "full"
-            and mean.shape[1] > 1
-            and eager()
-            and not (self.nll or target.requires_grad)
-        ):
-            value = _RankOne.apply(mean, spread["root"], label, self)  # type: ignore[no-untyped-call]
-        elif self.nll:
-            distribution = LogisticNormal(
-                mean.double(), **spread, tau=self.tau, validate_args=False
-            )
-            value = self.finished(
-                -distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied)), out
-            )
-        else:
-            value = self.finished(negative_log_normal(self.error(mean, label), **spread), out)
-        return self._weigh_rows(value, target)
+        check_not_negative(self.name, target, "probabilities")
+        label = countable(target, self.ignore_index) if target.dim() == 1 else target
+        error = self.error(out.logits, label)
+        value = negative_log_normal(error, **self._spread(out))
+        self._check_finite(value, out)
+        return weigh_rows(value.to(out.logits.dtype), target, self.weight)
 
-    def finished(self, value: Tensor, out: Output) -> Tensor:
-        """``value`` in the precision of the logits; raises NotFinite if a covariance exploded; NaN
-        logits give NaN.
-        """
-        if readable(value) and not math.isfinite(float(value.detach().sum())):
-            rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
-            for name in self.needs - {"logits"} if len(rows) else ():
-                row = int(rows[0])
-                largest = float(getattr(out, name)[row].abs().max())
-                raise NotFinite(
-                    f"Expected a finite covariance, got `{name}` up to {largest:.3g} in row {row}. "
-                    "Lower the learning rate, clip the norm of the gradient, or raise `lam`."
-                )
-        return value.to(out.logits.dtype)
+    def _check_finite(self, value: Tensor, out: Output) -> None:
+        """Raise NotFinite if a covariance exploded; NaN logits give NaN."""
+        if not readable(value) or math.isfinite(float(value.detach().sum())):
+            return
+        rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
+        if len(rows) and self.field is not None:
+            row = int(rows[0])
+            largest = float(getattr(out, self.field)[row].abs().max())
+            raise NotFinite(
+                f"Expected a finite covariance, got `{self.field}` up to {largest:.3g} in row"
+                f" {row}. Lower the learning rate, clip the norm of the gradient, or raise `lam`."
+            )
 
     def scores(self, out: Output) -> Tensor:
-        # a class beyond the logits has logit 0
-        every = self.predict == "released" or not self.dummy
-        return (F.pad(out.logits, (0, 1)) if every else out.logits) / self.tau
+        # without the dummy class the last class has no logit: it is 0
+        return (out.logits if self.dummy else F.pad(out.logits, (0, 1))) / self.tau
 
     def variance(self, out: Output) -> Tensor | None:
-        """diag Σ (B, D): c_k²(‖c‖² + 2λ) + λ² of Σ^½ = ccᵀ + λI, (σ_k + λ)² of a diagonal one.
-
-        It is None where Σ = I.
-        """
-        if self.covariance == "identity":
-            return None
-        spread: Tensor = self._spread(out)["root" if self.covariance == "full" else "scale"]
-        if self.covariance == "full":
-            squares = spread.square()
-            return squares * (squares.sum(1, keepdim=True) + 2 * self.lam) + self.lam**2
-        return (spread + self.lam).square().expand_as(out.logits)
+        """diag Σ (B, D); None where Σ = I."""
+        return None if self.field is None else self.distribution(out).logit_variance
 
     def distribution(self, out: Output) -> LogisticNormal:
-        """The distribution over labels that ``out`` predicts, with each sample's Σ."""
+        """The distribution over labels that ``out`` predicts, with the Σ of each row."""
         return LogisticNormal(out.logits, **self._spread(out), tau=self.tau)

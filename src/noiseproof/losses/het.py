@@ -4,19 +4,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_word
+from noiseproof.core.checks import check_count, check_number, check_word
 from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
+from noiseproof.core.random import derive_seed
 from noiseproof.core.tensors import has_kernels, wide
-from noiseproof.losses.base import Loss, derive_seed, register
-from noiseproof.losses.fast import LastResult
+from noiseproof.losses.base import Loss, register
 from noiseproof.losses.gaussian import field
+from noiseproof.losses.rows import over_classes
 
 CHUNK = 2**21  # noisy logits in memory at once
 MOST_CLASSES = 2048
@@ -30,51 +32,42 @@ def draw_noise(
     like: Tensor,
     rank: int,
     *,
+    rows: int,
     samples: int,
-    shared: bool,
     source: int | torch.Generator,
     classes_first: bool = False,
 ) -> Iterator[Chunk]:
-    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with
-    ``samples``.
+    """Draw standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow
+    with ``samples``.
 
-    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory:
-    as kernels read it.
+    Args:
+        like: the logits.
+        rank: the number of factors.
+        rows: B, or 1 for the same noise in all rows, however many there are.
+        samples: how many there are over all chunks.
+        source: a generator, or a seed, from which the noise is the same every time.
+        classes_first: how it lies in memory, as kernels read it.
     """
-    generator = (
-        torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
-    )
-    rows = 1 if shared else len(like)
-    at_once = _at_once(like)
-    for start in range(0, samples, at_once):
-        s = min(at_once, samples - start)
-        shapes = [
-            (width, s, rows) if classes_first else (s, rows, width)
-            for width in (like.shape[1], rank)
-        ]
-        each, across = (
-            torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
-            for shape in shapes
-        )
-        if classes_first:
-            each = each.permute(1, 2, 0)
-            across = across.permute(1, 2, 0)
-        yield each, across if rank else None
+    if isinstance(source, int):
+        source = torch.Generator(like.device).manual_seed(source)
+    K = like.shape[1]
+    drawn_at_once = _at_once(rows * K, like)
+    used_at_once = _at_once(like.numel(), like)
+    for start in range(0, samples, drawn_at_once):
+        s = min(drawn_at_once, samples - start)
+        noise = []
+        for width in (K, rank):
+            shape = (width, s, rows) if classes_first else (s, rows, width)
+            part = torch.randn(shape, generator=source, dtype=like.dtype, device=like.device)
+            noise.append(part.permute(1, 2, 0) if classes_first else part)
+        for each, across in zip(*(torch.split(part, used_at_once) for part in noise), strict=True):
+            yield each, across if rank else None
 
 
-def _at_once(like: Tensor) -> int:
-    """How many samples of noisy logits (B, K) are in memory together."""
+def _at_once(numbers: int, like: Tensor) -> int:
+    """How many samples of so many ``numbers`` are in memory together."""
     # Eight times as many on a GPU, which would wait for the host between smaller ones.
-    return max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, like.numel())))
-
-
-def _noise_of_any_row(like: Tensor, rank: int, **how: Any) -> Iterator[Chunk]:
-    """The noise of a single row for all rows of ``like`` (B, K), however many there are."""
-    # what is drawn must not depend on B
-    for each, across in draw_noise(like[:1], rank, shared=True, **how):
-        for start in range(0, len(each), _at_once(like)):
-            part = slice(start, start + _at_once(like))
-            yield each[part], None if across is None else across[part]
+    return max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, numbers)))
 
 
 def _noisy_log_softmax(
@@ -190,8 +183,6 @@ class Het(Loss):
         tau: the temperature τ.
         samples: how many samples to average, in training and in prediction.
         covariance: ``diagonal``, or ``full`` for factors too.
-        shared: give all rows of a batch the same noise in training, too, as the WRN of
-            uncertainty-baselines does.
         seed: of the noise.
 
     >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
@@ -210,33 +201,32 @@ class Het(Loss):
         tau: float = 1.0,
         samples: int = 100,
         covariance: Literal["diagonal", "full"] = "diagonal",
-        shared: bool = False,
         seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.tau = check_number("tau", tau, "(0, inf)")
-        self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
+        self.samples: int = check_count("samples", samples, 1, "The softmax is averaged over them.")
         self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
-        self.shared = check_flag("shared", shared)
         self.seed = check_count("seed", seed, 0)
-        self.needs = frozenset(
-            {"logits", "scale"} | ({"factors"} if covariance == "full" else set())
-        )
+        if covariance == "full":
+            self.needs = frozenset({"logits", "scale", "factors"})
         self.step = 0
         self._generator: torch.Generator | None = None
-        self._drawn: list[Chunk] = []  # from the generator, for this step
-        self._last = LastResult()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what belongs to a step."""
+        self._drawn: list[Chunk] = []  # from the generator
+        self._last: tuple[list[ref[Tensor] | None], Tensor] | None = None  # an output, its scores
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
         self.step = seed
         self._generator = generator
-        self._drawn = []
-        self._last = LastResult()
+        self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        # these are of one step
-        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}
+        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": None}
 
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
@@ -248,11 +238,11 @@ class Het(Loss):
         return log_p
 
     def _average(self, out: Output) -> Tensor:
-        tensors = [part for part in out if part is not None]
-        # The record of a step needs the scores of its loss again.
-        last = self._last.get(tensors) if self.training and not torch.is_grad_enabled() else None
-        if last is not None:
-            return last
+        if self._last is not None and self.training and not torch.is_grad_enabled():
+            # The record of a step needs the scores of its loss again.
+            known, scores = self._last
+            if all(part is (other and other()) for part, other in zip(out, known, strict=True)):
+                return scores
         dtype = wide(out.logits.dtype)
         # else large logits swallow noise
         mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(dtype)
@@ -262,7 +252,8 @@ class Het(Loss):
         average: Tensor = _MeanSoftmax.apply(mean, scale.to(dtype), factors, self.tau, noise)  # type: ignore[no-untyped-call]
         average = average.to(out.logits.dtype)
         if self.training and self._generator is not None and average.requires_grad:
-            self._last.put(tensors, average.detach())
+            known = [None if part is None else ref(part) for part in out]
+            self._last = known, average.detach()
         return average
 
     def variance(self, out: Output) -> Tensor | None:
@@ -286,20 +277,21 @@ class Het(Loss):
         A step's generator draws it once and keeps it.
         """
         rank = 0 if factors is None else factors.shape[2]
-        classes_first = _kernels_for(mean, factors) is not None
-        draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row
-        draw = partial(draw, mean, rank, samples=self.samples, classes_first=classes_first)
-        if not self.training or self._generator is None:
-            return partial(
-                draw, source=derive_seed(self.seed, self.step if self.training else None)
-            )
-        each, across = self._drawn[0] if self._drawn else (None, None)
-        width = 0 if across is None else across.shape[2]
-        if each is None or (*each.shape[1:], width) != (
-            1 if self.shared else len(mean),
-            mean.shape[1],
+        draw = partial(
+            draw_noise,
+            mean,
             rank,
-        ):
+            rows=len(mean) if self.training else 1,
+            samples=self.samples,
+            classes_first=_kernels_for(mean, factors) is not None,
+        )
+        if not self.training:
+            return partial(draw, source=derive_seed(self.seed, 0))
+        if self._generator is None:
+            return partial(draw, source=derive_seed(self.seed, self.step + 1))
+        shapes = [(*mean.shape,), (len(mean), rank)] if rank else [(*mean.shape,)]
+        drawn = self._drawn[0] if self._drawn else ()
+        if [tuple(part.shape[1:]) for part in drawn if part is not None] != shapes:
             self._drawn = list(draw(source=self._generator))
         return partial(iter, self._drawn)
 
@@ -307,4 +299,4 @@ class Het(Loss):
         log_p = self.scores(out)
         if target.dim() == 1:
             return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
-        return self._over_classes(-log_p, target)
+        return over_classes(-log_p, target, self.weight)

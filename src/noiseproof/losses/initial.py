@@ -57,17 +57,14 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
     return find_root(gap, log_odds - largest - 1, log_odds - smallest + 1)
 
 
-def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
+def expected_margin(num_classes: int, *, sigma: float = 1.0) -> float:
     """Mean margin E[Δ_y] of an untrained network.
 
-    ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of curriculum
-    paper, Eq. 4, which fails for few classes or large σ.
+    The curriculum paper's Eq. 4 is an approximation, −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)).
     """
     K = check_classes(num_classes)
     sigma = check_sigma(sigma)
-    if exact:
-        return -log_sum(K - 1, sigma).mean if K > 2 else 0.0
-    return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
+    return -log_sum(K - 1, sigma).mean if K > 2 else 0.0
 
 
 def average_error(
@@ -260,8 +257,8 @@ def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -
     known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
     known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
     size = max(1, 2**17 // K)  # of a batch: 1 MiB
-    # R of the QR decomposition of all rows so far
-    triangle = torch.empty(0, 7, dtype=torch.float64)
+    design = []
+    errors = []
     for batch in range(max(math.ceil(64 / size), draws // (size * K))):
         drawn = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
         label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
@@ -269,17 +266,14 @@ def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -
             with torch.enable_grad():
                 at = torch.full((size, 1), z, dtype=torch.float64, requires_grad=True)
                 losses = loss.per_sample(Output(noise.scatter(1, label, at)), label[:, 0])
-                (error,) = torch.autograd.grad(losses.sum(), at)
+                errors.append(torch.autograd.grad(losses.sum(), at)[0])
             rest = noise.scatter(1, label, -torch.inf).logsumexp(1)
             squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)
             control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
-            seen = torch.cat([torch.ones_like(error), control, error], 1)
-            triangle = torch.linalg.qr(torch.cat([triangle, seen]), mode="r").R
-    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart
-    # what moments, which square the condition, would not, and directions as small as the grid's
-    # error are left out.
-    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(
-        torch.finfo(torch.float64).tiny
-    )
-    inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
-    return float(inverse[0] @ triangle[:, 6] / norm[0])
+            design.append(torch.cat([torch.ones(size, 1, dtype=torch.float64), control], 1))
+    # The mean is the intercept. Where p is small the controls are all but collinear: directions as
+    # small as the grid's error are left out.
+    columns = torch.cat(design)
+    norm = torch.linalg.vector_norm(columns, dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    fit = torch.linalg.lstsq(columns / norm, torch.cat(errors), rcond=1e-8, driver="gelsd")
+    return float(fit.solution[0, 0] / norm[0])

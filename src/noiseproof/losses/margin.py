@@ -17,18 +17,6 @@ from noiseproof.losses.base import MarginLoss, register
 LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code puts for log 0
 
 
-def _rounds_below_tolerance(largest: float, q: float) -> bool:
-    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error,
-    a few ulp of the terms, is then below the error of the nll itself.
-    """
-    return q * math.log(largest) < math.log(4 * q)
-
-
-def _power(x: float, q: float) -> float:
-    """x^q, infinite where it overflows."""
-    return math.exp(log) if (log := q * math.log(x)) < 709 else math.inf
-
-
 @register("ce")
 class CE(MarginLoss):
     """Cross entropy.
@@ -204,28 +192,15 @@ class AUL(MarginLoss):
         super().__init__(**options)
         self.a = check_number("a", a, "(1, inf)")
         self.q = check_number("q", q, "(0, inf)")
-        self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
-        self._short = _rounds_below_tolerance(self.a, self.q)
 
     def value(self, y: LabelProb) -> Tensor:
-        if self._short and not self.exact:
-            return torch.rsub(
-                torch.pow(self.a - y.p, self.q),
-                -_power(self.a - 1, self.q) / self.q,
-                alpha=-1 / self.q,
-            )
         gap = self.a - 1  # a − p = gap + miss: nothing cancels
-        growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
-        if self._most < (11 if y.nll.dtype is torch.float16 else 80):
-            return torch.expm1(growth) * (_power(gap, self.q) / self.q)
-        # where the first form overflows
-        return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)
+        miss = y.miss
+        growth = torch.log1p(miss / gap) * self.q  # log of ((a − p)/(a − 1))^q
+        return (miss + gap) ** self.q * torch.expm1(-growth) * (-1 / self.q)
 
     def slope(self, y: LabelProb) -> Tensor:
-        p = y.p
-        # a − p, which cancels where a → 1
-        rest = self.a - p if self.a >= 1.05 else y.miss + (self.a - 1)
-        return p * torch.pow(rest, self.q - 1)
+        return y.p * (y.miss + (self.a - 1)) ** (self.q - 1)
 
 
 @register("agce")
@@ -246,19 +221,16 @@ class AGCE(MarginLoss):
         super().__init__(**options)
         self.a = check_number("a", a, "(0, inf)")
         self.q = check_number("q", q, "(0, inf)")
-        self._short = _rounds_below_tolerance(self.a + 1, self.q)
+        log_highest = self.q * math.log(self.a + 1)
+        self._highest = math.exp(min(log_highest, 709.0)) / self.q  # ((a + 1)^q)/q, below infinity
 
     def value(self, y: LabelProb) -> Tensor:
         top = self.a + 1
-        if self._short and not self.exact:
-            return torch.rsub(
-                torch.pow(y.p + self.a, self.q), _power(top, self.q) / self.q, alpha=1 / self.q
-            )
         # log((a + p)/(a + 1)), with its digits where p → 1
         ratio = torch.log1p(torch.expm1(-y.nll) / top)
         if self.a < 0.01:  # and where a + p → 0
             ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / top))
-        return torch.expm1(self.q * ratio) * (-_power(top, self.q) / self.q)
+        return torch.expm1(self.q * ratio) * (-self._highest)
 
     def slope(self, y: LabelProb) -> Tensor:
         p = y.p
@@ -345,8 +317,7 @@ class PHuber(MarginLoss):
         if self.tau < 2:
             beyond = torch.expm1(-y.nll) * -self.tau + (1 - self.tau)
         else:
-            # float16 has no more
-            beyond = torch.rsub(y.p, 1, alpha=self.tau) if self.tau < 6e4 else 1 - y.p * self.tau
+            beyond = 1 - y.p * self.tau
         return y.nll.clamp_max(self._bend) + torch.relu(beyond)
 
     def slope(self, y: LabelProb) -> Tensor:

@@ -75,8 +75,8 @@ class MultiLabel(Loss):
     def probabilities(self, out: Output) -> Tensor:
         return out.logits.sigmoid()
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        return self.loss.sample_weight(margin, unit=unit)
+    def weight_at(self, margin: Tensor) -> Tensor:
+        return self.loss.weight_at(margin)
 
 
 class _ShiftedFocal(MarginLoss):

@@ -2,7 +2,6 @@
 schedules of the shift.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,10 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
-from noiseproof.losses.base import Loss, countable, register
+from noiseproof.losses.base import Loss, inherit_from, register
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.pointwise import pointwise
+from noiseproof.losses.rows import countable
 from noiseproof.losses.sums import inner_loss
 
 BIAS_CYCLE = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # bias paper, appendix 2: 11 epochs each
@@ -24,36 +24,21 @@ BIAS_CYCLE = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # bias paper, appendix 2: 11 epochs
 class LogitBias(nn.Module):
     """The label's nll after ε is added to its logit: p' = p·e^ε/(1 − p + p·e^ε)."""
 
+    epsilon: Tensor
+
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers
-        # are kept because a compiler would work them out again for each row, in float64.
-        self.register_buffer("epsilon", torch.empty((), dtype=torch.float64))
-        # e^ε, e^−ε, e^ε − 1
-        self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)
-        self.epsilon: Tensor
-        self.powers: Tensor
-        self.set(epsilon)
-
-    def set(self, epsilon: float) -> None:
-        self.epsilon.fill_(epsilon)
-        for place, power in zip(
-            self.powers, (math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)), strict=True
-        ):
-            place.fill_(power)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self.set(float(self.epsilon))
+        # a tensor, so that a schedule changes it inside compiled code and CUDA graphs
+        self.register_buffer("epsilon", torch.tensor(epsilon, dtype=torch.float64))
 
     def value(self, y: LabelProb) -> Tensor:
-        _, down, more = self.powers
-        near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * down)
-        far = y.nll - self.epsilon + torch.log1p(y.p * more)  # where expm1(nll) overflows
+        near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * torch.exp(-self.epsilon))
+        # where expm1(nll) overflows
+        far = y.nll - self.epsilon + torch.log1p(y.p * torch.expm1(self.epsilon))
         return torch.where(y.nll < 80, near, far)
 
     def slope(self, y: LabelProb) -> Tensor:
-        return 1 / (y.miss + y.p * self.powers[0])
+        return 1 / (y.miss + y.p * torch.exp(self.epsilon))
 
 
 @register("remargin")
@@ -85,7 +70,7 @@ class Remargin(Loss):
     ) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._inherit_from(self.loss)
+        inherit_from(self, self.loss)
         self.takes = "classes"
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
@@ -95,9 +80,7 @@ class Remargin(Loss):
         self.shifts = [
             check_number("shift", s, "[-80, 80]", "It adds to the labelled logit.") for s in shifts
         ]
-        self.every = check_count(
-            "every", every, 1, "It is the number of epochs that each shift holds."
-        )
+        self.every = check_count("every", every, 1)
         self.scale = check_number("scale", scale, "(0, inf)")
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(
@@ -119,7 +102,7 @@ class Remargin(Loss):
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        self.bias.set(self.shifts[epoch // self.every % len(self.shifts)])
+        self.bias.epsilon.fill_(self.shifts[epoch // self.every % len(self.shifts)])
 
     def _at(self, margin: Tensor) -> Tensor:
         moved = margin * self.scale if self.scale != 1 else margin
@@ -149,8 +132,8 @@ class Remargin(Loss):
             )
         return self.loss.per_sample(out._replace(logits=logits), target)
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        return self.loss.sample_weight(self._at(margin), unit=unit)
+    def weight_at(self, margin: Tensor) -> Tensor:
+        return self.loss.weight_at(self._at(margin))
 
     @property
     def max_weight(self) -> float:
@@ -175,12 +158,12 @@ class Unit(Loss):
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._inherit_from(self.loss)
+        inherit_from(self, self.loss)
         self.factor = 1 / self.loss.max_weight
         self.exact = self.exact or self.loss.exact
 
     def evaluate(self, y: LabelProb) -> Tensor:
         return self.loss.evaluate(y) * self.factor
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        return self.loss.sample_weight(margin, unit=True)
+    def weight_at(self, margin: Tensor) -> Tensor:
+        return self.loss.weight_at(margin) * self.factor

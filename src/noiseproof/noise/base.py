@@ -1,9 +1,6 @@
-"""The base class of noise models, the labels they return, and their source of randomness.
+"""The base class of noise models, and the labels they return.
 
-Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in a
-fixed order; permutations, integers and normals are computed from those. So a seed gives the same
-labels on any machine (seeds that are equal modulo 2³² are the same seed), and no global generator
-is used.
+A seed gives the same labels on any machine (``core.random``).
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ import dataclasses
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -22,6 +18,7 @@ from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_labels, check_number, check_word
 from noiseproof.core.grammar import NUMBER, format_call
+from noiseproof.core.random import as_generator, uniform
 from noiseproof.core.registry import Registry
 
 Count = Literal["draws", "total", "per-class", "equal"]
@@ -241,34 +238,6 @@ class NoiseModel(ABC):
         return NoisyLabels(given, clean, num_classes, str(self), self.nominal, index)
 
 
-def as_generator(generator: torch.Generator | int) -> torch.Generator:
-    """``generator`` itself, or a new one for a seed."""
-    if isinstance(generator, Integral) and not isinstance(generator, bool):
-        return torch.Generator("cpu").manual_seed(int(generator))
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"Expected a torch.Generator or an integer seed, got {type(generator).__name__}."
-        )
-    if generator.device.type != "cpu":
-        raise ValueError(
-            "Expected a generator on the CPU, because labels must be the same everywhere, got"
-            f" {generator.device}. Use torch.Generator().manual_seed(seed)."
-        )
-    return generator
-
-
-def uniform(generator: Generator | None, *shape: int) -> Tensor:
-    """Float64 in [0, 1), multiples of 2⁻⁵³: the only source of randomness, in the order of the
-    calls.
-    """
-    if generator is None:
-        raise TypeError(
-            "Expected a torch.Generator or an integer seed, got None. Use corrupt(labels,"
-            " generator=0)."
-        )
-    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
-
-
 def check_rate(rate: float, count: str = "draws") -> None:
     """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
     check_number("rate", rate, "[0, 1]", "A rate of 40 % is 0.4.")
@@ -322,6 +291,7 @@ def rows_by_class(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
 
 
 def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
+    """The labels as int64 on the CPU, (N,), or (N, K) of rows with several labels."""
     remedy = "Encode the classes as integers from 0."
     shape = "(N, K), 0 or 1" if multilabel else "(N,)"
     try:
@@ -334,9 +304,11 @@ def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
     if tensor.numel() == 0:
         raise ValueError(f"Expected at least one label, got shape {tuple(tensor.shape)}.")
     if tensor.dim() != 1 + multilabel:
-        if tensor.dim() in (1, 2):
-            remedy = f"`{noise}` is for {'several labels' if multilabel else 'one label'} a row."
-        raise ValueError(f"Expected `labels` of shape {shape}, got {tuple(tensor.shape)}. {remedy}")
+        kind = "several labels" if multilabel else "one label"
+        raise ValueError(
+            f"Expected `labels` of shape {shape}, got {tuple(tensor.shape)}. `{noise}` is for"
+            f" {kind} per row."
+        )
     if tensor.dtype is torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise TypeError(f"Expected integer `labels`, got {tensor.dtype}. {remedy}")
     return tensor.detach().to("cpu", torch.int64, copy=True)

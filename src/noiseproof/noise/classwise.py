@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_transition
+from noiseproof.core.random import uniform
 from noiseproof.noise.base import (
     NOISES,
     Count,
@@ -27,122 +28,26 @@ from noiseproof.noise.base import (
     register,
     rows_by_class,
     select,
-    uniform,
 )
 
 # The coarse class of each of CIFAR-100's fine classes, as in its `train` file.
-CIFAR100_SUPERCLASS = (
-    4,
-    1,
-    14,
-    8,
-    0,
-    6,
-    7,
-    7,
-    18,
-    3,
-    3,
-    14,
-    9,
-    18,
-    7,
-    11,
-    3,
-    9,
-    7,
-    11,
-    6,
-    11,
-    5,
-    10,
-    7,
-    6,
-    13,
-    15,
-    3,
-    15,
-    0,
-    11,
-    1,
-    10,
-    12,
-    14,
-    16,
-    9,
-    11,
-    5,
-    5,
-    19,
-    8,
-    8,
-    15,
-    13,
-    14,
-    17,
-    18,
-    10,
-    16,
-    4,
-    17,
-    4,
-    2,
-    0,
-    17,
-    4,
-    18,
-    17,
-    10,
-    3,
-    2,
-    12,
-    12,
-    16,
-    12,
-    1,
-    9,
-    19,
-    2,
-    10,
-    0,
-    1,
-    16,
-    12,
-    9,
-    13,
-    15,
-    13,
-    16,
-    19,
-    2,
-    4,
-    6,
-    19,
-    5,
-    5,
-    8,
-    19,
-    18,
-    1,
-    2,
-    15,
-    6,
-    0,
-    17,
-    8,
-    14,
-    13,
-)
+_COARSE = """
+    4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7
+    6 13 15 3 15 0 11 1 10 12 14 16 9 11 5 5 19 8 8 15 13 14 17 18 10
+    16 4 17 4 2 0 17 4 18 17 10 3 2 12 12 16 12 1 9 19 2 10 0 1 16
+    12 9 13 15 13 16 19 2 4 6 19 5 5 8 19 18 1 2 15 6 0 17 8 14 13
+"""
+CIFAR100_SUPERCLASS = tuple(map(int, _COARSE.split()))
 
 
 def _next_within(groups: Sequence[int]) -> dict[int, int]:
     """The next member of each member's group, cyclically."""
-    members: dict[int, list[int]] = {}
+    following = {}
     for member, group in enumerate(groups):
-        members.setdefault(group, []).append(member)
-    return {
-        a: b for each in members.values() for a, b in zip(each, each[1:] + each[:1], strict=True)
-    }
+        others = [other for other, its_group in enumerate(groups) if its_group == group]
+        place = others.index(member)
+        following[member] = others[(place + 1) % len(others)]
+    return following
 
 
 @register("none")

@@ -76,17 +76,11 @@ class LabelFile(NoiseModel):
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
         """The labels of each row, (N, A), one column for each annotator."""
         path = Path(self.path)
-        if (
-            self.folder is not None
-            and not path.exists()
-            and (under := Path(self.folder, path)).exists()
-        ):
-            path = under
+        if self.folder is not None and not path.exists() and Path(self.folder, path).exists():
+            path = Path(self.folder, path)
         table = read_columns(path)
         names, truth = self._columns(table)
-        columns = {
-            name: _column(table, name, path) for name in (*names, *([truth] if truth else []))
-        }
+        columns = {name: _column(table, name, path) for name in [*names, truth] if name}
         for name, column in columns.items():
             if len(column) != len(clean):
                 raise ValueError(
@@ -94,26 +88,21 @@ class LabelFile(NoiseModel):
                     f" data, got {len(column)}. Corrupt the whole training set before you split it;"
                     " if the file is truncated, download it again."
                 )
-        if truth and bool((differs := columns[truth][:, 0] != clean).any()):
-            row = int(differs.nonzero()[0])
-            raise ValueError(
-                f"Expected the clean labels in {path} to be those of the data, {int(differs.sum())}"
-                f" of {len(clean)} rows differ, first row {row}: {int(columns[truth][row, 0])} in"
-                f" the file, {int(clean[row])} in the data. Keep the data in the order the file was"
-                " made for (CIFAR: the official python files)."
-            )
+        if truth:
+            _check_order(columns[truth][:, 0], clean, path)
         labels = torch.cat([columns[name] for name in names], 1)
         several = labels.shape[1] > 1
-        if bool(
-            (outside := (labels < (MISSING if several else 0)) | (labels >= num_classes)).any()
-        ):
+        lowest = MISSING if several else 0
+        outside = (labels < lowest) | (labels >= num_classes)
+        if bool(outside.any()):
             row, annotator = outside.nonzero()[0].tolist()
             raise ValueError(
                 f"Expected labels in 0 … {num_classes - 1} in {path}, got"
                 f" {int(labels[row, annotator])} in row {row}. Use the file that belongs to the"
                 " data; give num_classes if the data lacks its last classes."
             )
-        if bool((unlabelled := (labels == MISSING).all(1)).any()):
+        unlabelled = (labels == MISSING).all(1)
+        if bool(unlabelled.any()):
             row = int(unlabelled.nonzero()[0])
             raise ValueError(
                 f"Expected a label from at least one annotator in {path}, row {row} has none. Drop"
@@ -243,27 +232,38 @@ def read_columns(path: Path) -> Mapping[str, Any]:
     return readers[path.suffix.lower()](path)
 
 
+def _check_order(truth: Tensor, clean: Tensor, path: Path) -> None:
+    """Refuse a file whose true labels are not the labels of the data."""
+    differs = truth != clean
+    if bool(differs.any()):
+        row = int(differs.nonzero()[0])
+        raise ValueError(
+            f"Expected the clean labels in {path} to be those of the data, {int(differs.sum())}"
+            f" of {len(clean)} rows differ, first row {row}: {int(truth[row])} in the file,"
+            f" {int(clean[row])} in the data. Keep the data in the order the file was made for"
+            " (CIFAR: the official python files)."
+        )
+
+
 def _read_csv(path: Path) -> Mapping[str, Any]:
-    rows = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            for row in reader:
-                if row and len(row) != len(header):
-                    raise ValueError(
-                        f"Expected {len(header)} cells in line {reader.line_num} of {path}, got"
-                        f" {len(row)}. If the file is truncated, download it again."
-                    )
-                rows += [row] if row else []
+            header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(
             f"Expected {path} to be CSV in UTF-8: {error}. Download or save it again."
         ) from None
+    header = [name.strip() for name in header]
     if not header or len(set(header)) < len(header) or all(map(_INTEGER.fullmatch, header)):
         raise ValueError(
             f"Expected the first line of {path} to name its columns, each once, got {header}."
         )
+    for i, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ValueError(
+                f"Expected {len(header)} cells in row {i} of {path}, got {len(row)}. If the file is"
+                " truncated, download it again."
+            )
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
@@ -330,16 +330,17 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     values = table[name]
     if path.suffix.lower() == ".csv":
         values = _parse_cells(values, where)
-    if isinstance(values, list) and all(
-        type(value) is int and abs(value) < 2**63 for value in values
-    ):
-        values = np.array(values, dtype=np.int64)
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        actual = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ValueError(f"Expected integers {where}, got {actual}. Encode the classes from 0.")
-    if values.ndim not in (1, 2) or values.size == 0:
-        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {values.shape}.")
-    return torch.from_numpy(values.astype(np.int64, copy=False)).reshape(len(values), -1)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iu":
+        raise ValueError(
+            f"Expected integers {where}, got {array.dtype}. Encode the classes from 0."
+        )
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {array.shape}.")
+    return torch.from_numpy(array.astype(np.int64, copy=False)).reshape(len(array), -1)
 
 
 def _parse_cells(cells: Sequence[str], where: str) -> list[int]:

@@ -8,14 +8,8 @@ from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.probs import check_probabilities
-from noiseproof.noise.base import (
-    NoiseModel,
-    check_rate,
-    register,
-    rounded_floor,
-    rows_by_class,
-    uniform,
-)
+from noiseproof.core.random import uniform
+from noiseproof.noise.base import NoiseModel, check_rate, register, rounded_floor, rows_by_class
 
 ROWS_AT_ONCE = 2048  # of features held in float64
 

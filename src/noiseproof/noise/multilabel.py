@@ -12,7 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_number
-from noiseproof.noise.base import NoiseModel, register, uniform
+from noiseproof.core.random import uniform
+from noiseproof.noise.base import NoiseModel, register
 
 Rates = float | Sequence[float]
 

@@ -5,16 +5,8 @@ from dataclasses import dataclass, field
 from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count
-from noiseproof.noise.base import (
-    Count,
-    NoiseModel,
-    NoisyLabels,
-    as_generator,
-    check_rate,
-    register,
-    select,
-    uniform,
-)
+from noiseproof.core.random import as_generator, uniform
+from noiseproof.noise.base import Count, NoiseModel, NoisyLabels, check_rate, register, select
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -20,7 +20,6 @@ __all__ = [
     "Strategy",
     "call_hook",
     "check_cross_entropy",
-    "check_scores",
     "check_sole_step",
     "check_targets",
     "check_together",
@@ -82,17 +81,6 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
             f"Expected `{hook}` of the strategy {name!r} to return {expected}, got {actual}."
         )
     return result
-
-
-def check_scores(loss: Loss, user: str) -> None:
-    """Refuse a loss with scores of classes that no label has, since ``user`` needs one score for
-    each class.
-    """
-    if loss.extra_scores:
-        raise ValueError(
-            f"Expected a score for each class for {user}, got one more of the dummy class"
-            " (predict=released). Use predict=classes."
-        )
 
 
 # how errors call them, and the remedy for a loss that takes no others

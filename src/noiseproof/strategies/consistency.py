@@ -12,7 +12,6 @@ from noiseproof.strategies.base import (
     Plan,
     Run,
     Strategy,
-    check_scores,
     check_unmixed,
     register,
 )
@@ -38,7 +37,6 @@ class Consistency(Strategy):
         self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)")
 
     def check(self, plan: Plan) -> None:
-        check_scores(plan.loss, self.name)
         check_unmixed(self, "which compares two views of each", plan)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:

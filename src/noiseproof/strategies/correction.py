@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]
@@ -48,7 +48,6 @@ class LabelCorrection(Strategy):
 
     def check(self, plan: Plan) -> None:
         self.check_reached("start", plan)
-        check_scores(plan.loss, self.name)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -69,7 +69,6 @@ class EstimatedTargets(_Memory):
 
     def check(self, plan: Plan) -> None:
         self.check_reached("start", plan)
-        check_scores(plan.loss, self.name)
         if self.delta and "attention" not in plan.loss.needs:
             raise ValueError(
                 "Expected a loss with attention to compare with `delta`, such as (nal), got"
@@ -137,7 +136,6 @@ class TargetMemory(_Memory):
         self.clip = check_number("clip", clip, "[0, 0.5)")
 
     def check(self, plan: Plan) -> None:
-        check_scores(plan.loss, self.name)
         if not self.reweigh and "memory" not in plan.loss.needs:
             raise ValueError(
                 f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use"

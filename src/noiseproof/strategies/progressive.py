@@ -22,7 +22,6 @@ from noiseproof.strategies.base import (
     Step,
     Strategy,
     check_cross_entropy,
-    check_scores,
     check_sole_step,
     register,
 )
@@ -103,7 +102,6 @@ class ProgressiveStopping(Strategy):
         check_sole_selection(
             self, "layers that are drawn anew would learn from only the rows that it keeps", plan
         )
-        check_scores(plan.loss, self.name)
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:

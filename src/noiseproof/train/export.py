@@ -24,6 +24,7 @@ from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.heads import get_head
 from noiseproof.losses import Loss
+from noiseproof.losses.base import predictors
 from noiseproof.models.classifier import Classifier
 from noiseproof.train.loop import Result
 
@@ -57,7 +58,7 @@ class Predictor(nn.Module):
     ) -> None:
         super().__init__()
         self.trained = "plain logits" if loss is None else str(loss)
-        if loss is not None and not loss.predictors() and not loss.multilabel:
+        if loss is not None and not predictors(loss) and not loss.multilabel:
             loss = None  # the softmax of its logits
         self.loss = loss
         self.has_variance = variance and loss is not None and bool(loss.needs & {"root", "scale"})

@@ -621,7 +621,6 @@ define(
     lam=1.0,
     t=0.01,
     dummy=True,
-    predict="classes",
     start=root_start,
 )
 define(

@@ -61,8 +61,7 @@ def is_foldable(method: Method) -> bool:
         part.set_step is not Loss.set_step or part.set_shares is not Loss.set_shares
         for part in parts
     )
-    is_plain = method.loss.independent_rows and not method.loss.extra_scores
-    return is_plain and not method.strategies and not knows_more
+    return method.loss.independent_rows and not method.strategies and not knows_more
 
 
 def make_members(
