@@ -330,17 +330,15 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     values = table[name]
     if path.suffix.lower() == ".csv":
         values = _parse_cells(values, where)
-    try:
-        array = np.asarray(values)
-    except ValueError:  # lists of different lengths
-        array = np.empty(0, object)
-    if array.dtype.kind not in "iu":
-        raise ValueError(
-            f"Expected integers {where}, got {array.dtype}. Encode the classes from 0."
-        )
-    if array.ndim not in (1, 2) or array.size == 0:
-        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {array.shape}.")
-    return torch.from_numpy(array.astype(np.int64, copy=False)).reshape(len(array), -1)
+    # a list of lists may be small in a file and huge as an array
+    if isinstance(values, list) and all(type(value) is int for value in values):
+        values = np.asarray(values)
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        actual = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"Expected integers {where}, got {actual}. Encode the classes from 0.")
+    if values.ndim not in (1, 2) or values.size == 0:
+        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {values.shape}.")
+    return torch.from_numpy(values.astype(np.int64, copy=False)).reshape(len(values), -1)
 
 
 def _parse_cells(cells: Sequence[str], where: str) -> list[int]:
