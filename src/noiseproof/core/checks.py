@@ -19,8 +19,10 @@ def check_number(name: str, value: object, interval: str, remedy: str = "") -> f
         below = number <= high if interval.endswith("]") else number < high
         inside = above and below and math.isfinite(number)
     if not inside:
-        remedy = f" {remedy}" * bool(remedy and not isinstance(value, list))  # it is about a number
-        raise ValueError(f"Expected `{name}` in {interval}, got {value!r}.{remedy}")
+        message = f"Expected `{name}` in {interval}, got {value!r}."
+        if remedy and not isinstance(value, list):  # it is about a number
+            message = f"{message} {remedy}"
+        raise ValueError(message)
     return number
 
 
@@ -50,10 +52,8 @@ def check_count(name: str, value: object, at_least: int | None = None, remedy: s
     )
     if not is_integer or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
         bound = "" if at_least is None else f" of at least {at_least}"
-        raise ValueError(
-            f"Expected `{name}` to be an integer{bound}, got"
-            f" {value!r}.{' ' + remedy if remedy else ''}"
-        )
+        message = f"Expected `{name}` to be an integer{bound}, got {value!r}. {remedy}"
+        raise ValueError(message.rstrip())
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

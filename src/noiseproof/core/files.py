@@ -108,7 +108,8 @@ def writing_folder(path: Path, beside: Path) -> Iterator[Path]:
     """
     if path.resolve().is_relative_to(beside.resolve()):
         raise ValueError(f"Expected a place outside {beside}, which is not changed, got {path}.")
-    part, lock = _part(path), Lock(path.with_name(f".{path.name}.lock"))
+    part = _part(path)
+    lock = Lock(path.with_name(f".{path.name}.lock"))
     if not lock.held:
         raise FileExistsError(
             f"Expected {path} to be written once, another process writes it. Choose another place."
@@ -230,7 +231,8 @@ def check_files(folder: Path, *names: str) -> None:
     """
     sums = _checksums(folder) or {}
     for name in (name for name in names if name in sums):
-        path, part = folder / name, _part(folder / name)
+        path = folder / name
+        part = _part(path)
         if path.exists() and checksum(path) == sums[name]:
             continue
         if part.exists() and checksum(part) == sums[name]:
@@ -250,7 +252,8 @@ def _checksums(folder: Path) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        sums, got = None, f": {error}"
+        sums = None
+        got = f": {error}"
     else:
         got = " other JSON"
     if not isinstance(sums, dict):
@@ -332,7 +335,8 @@ class Lock:
         except Timeout:
             self.held = False
             return
-        self.held, self._path = True, path
+        self.held = True
+        self._path = path
         about = {
             "pid": os.getpid(),
             "host": socket.gethostname(),

@@ -23,7 +23,9 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
     """Split at each ``separator`` outside brackets; a plus may also be the sign of a value or an
     exponent.
     """
-    parts, start, closing = [], 0, []
+    parts: list[str] = []
+    closing: list[str] = []
+    start = 0
     for i, char in enumerate(text):
         if char in _PAIRS:
             closing.append(_PAIRS[char])
@@ -75,7 +77,8 @@ def parse_value(text: str) -> Any:
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     """Read ``name:key=value,…``."""
     name, *rest = split_outside_brackets(text.strip(), ":")
-    name, params = name.strip(), ":".join(rest)
+    name = name.strip()
+    params = ":".join(rest)
     if not name or any(bracket in name for bracket in "()[]{}="):
         raise ValueError(f"Expected NAME or NAME:key=value,…, got {text!r}.")
     values: dict[str, Any] = {}
@@ -169,9 +172,9 @@ def _is_plain_word(text: str) -> bool:
 
 def format_call(name: str, params: Mapping[str, Any]) -> str:
     """Write ``name:key=value,…``, the inverse of :func:`parse_call`."""
-    return ":".join(
-        [name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name]
-    )
+    if not params:
+        return name
+    return f"{name}:" + ",".join(f"{key}={format_value(value)}" for key, value in params.items())
 
 
 def canonical_number(value: Any) -> Any:

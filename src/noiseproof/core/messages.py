@@ -63,14 +63,15 @@ def counted(number: int, one: str, many: str = "") -> str:
     >>> counted(1, "row"), counted(0, "row"), counted(2, "class is", "classes are")
     ('1 row', '0 rows', '2 classes are')
     """
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
+    if number == 1:
+        return f"{number} {one}"
+    return f"{number} {many or f'{one}s'}"
 
 
 def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
-    return ", ".join(map(repr, items[:most])) + (
-        f" and {len(items) - most} more" if len(items) > most else ""
-    )
+    shown = ", ".join(map(repr, items[:most]))
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def near_file(path: Path) -> str:
@@ -137,9 +138,8 @@ def install_command(extra: str) -> str:
     """The command that adds an extra, for timm after the torchvision that fits: the newest one
     replaces PyTorch.
     """
-    return (
-        f"{torchvision_command()} && {_add_extra(extra)}" if extra == "timm" else _add_extra(extra)
-    )
+    command = _add_extra(extra)
+    return f"{torchvision_command()} && {command}" if extra == "timm" else command
 
 
 def torchvision_command() -> str:
@@ -171,7 +171,8 @@ def _add_extra(extra: str) -> str:
         )
     except metadata.PackageNotFoundError:  # its source was put on the path
         origin = {}
-    url, repository = origin.get("url"), origin.get("vcs_info")
+    url = origin.get("url")
+    repository = origin.get("vcs_info")
     if not url:
         return f"cd CLONE && pip install '.[{extra}]'"
     if origin.get("dir_info", {}).get("editable"):

@@ -62,7 +62,8 @@ def confident_counts(
     pairs = torch.zeros(K * K, dtype=torch.float64)
     step = max(1, BLOCK // K)
     for start in range(0, len(probs), step):
-        p, y = probs[start : start + step].double(), labels[start : start + step]
+        p = probs[start : start + step].double()
+        y = labels[start : start + step]
         p = p / threshold if relative else torch.where(p < threshold, -1.0, p)
         value, likeliest = p.max(1)
         confident = value >= 0

@@ -32,9 +32,9 @@ def stored_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
 def near_names(name: str, known: Collection[str]) -> str:
     """Suggest the ``known`` names nearest to an unknown ``name``, or list them all."""
     near = difflib.get_close_matches(name, known, n=3)
-    return (
-        f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
-    )
+    if near:
+        return f"Did you mean {', '.join(map(repr, near))}?"
+    return f"There are: {', '.join(known)}."
 
 
 def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
@@ -178,17 +178,15 @@ class Registry(Generic[T]):
             for key, value in defaults.items()
             if value is inspect.Parameter.empty and key not in params
         ]
-        if unknown or missing:
-            fault = (
-                f"got {', '.join(map(repr, unknown))}"
-                if unknown
-                else f"{', '.join(map(repr, missing))} is missing"
-            )
-            if not unknown:
-                fault += f". Write {name}:" + ",".join(
-                    f"{key}={EXAMPLES.get(key, '…')}" for key in missing
-                )
-                fault += " for 20 % wrong labels" * any(key in EXAMPLES for key in missing)
+        fault = ""
+        if unknown:
+            fault = f"got {', '.join(map(repr, unknown))}"
+        elif missing:
+            example = ",".join(f"{key}={EXAMPLES.get(key, '…')}" for key in missing)
+            fault = f"{', '.join(map(repr, missing))} is missing. Write {name}:{example}"
+            if any(key in EXAMPLES for key in missing):
+                fault += " for 20 % wrong labels"
+        if fault:
             raise TypeError(
                 f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}."
             )

@@ -42,7 +42,8 @@ MARKS = (  # UTF-32's begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_COMMA_NUMBER, _DOT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
+_COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
+_DOT_NUMBER = re.compile(r"[+-]?\d*\.\d+")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")  # 1.234,5
 
 
@@ -55,7 +56,8 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
     name = os.fspath(path).lower()
     ending = Path(name.removesuffix(".gz")).suffix
     kind = OTHER_ENDINGS.get(ending, ending)
-    return kind if kind in (TEXT_KINDS if name.endswith(".gz") else KINDS) else None
+    kinds = TEXT_KINDS if name.endswith(".gz") else KINDS
+    return kind if kind in kinds else None
 
 
 class PackedFile(gzip.GzipFile):
@@ -107,11 +109,9 @@ class TextFormat:
         """The name of the encoding for a reader of the whole file, which then skips the byte-order
         mark.
         """
-        return (
-            {"utf-8": "utf-8-sig"}.get(self.encoding, self.encoding[:6])
-            if self.mark
-            else self.encoding
-        )
+        if not self.mark:
+            return self.encoding
+        return "utf-8-sig" if self.encoding == "utf-8" else self.encoding[:6]  # utf-16, utf-32
 
     @property
     def notes(self) -> list[str]:
@@ -138,7 +138,7 @@ def detect_format(
     with open_bytes(path) as file:
         sample = file.read(SAMPLE)
         is_cut = len(sample) == SAMPLE
-        encoding, mark = _encoding(sample, file if whole else None, is_cut)
+    encoding, mark = _encoding(path, sample, whole)
     text = codecs.getincrementaldecoder(encoding)("replace").decode(sample[len(mark) :])
     if is_cut:
         text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or text
@@ -162,7 +162,7 @@ def detect_format(
     return TextFormat(encoding, mark, separator, decimal, thousands)
 
 
-def _encoding(sample: bytes, rest: BinaryIO | None, is_cut: bool) -> tuple[str, bytes]:
+def _encoding(path: Path, sample: bytes, whole: bool) -> tuple[str, bytes]:
     """The encoding of a file and its byte-order mark; UTF-8, or Windows-1252 where it is not."""
     for mark, encoding in MARKS:
         if sample.startswith(mark):
@@ -170,36 +170,41 @@ def _encoding(sample: bytes, rest: BinaryIO | None, is_cut: bool) -> tuple[str, 
     for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
         if zeros.count(0) > len(zeros) / 3:
             return encoding, b""
-    decoder, windows = (
-        codecs.getincrementaldecoder("utf-8")(),
-        codecs.getincrementaldecoder("cp1252")(),
-    )
-    is_utf8, part = True, sample
+    utf8 = codecs.getincrementaldecoder("utf-8")()
     try:
-        while part:
-            if is_utf8:
-                try:
-                    decoder.decode(part)
-                except UnicodeDecodeError as error:
-                    is_utf8, failure = False, error
-            if not is_utf8:
-                windows.decode(part)
-            part = rest.read(2**20) if rest is not None and is_cut else b""
-        if is_utf8 and (rest is not None or not is_cut):
-            decoder.decode(b"", final=True)
+        ended = _decode(path, utf8, whole)
     except UnicodeDecodeError as error:
-        raise failure if not is_utf8 else error from None
-    return "utf-8" if is_utf8 else "cp1252", b""
+        try:
+            _decode(path, codecs.getincrementaldecoder("cp1252")(), whole)
+        except UnicodeDecodeError:
+            raise error from None
+        return "cp1252", b""
+    if ended:
+        utf8.decode(b"", final=True)  # refuses a file that is cut off inside a character
+    return "utf-8", b""
+
+
+def _decode(path: Path, decoder: codecs.IncrementalDecoder, whole: bool) -> bool:
+    """Decode the ``whole`` file, or its beginning; return whether its end was reached."""
+    with open_bytes(path) as file:
+        while part := file.read(SAMPLE):
+            decoder.decode(part)
+            if not whole and len(part) == SAMPLE:
+                return False
+    return True
 
 
 def _decimal(records: Sequence[Sequence[str]]) -> tuple[str, str | None]:
     cells = {cell.strip() for record in records for cell in record}
     grouped = {cell for cell in cells if _GROUPED.fullmatch(cell)}
-    is_grouped = any("," in cell for cell in grouped)
-    dots = any(_DOT_NUMBER.fullmatch(cell) for cell in cells - (grouped if is_grouped else set()))
-    if dots or not (is_grouped or any(map(_COMMA_NUMBER.fullmatch, cells))):
-        return ".", None
-    return ",", "." if is_grouped else None
+    if any("," in cell for cell in grouped):  # 1.234,5: then 1.234 is a number of thousands
+        if any(map(_DOT_NUMBER.fullmatch, cells - grouped)):
+            return ".", None
+        return ",", "."
+    has_commas = any(map(_COMMA_NUMBER.fullmatch, cells))
+    if has_commas and not any(map(_DOT_NUMBER.fullmatch, cells)):
+        return ",", None
+    return ".", None
 
 
 @contextmanager
@@ -338,12 +343,13 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     if column is None or column in columns:
         return
     near = difflib.get_close_matches(str(column), map(str, columns), n=1)
-    hint = (
-        f"Did you mean {near[0]!r}?"
-        if near
-        else f"There are {_column_names(column, list(columns))}."
-    )
-    if len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
+    parts = [part.strip() for part in str(column).split(",")]
+    if len(parts) > 1 and all(part in columns for part in parts):
+        hint = (
+            f"There are columns of these {len(parts)} names: if rows have several labels, one in"
+            ' each column, add `--multi-label columns`, in Python `multi_label="columns"`.'
+        )
+    elif len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
         hint = (
             f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of"
             " the file."
@@ -353,16 +359,15 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
             f"There are {preview(list(columns))}, which look like data: use `header=False` if no"
             " row names the columns."
         )
-    parts = [part.strip() for part in str(column).split(",")]
-    if len(parts) > 1 and all(part in columns for part in parts):
-        hint = (
-            f"There are columns of these {len(parts)} names: if rows have several labels, one in"
-            ' each column, add `--multi-label columns`, in Python `multi_label="columns"`.'
-        )
+    elif near:
+        hint = f"Did you mean {near[0]!r}?"
+    else:
+        hint = f"There are {_column_names(column, list(columns))}."
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
 
 
-_FORMULA, _ESCAPED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 

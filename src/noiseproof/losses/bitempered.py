@@ -30,13 +30,18 @@ def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
     a = logits.amax(1, keepdim=True) - logits  # (B, K), ≥ 0
     # With s = t − 1, log p = −log(u + s·a)/s. Near t = 1 the digits are in u − 1, elsewhere in u
     # itself.
-    near = abs(t - 1) < 0.1
-    log, lowest = (torch.log1p, -1.0) if near else (torch.log, 0.0)
+    log = torch.log
+    lowest = 0.0
+    if abs(t - 1) < 0.1:
+        log = torch.log1p
+        lowest = -1.0
     scaled = a * (t - 1)
-    u = torch.full_like(a[:, :1], 0.0 if near else 1.0)  # λ = max z, where Σ p ≥ 1
+    u = torch.full_like(a[:, :1], 1.0 + lowest)  # λ = max z, where Σ p ≥ 1
     # Steps to the last digit for K ≤ 1000 and logits of ±500, measured: strong temperatures below
     # one need most.
-    steps = 4 if abs(t - 1) <= 0.25 else 6 if t > 1 else 10
+    steps = 6 if t > 1 else 10
+    if abs(t - 1) <= 0.25:
+        steps = 4
     for _ in range(steps + (logits.dtype is torch.float64)):
         base = (scaled + u).clamp_min(lowest)
         p = (log(base) / (1 - t)).exp()

@@ -66,8 +66,10 @@ def draw_noise(
 
 def _at_once(numbers: int, like: Tensor) -> int:
     """How many samples of so many ``numbers`` are in memory together."""
-    # Eight times as many on a GPU, which would wait for the host between smaller ones.
-    return max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, numbers)))
+    room = CHUNK
+    if like.is_cuda:  # which would wait for the host between smaller ones
+        room *= 8
+    return max(1, min(CHUNK, room // max(1, numbers)))
 
 
 def _noisy_log_softmax(
@@ -268,7 +270,9 @@ class Het(Loss):
         scale = field(out, "scale", (rows, K), (rows, 1))
         if self.covariance != "full":
             return scale, None
-        rank = out.factors.shape[2] if out.factors is not None and out.factors.dim() == 3 else 1
+        rank = 1
+        if out.factors is not None and out.factors.dim() == 3:
+            rank = out.factors.shape[2]
         return scale, field(out, "factors", (rows, K, rank))
 
     def _noise(self, mean: Tensor, factors: Tensor | None) -> Callable[[], Iterable[Chunk]]:

@@ -41,7 +41,8 @@ def negative_log_normal(
     Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI
     with neither.
     """
-    error, D = error.double(), error.shape[-1]
+    error = error.double()
+    D = error.shape[-1]
     square: Tensor
     if root is not None and D == 1:
         scale = root.square()

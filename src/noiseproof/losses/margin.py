@@ -283,9 +283,9 @@ class TCE(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         miss = y.miss
-        total = miss / self.t if self.t > 1 else miss
+        total = miss / self.t
         for order in range(self.t - 1, 0, -1):  # Horner: miss·(1/order + total)
-            total = torch.addcmul(miss / order if order > 1 else miss, miss, total)
+            total = torch.addcmul(miss / order, miss, total)
         return total
 
     def slope(self, y: LabelProb) -> Tensor:

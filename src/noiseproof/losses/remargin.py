@@ -105,8 +105,9 @@ class Remargin(Loss):
         self.bias.epsilon.fill_(self.shifts[epoch // self.every % len(self.shifts)])
 
     def _at(self, margin: Tensor) -> Tensor:
-        moved = margin * self.scale if self.scale != 1 else margin
-        return moved + self.bias.epsilon if self.training else moved
+        if self.scale != 1:
+            margin = margin * self.scale
+        return margin + self.bias.epsilon if self.training else margin
 
     def evaluate(self, y: LabelProb) -> Tensor:
         if self.exact:
