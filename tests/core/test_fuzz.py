@@ -214,7 +214,7 @@ def check(reader: Reader, path: Path) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @settings(
-    max_examples=40,
+    max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

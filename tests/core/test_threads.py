@@ -62,30 +62,22 @@ def test_a_fixed_number_overrides_the_choice() -> None:
 
 def test_a_small_audit_runs_on_one_thread_and_restores_the_number() -> None:
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 120)
-    x = (y[:, None] + rng.normal(size=(120, 3))).astype(np.float32)
+    y = rng.integers(0, 2, 60)
+    x = (y[:, None] + rng.normal(size=(60, 3))).astype(np.float32)
     seen = set()
 
     def watch(stage: str, done: int, total: int | None) -> None:
         seen.add(torch.get_num_threads())
 
-    by_size = audit(x, labels=y, epochs=2, progress=watch)
+    by_size = audit(x, labels=y, epochs=1, progress=watch)
     assert seen == {1} and torch.get_num_threads() == 3
     with fixed_threads(2):
         seen.clear()
-        audit(x, labels=y, epochs=2, progress=watch)
+        audit(x, labels=y, epochs=1, progress=watch)
     assert seen == {2}
     with fixed_threads(1):
-        one = audit(x, labels=y, epochs=2)
+        one = audit(x, labels=y, epochs=1)
     np.testing.assert_array_equal(by_size.label_issues.quality, one.label_issues.quality)
-
-    def fail(stage: str, done: int, total: int | None) -> None:
-        if stage == "training":
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        audit(x, labels=y, epochs=2, progress=fail)
-    assert torch.get_num_threads() == 3
 
 
 def test_a_run_trains_on_as_many_threads_as_its_steps_occupy() -> None:
@@ -113,8 +105,8 @@ def test_a_run_trains_on_as_many_threads_as_its_steps_occupy() -> None:
 
 def test_an_estimator_is_fitted_on_as_many_threads_as_its_steps_occupy() -> None:
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 120)
-    x = (y[:, None] + rng.normal(size=(120, 3))).astype(np.float32)
+    y = rng.integers(0, 2, 60)
+    x = (y[:, None] + rng.normal(size=(60, 3))).astype(np.float32)
     seen = set()
 
     def watch(module: torch.nn.Module, *_: object) -> None:
@@ -123,7 +115,7 @@ def test_an_estimator_is_fitted_on_as_many_threads_as_its_steps_occupy() -> None
 
     handle = torch.nn.modules.module.register_module_forward_hook(watch)
     try:
-        NoisyLabelClassifier("ce", epochs=2, random_state=0).fit(x, y)
+        NoisyLabelClassifier("ce", epochs=1, random_state=0).fit(x, y)
     finally:
         handle.remove()
     assert seen == {1} and torch.get_num_threads() == 3

@@ -130,11 +130,14 @@ def float32_numbers(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32).astype(np.float64)
 
 
-CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [
+CASES = [(K, scale, 0) for K in (2, 10) for scale in (1, 5, 50, 500)] + [
+    (100, 1, 0),
+    (100, 50, 0),
+    (1000, 5, 0),
     (10, 3, 480),
     (10, 3, -480),
 ]
-ROWS = {2: 8, 10: 8, 100: 4, 1000: 2}
+ROWS = {2: 8, 10: 8, 100: 3, 1000: 2}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"lam": 0.1, "tau": 1.0},

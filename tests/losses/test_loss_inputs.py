@@ -381,7 +381,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TEXTS)
 def test_specs_are_read_or_refused(text: str) -> None:
     """Whatever the text: a loss, or ValueError or TypeError; what is built can be written and read

@@ -33,11 +33,14 @@ from noiseproof.losses import LOSSES, Loss, get_loss
 
 TOLERANCE = {torch.float64: (1e-9, 1e-12), torch.float32: (2e-5, 1e-6)}  # rtol, atol
 # Number of classes, scale and centre of the logits.
-CASES = [(K, scale, 0) for K in (2, 10, 100, 1000) for scale in (1, 5, 50, 500)] + [
+CASES = [(K, scale, 0) for K in (2, 10) for scale in (1, 5, 50, 500)] + [
+    (100, 1, 0),
+    (100, 50, 0),
+    (1000, 5, 0),
     (10, 3, 480),
     (10, 3, -480),
 ]
-ROWS = {2: 6, 10: 6, 100: 3, 1000: 1}
+ROWS = {2: 6, 10: 6, 100: 2, 1000: 1}
 
 
 def uniform_T(K: int, keep: float) -> Tensor:

@@ -320,7 +320,7 @@ def test_specs_round_trip(spec: str) -> None:
         assert again == noise
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 11), min_size=1, max_size=60),
     st.floats(0, 1),
