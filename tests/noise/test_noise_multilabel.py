@@ -94,7 +94,7 @@ def test_refusals() -> None:
     ):
         noise.corrupt([0, 1, 2], generator=0)
     with pytest.raises(
-        ValueError, match=r"shape \(N,\), got \(2, 2\). `symmetric` is for one label a row"
+        ValueError, match=r"shape \(N,\), got \(2, 2\). `symmetric` is for one label per row"
     ):
         get_noise("symmetric:rate=0.4").corrupt([[0, 1], [1, 1]], generator=0)
     with pytest.raises(ValueError, match="labels in 0 … 1, got 2"):

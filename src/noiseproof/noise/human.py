@@ -248,22 +248,25 @@ def _check_order(truth: Tensor, clean: Tensor, path: Path) -> None:
 def _read_csv(path: Path) -> Mapping[str, Any]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            rows = []
+            for row in reader:
+                if row and len(row) != len(header):
+                    raise ValueError(
+                        f"Expected {len(header)} cells in line {reader.line_num} of {path}, got"
+                        f" {len(row)}. If the file is truncated, download it again."
+                    )
+                if row:
+                    rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(
             f"Expected {path} to be CSV in UTF-8: {error}. Download or save it again."
         ) from None
-    header = [name.strip() for name in header]
     if not header or len(set(header)) < len(header) or all(map(_INTEGER.fullmatch, header)):
         raise ValueError(
             f"Expected the first line of {path} to name its columns, each once, got {header}."
         )
-    for i, row in enumerate(rows):
-        if len(row) != len(header):
-            raise ValueError(
-                f"Expected {len(header)} cells in row {i} of {path}, got {len(row)}. If the file is"
-                " truncated, download it again."
-            )
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
@@ -331,8 +334,10 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     if path.suffix.lower() == ".csv":
         values = _parse_cells(values, where)
     # a list of lists may be small in a file and huge as an array
-    if isinstance(values, list) and all(type(value) is int for value in values):
-        values = np.asarray(values)
+    if isinstance(values, list) and all(
+        type(value) is int and abs(value) < 2**63 for value in values
+    ):
+        values = np.array(values, dtype=np.int64)
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         actual = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
         raise ValueError(f"Expected integers {where}, got {actual}. Encode the classes from 0.")
