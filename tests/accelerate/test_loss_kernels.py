@@ -102,9 +102,7 @@ def test_nothing_is_hidden() -> None:
 
 @here
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(
-    "spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"]
-)
+@pytest.mark.parametrize("spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7"])
 def test_chunks_are_put_together(
     spec: str, training: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

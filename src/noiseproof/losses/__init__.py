@@ -1,16 +1,6 @@
 """Every robust loss of the five papers, and their hyperparameters from the number of classes."""
 
 from noiseproof.core.lazy import import_modules
-from noiseproof.losses import (
-    attention,
-    bitempered,
-    correction,
-    coupled,
-    gaussian,
-    het,
-    margin,
-    remargin,
-)
 from noiseproof.losses.attention import EarlyLearning, NoiseAttention, OverParameterised
 from noiseproof.losses.base import LOSSES, Loss, MarginLoss, WeightedSum, register
 from noiseproof.losses.bitempered import BiTempered
@@ -80,22 +70,14 @@ __all__ = [
     "Unit",
     "WeightedSum",
     "as_loss",
-    "attention",
     "average_error",
-    "bitempered",
     "calibrate",
-    "correction",
-    "coupled",
     "describe",
     "estimate_transition",
     "expected_margin",
-    "gaussian",
     "get_loss",
-    "het",
     "logit_bias",
-    "margin",
     "register",
-    "remargin",
     "remargin_for",
 ]
 

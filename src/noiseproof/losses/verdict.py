@@ -116,9 +116,9 @@ def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> 
         return values[best]
     left, middle, right = values[best - 1 : best + 2]
     bend = left - 2 * middle + right
-    return (
-        max(middle, weight(float(grid[best] + (left - right) / (2 * bend)))) if bend < 0 else middle
-    )
+    if bend >= 0:
+        return middle
+    return max(middle, weight(float(grid[best] + (left - right) / (2 * bend))))
 
 
 def _duration(weight: Callable[[float], float], way: float) -> float:

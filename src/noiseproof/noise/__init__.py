@@ -3,7 +3,6 @@ wrong.
 """
 
 from noiseproof.core.lazy import import_modules
-from noiseproof.noise import classwise, human, instance, openset
 from noiseproof.noise.base import NOISES, NoiseModel, NoisyLabels, get_noise, register
 from noiseproof.noise.instance import PredictionAverage
 from noiseproof.noise.openset import OpenSetLabels
@@ -14,11 +13,7 @@ __all__ = [
     "NoisyLabels",
     "OpenSetLabels",
     "PredictionAverage",
-    "classwise",
     "get_noise",
-    "human",
-    "instance",
-    "openset",
     "register",
 ]
 
