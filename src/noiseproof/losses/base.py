@@ -540,11 +540,7 @@ def predictors(loss: Loss) -> list[Loss]:
 
 def inherit_from(loss: Loss, *inner: Loss) -> None:
     """Set what ``loss`` needs, predicts and supports from the losses inside it."""
-    if several := [part for part in inner if part.multilabel]:
-        raise ValueError(
-            f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or"
-            " wrapper inside it instead: multilabel:loss=(ce + mae)."
-        )
+    _check_together(inner)
     loss.needs = frozenset().union(*(part.needs for part in inner))
     loss.independent_rows = all(part.independent_rows for part in inner)
     loss.takes = min((part.takes for part in inner), key=get_args(Targets).index)
@@ -553,9 +549,19 @@ def inherit_from(loss: Loss, *inner: Loss) -> None:
     loss.max_norm = min((part.max_norm for part in inner if part.max_norm), default=None)
     loss.implied = inner[0].implied
     loss.samples = next((part.samples for part in inner if part.samples), None)
-    kinds = {str(other) for part in inner for other in predictors(part)}
-    if len(kinds) > 1 or len({part.implied for part in inner}) > 1:
-        named = sorted(kinds if len(kinds) > 1 else map(str, inner))
+
+
+def _check_together(losses: Sequence[Loss]) -> None:
+    """Refuse losses of several labels, and losses that predict in different ways."""
+    if several := [part for part in losses if part.multilabel]:
+        raise ValueError(
+            f"Expected losses of one label per row inside another, got `{several[0]}`. Put the sum"
+            " or wrapper inside it instead: multilabel:loss=(ce + mae)."
+        )
+    predicting = {str(part) for loss in losses for part in predictors(loss)}
+    implied = {part.implied for part in losses}
+    if len(predicting) > 1 or len(implied) > 1:
+        named = sorted(predicting) if len(predicting) > 1 else sorted(map(str, losses))
         raise ValueError(
             f"Expected losses that predict alike, got {' and '.join(named)}: their sum would"
             " train logits that it does not predict from. Add losses of one such kind."
