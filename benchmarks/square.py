@@ -50,11 +50,11 @@ REASONS = {  # why a cell is refused: part of the message, and words for it
         "the sign of a sum, or of another loss, says nothing of the correction",
     ),
     "g": (
-        "nothing beside sigua-bc",
+        "sigua-bc that changes targets",
         "`sigua-bc` judges a row by the corrected loss of its given label alone",
     ),
     "n": (
-        "no selection beside progressive",
+        "Expected no selection",
         "new layers would learn from only the rows that are kept",
     ),
     "k": ("Expected a loss whose targets", "the loss does not take such targets"),

@@ -26,7 +26,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models.pretrained import without_weights
 from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
-from noiseproof.train.job import DATA, digest, known_files
+from noiseproof.train.job import DATA, digest
 from noiseproof.train.loop import reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
@@ -333,7 +333,6 @@ def _same_data(run: RunFolder, task: Task) -> Task:
         raise NotARun(
             f"Expected the data that {run.folder} was trained on, got other rows or labels."
         )
-    known_files(run.folder)  # so that images are not read for that
     if digest(task.train.x) != run.config["inputs"]:
         raise NotARun(f"Expected the data that {run.folder} was trained on, got other inputs.")
     return task

@@ -3,11 +3,17 @@ during training.
 """
 
 from noiseproof.core.lazy import import_modules
-from noiseproof.strategies.base import get_strategy
 from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.correction import corrected_targets
 from noiseproof.strategies.momentum import update_average
-from noiseproof.strategies.run import STRATEGIES, Run, Strategy, TrainedModel, register
+from noiseproof.strategies.run import (
+    STRATEGIES,
+    Run,
+    Strategy,
+    TrainedModel,
+    get_strategy,
+    register,
+)
 from noiseproof.strategies.sweeps import log_probs, per_row, predict_log_probs, sweep
 
 __all__ = [

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
-from noiseproof.strategies.base import Batch, Run, Strategy
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.combine import check_scores
+from noiseproof.strategies.run import Run, Strategy
 from noiseproof.strategies.sweeps import per_row
 
 COLUMNS = ("times", "missed", "doubt")
@@ -29,6 +31,7 @@ class _Averages(Strategy):
     sums: Tensor
 
     def _begin(self, num_rows: int, run: Run) -> None:
+        check_scores(run.loss, "averages of predictions")
         self.probs = torch.zeros(num_rows, run.num_classes, device=run.device, dtype=torch.float32)
         self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
 

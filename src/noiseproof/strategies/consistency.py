@@ -7,15 +7,9 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import (
-    Batch,
-    Plan,
-    Run,
-    Strategy,
-    check_unmixed,
-    register,
-)
+from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.mixing import imbalance, second_view
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("consistency")
@@ -35,9 +29,6 @@ class Consistency(Strategy):
     def __init__(self, lambda_c: float = 0.9, lambda_b: float = 0.1) -> None:
         self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)")
         self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)")
-
-    def check(self, plan: Plan) -> None:
-        check_unmixed(self, "which compares two views of each", plan)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]
@@ -45,9 +46,6 @@ class LabelCorrection(Strategy):
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
         # (N,) classes or (N, K) distributions: the other part of the target
         self.predicted: Tensor | None = None
-
-    def check(self, plan: Plan) -> None:
-        self.check_reached("start", plan)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

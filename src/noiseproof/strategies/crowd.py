@@ -1,17 +1,16 @@
 """Confusions of each annotator as parameters, through which the model learns from their labels."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 
 Kind = Literal["matrix", "transition"]
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8  # of Adam (Kingma and Ba 2015)
 
 
 @register("crowd-layer")
@@ -28,37 +27,28 @@ class CrowdLayer(Strategy):
     without any, all labels have one matrix.
     """
 
-    remembers = ("layers", "mean", "square")
     layers: Tensor  # (A, M, K, K): W
-    mean: Tensor  # of the gradient
-    square: Tensor  # of its square
 
     def __init__(self, kind: Kind = "transition", lr: float = 0.03) -> None:
         self.kind = check_word("kind", kind, get_args(Kind))
         self.lr = check_number("lr", lr, "[0, inf)")
 
-    def check(self, plan: Plan) -> None:
-        if plan.loss.needs != {"logits"}:
-            raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{plan.loss}`.")
-        check_unmixed(self, "whose labels have one annotator each", plan)
-
     def setup(self, run: Run) -> None:
         annotator = run.data.annotator
-        self._annotator = (
-            torch.zeros(run.num_rows, dtype=torch.int64) if annotator is None else annotator
-        )
-        self._annotator = self._annotator.to(run.device)
-        shape = int(self._annotator.max()) + 1, len(run.models), run.num_classes, run.num_classes
-        start = torch.eye(run.num_classes, device=run.device, dtype=run.dtype)
-        self.layers = (start if self.kind == "matrix" else 3 * start).expand(shape).clone()
-        self.mean = torch.zeros_like(self.layers)
-        self.square = torch.zeros_like(self.layers)
+        if annotator is None:
+            annotator = torch.zeros(run.num_rows, dtype=torch.int64)
+        self._annotator = annotator.to(run.device)
+        K = run.num_classes
+        start = torch.eye(K, device=run.device, dtype=run.dtype)
+        if self.kind == "transition":
+            start *= 3
+        self.layers = start.repeat(int(annotator.max()) + 1, len(run.models), 1, 1)
+        self._adam = torch.optim.Adam([self.layers.requires_grad_()], self.lr)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        own = self.layers[self._annotator[batch.rows]].requires_grad_()  # (b, M, K, K)
-        self._step = batch, own
+        weights = self.layers[self._annotator[batch.rows]]  # (b, M, K, K)
         return [
-            out._replace(logits=self._seen(out.logits, own[:, m])) for m, out in enumerate(outs)
+            out._replace(logits=self._seen(out.logits, weights[:, m])) for m, out in enumerate(outs)
         ]
 
     def _seen(self, logits: Tensor, weights: Tensor) -> Tensor:
@@ -67,25 +57,21 @@ class CrowdLayer(Strategy):
             return torch.einsum("blk,bk->bl", weights, logits.softmax(1))
         return (logits.log_softmax(1)[:, :, None] + weights.log_softmax(2)).logsumexp(1)
 
-    @torch.no_grad()
     def gradients(self, run: Run) -> None:
-        batch, own = self._step
-        del self._step
-        assert own.grad is not None
-        # Of the loss that each process multiplies by their number, since DDP averages.
-        each = run.processes.gather(own.grad, batch) / run.processes.world_size
-        gradient = torch.zeros_like(self.layers).index_add_(
-            0, self._annotator[batch.all_rows], each
-        )
-        self.mean.lerp_(gradient, 1 - BETAS[0])
-        self.square.lerp_(gradient.square(), 1 - BETAS[1])
-        mean, square = (
-            part / (1 - beta ** (run.step + 1))
-            for part, beta in zip((self.mean, self.square), BETAS, strict=True)
-        )
-        self.layers -= self.lr * mean / (square.sqrt() + EPSILON)
+        assert self.layers.grad is not None
+        # Each process multiplies its loss by their number, since DDP averages.
+        self.layers.grad = run.processes.sum(self.layers.grad) / run.processes.world_size
+        self._adam.step()
+        self._adam.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"layers": self.layers.detach(), "adam": self._adam.state_dict()["state"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.layers.data.copy_(state["layers"])
+        self._adam.load_state_dict({**self._adam.state_dict(), "state": state["adam"]})
 
     def confusion(self, model: int = 0) -> Tensor:
         """P(label l | true k) of each annotator as it is learned, (A, K, K), rows sum to one."""
-        weights = self.layers[:, model]
+        weights = self.layers[:, model].detach()
         return (weights.transpose(1, 2) if self.kind == "matrix" else weights).softmax(2)

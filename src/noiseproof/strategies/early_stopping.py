@@ -14,7 +14,6 @@ class EarlyStopping(Strategy):
     A restart of the weights (``estimate-transition:restart=true``) restarts the count.
     """
 
-    validates = True
     multilabel = True
     remembers = ("best", "waited")
 
@@ -22,6 +21,13 @@ class EarlyStopping(Strategy):
         self.patience = check_count("patience", patience, 1)
         self.best = -math.inf
         self.waited = 0
+
+    def setup(self, run: Run) -> None:
+        if not run.validates:
+            raise ValueError(
+                "Expected noisy labels held out for early-stopping, got none. Hold out a share"
+                " (validation=0.1)."
+            )
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         accuracy = metrics["validation_accuracy"]

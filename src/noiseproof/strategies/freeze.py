@@ -4,7 +4,7 @@ from typing import Any
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("freeze")
@@ -23,9 +23,6 @@ class Freeze(Strategy):
     def __init__(self, until: int | None = None) -> None:
         self.until = None if until is None else check_count("until", until, 1)
         self.is_frozen = True
-
-    def check(self, plan: Plan) -> None:
-        self.check_reached("until", plan)
 
     def setup(self, run: Run) -> None:
         if run.processes.world_size > 1 or run.is_sharded:

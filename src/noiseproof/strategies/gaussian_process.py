@@ -7,16 +7,8 @@ from torch import Tensor, nn
 
 from noiseproof.core.output import Output
 from noiseproof.heads.gaussian_process import GaussianProcessClassifier
-from noiseproof.strategies.base import (
-    Batch,
-    Plan,
-    Run,
-    Step,
-    Strategy,
-    check_cross_entropy,
-    check_sole_step,
-    register,
-)
+from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 class _Solved(nn.Module):
@@ -39,8 +31,6 @@ class GaussianProcess(Strategy):
     resumed run solves it again.
     """
 
-    predicts = True
-
     def __init__(
         self,
         length_scale: float | None = None,
@@ -59,10 +49,6 @@ class GaussianProcess(Strategy):
         self.steps = steps
         self.max_samples = max_samples
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
-
-    def check(self, plan: Plan) -> None:
-        check_cross_entropy(self, plan)
-        check_sole_step(self, 0, plan)
 
     def setup(self, run: Run) -> None:
         if run.num_rows > self.max_samples:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -66,14 +67,6 @@ class EstimatedTargets(_Memory):
         self.alpha = check_number("alpha", alpha, "[0, 1]")
         self.delta = check_number("delta", delta, "[0, 1)")
         self.floor = check_number("floor", floor, "[0, 1)")
-
-    def check(self, plan: Plan) -> None:
-        self.check_reached("start", plan)
-        if self.delta and "attention" not in plan.loss.needs:
-            raise ValueError(
-                "Expected a loss with attention to compare with `delta`, such as (nal), got"
-                f" `{plan.loss}`. Use delta=0 to update every sample."
-            )
 
     def setup(self, run: Run) -> None:
         given = run.data.labels
@@ -134,13 +127,6 @@ class TargetMemory(_Memory):
     def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
         self.beta = check_number("beta", beta, "[0, 1]")
         self.clip = check_number("clip", clip, "[0, 0.5)")
-
-    def check(self, plan: Plan) -> None:
-        if not self.reweigh and "memory" not in plan.loss.needs:
-            raise ValueError(
-                f"Expected a loss that reads the memory of {self.name}, got `{plan.loss}`. Use"
-                " (elr)."
-            )
 
     def setup(self, run: Run) -> None:
         self.table = torch.zeros(

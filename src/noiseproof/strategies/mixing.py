@@ -15,16 +15,8 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
-from noiseproof.strategies.base import (
-    Batch,
-    Plan,
-    Run,
-    Step,
-    Strategy,
-    check_cross_entropy,
-    check_sole_step,
-    register,
-)
+from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import evaluating, per_row
 
 
@@ -337,11 +329,6 @@ class DivideMix(Strategy):
         self.history: list[list[Tensor]] = [[], []]
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
-
-    def check(self, plan: Plan) -> None:
-        check_cross_entropy(self, plan)
-        self.check_reached("warmup", plan)
-        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step

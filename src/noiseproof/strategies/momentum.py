@@ -26,7 +26,6 @@ class MomentumModel(Strategy):
     capturable = True
     joins = True
     multilabel = True
-    predicts = True
 
     def __init__(self, alpha: float | None = None) -> None:
         self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Run, Strategy, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("sln")
@@ -27,7 +28,6 @@ class StochasticLabelNoise(Strategy):
     capturable = True
     joins = True
     multilabel = True
-    perturbs = True
 
     def __init__(
         self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0
@@ -55,7 +55,6 @@ class StochasticLabelNoise(Strategy):
 class _GradientNoise(Strategy):
     capturable = True
     multilabel = True
-    perturbs = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)")

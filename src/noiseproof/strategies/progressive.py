@@ -15,16 +15,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import (
-    Batch,
-    Plan,
-    Run,
-    Step,
-    Strategy,
-    check_cross_entropy,
-    check_sole_step,
-    register,
-)
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import (
     interleaved,
     mean_prediction,
@@ -33,7 +24,7 @@ from noiseproof.strategies.mixing import (
     sharpen,
     two_views,
 )
-from noiseproof.strategies.selection import check_sole_selection
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import log_probs, per_row
 
 ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the last one on which rows
@@ -65,7 +56,7 @@ class ProgressiveStopping(Strategy):
     """
 
     capturable = True
-    remembers: tuple[str, ...] = ("chosen", "class_weights", "adam", "steps")
+    remembers: tuple[str, ...] = ("chosen", "class_weights")
     heaviest = math.inf  # of the weights of classes
 
     def __init__(
@@ -83,25 +74,7 @@ class ProgressiveStopping(Strategy):
         self.lr = check_number("lr", lr, "(0, inf)")
         self.released = check_flag("released", released)
         self.balance = check_flag("balance", balance)
-        # the moments of each weight that is trained alone
-        self.adam: list[tuple[Tensor, Tensor]] = []
-
-    def check(self, plan: Plan) -> None:
-        total = self.ends_of_stages[-1]
-        self.check_reached("start", plan)
-        if plan.epochs < total < math.inf:
-            raise ValueError(
-                f"Expected at most {plan.epochs} epochs for `start`, `block_epochs` and"
-                f" `head_epochs`, got {total}. Lower them, or train longer."
-            )
-        if any(other.name == "freeze" for other in plan.strategies):
-            raise ValueError(
-                f"Expected weights of its own to draw anew for {self.name}, got `freeze`. Leave one"
-                " out."
-            )
-        check_sole_selection(
-            self, "layers that are drawn anew would learn from only the rows that it keeps", plan
-        )
+        self._renewing = ALL  # the stage of the weights that Adam trains alone
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:
@@ -114,7 +87,6 @@ class ProgressiveStopping(Strategy):
         assert len(self._classifiers) == len(run.models)
         self.chosen = torch.ones(run.num_rows, dtype=torch.bool, device=run.device)
         self.class_weights = torch.ones(run.num_classes, dtype=run.dtype, device=run.device)
-        self.steps = torch.zeros((), dtype=run.dtype, device=run.device)  # of Adam
 
     @property
     def ends_of_stages(self) -> tuple[float, float, float]:
@@ -134,7 +106,6 @@ class ProgressiveStopping(Strategy):
     def start_epoch(self, run: Run) -> None:
         stage = self.phase(run)
         if stage == CONFIDENT:
-            self.adam = []
             self._choose(run)
         elif self.restarts(run.epoch):
             for m, model in enumerate(self._classifiers):
@@ -148,8 +119,13 @@ class ProgressiveStopping(Strategy):
                 trained.evaluated.load_state_dict(trained.plain.state_dict())
                 for weight in self._renewed(stage):
                     trained.optimizer.state.pop(weight, None)
-            self.adam = [(torch.zeros_like(w), torch.zeros_like(w)) for w in self._renewed(stage)]
-            self.steps.zero_()
+            self._start_adam(stage)
+
+    def _start_adam(self, stage: int) -> None:
+        self._renewing = stage
+        weights = self._renewed(stage)
+        on_gpu = weights[0].is_cuda  # where a CUDA graph may hold its steps
+        self._adam = torch.optim.Adam(weights, self.lr, fused=on_gpu, capturable=on_gpu)
 
     def _renewed(self, stage: int) -> list[nn.Parameter]:
         """The weights that the ``stage`` draws again."""
@@ -187,31 +163,22 @@ class ProgressiveStopping(Strategy):
         stage = self.phase(run)
         frozen = list[nn.Parameter]()
         if stage in (BLOCK, HEAD):
-            self._step_of_adam(self._renewed(stage))
+            self._adam.step()
             frozen = [weight for model in self._classifiers for weight in model.parameters()]
         elif stage == CONFIDENT and self.released:
             frozen = self._renewed(BLOCK if self.block_epochs else HEAD)
         for weight in frozen:  # without a gradient it does not move, nor decay
             weight.grad = None
 
-    @torch.no_grad()
-    def _step_of_adam(self, weights: list[nn.Parameter]) -> None:
-        """A step of Adam (Kingma & Ba 2015) with its usual β, which does not look at a number, as
-        PyTorch's does.
-        """
-        self.steps += 1
-        rate = self.lr / (1 - 0.9**self.steps)
-        scale = (1 - 0.999**self.steps).sqrt()
-        for weight, (first, second) in zip(weights, self.adam, strict=True):
-            assert weight.grad is not None
-            first.lerp_(weight.grad, 1 - 0.9)
-            second.lerp_(weight.grad.square(), 1 - 0.999)
-            weight.sub_(rate * first / (second.sqrt() / scale + 1e-8))
+    def state_dict(self) -> dict[str, Any]:
+        adam = self._adam.state_dict()["state"] if self._renewing else {}
+        return {**super().state_dict(), "renewing": self._renewing, "adam": adam}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(
-            {**state, "adam": [(first, second) for first, second in state["adam"]]}
-        )
+        super().load_state_dict({name: state[name] for name in self.remembers})
+        if state["renewing"]:
+            self._start_adam(state["renewing"])
+            self._adam.load_state_dict({**self._adam.state_dict(), "state": state["adam"]})
 
 
 @register("progressive-mixmatch")
@@ -266,10 +233,10 @@ class ProgressiveMixMatch(ProgressiveStopping):
         self.first_step = 0  # of this epoch
         self._num_steps = 1  # of this epoch; set by ``rows``
 
-    def check(self, plan: Plan) -> None:
-        check_cross_entropy(self, plan)
-        super().check(plan)
-        check_sole_step(self, self.ends_of_stages[-1], plan)
+    @property
+    def warmup(self) -> float:
+        """The epochs before its own steps."""
+        return self.ends_of_stages[-1]
 
     def start_epoch(self, run: Run) -> None:
         super().start_epoch(run)

@@ -9,17 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.strategies.base import (
-    Batch,
-    Plan,
-    Run,
-    Step,
-    Strategy,
-    check_cross_entropy,
-    check_sole_step,
-    register,
-)
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
 
@@ -113,12 +105,6 @@ class ProMix(Strategy):
         self.alpha = check_number("alpha", alpha, "(0, inf)")
         self.equal = check_flag("equal", equal)
         self.agreed = check_flag("agreed", agreed)
-
-    def check(self, plan: Plan) -> None:
-        check_cross_entropy(self, plan)
-        self.check_reached("warmup", plan)
-        self.check_reached("guess_from", plan)
-        check_sole_step(self, self.warmup, plan)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch >= self.warmup:

@@ -6,7 +6,8 @@ Built from tensors, so without a name in the registry.
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Run, Strategy
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy
 
 
 class SampleWeights(Strategy):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_reached
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
@@ -61,6 +60,7 @@ class Run:
         normalise: Transform | None = None,
         workers: int = 0,
         compiled: bool = False,
+        validates: bool = False,
     ) -> None:
         assert data.clean is None, "clean labels stay with the record"
         self.fabric = fabric
@@ -76,6 +76,7 @@ class Run:
         self.workers = workers
         # whether models and augmentation of a step go through torch.compile
         self.compiled = compiled
+        self.validates = validates  # whether metrics have an accuracy on held-out noisy labels
         self.loss = loss
         parts = [part for part in loss.modules() if isinstance(part, Loss)]
         # and needs a seed each step
@@ -264,45 +265,29 @@ def _compiled() -> Callable[..., Tensor]:
     return torch.compile(_transformed, dynamic=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What is known of a run before anything is built; a ``Run`` has the same fields."""
-
-    loss: Loss
-    strategies: Sequence[Strategy]
-    num_classes: int
-    epochs: float = math.inf  # if unknown
-
-
 class Strategy:
     """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those
     that it needs.
 
     The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers
-    between steps is named in ``remembers``, else a killed run cannot resume exactly.
+    between steps is named in ``remembers``, else a killed run cannot resume exactly. What cannot be
+    trained together is in ``strategies.combine``.
     """
 
     name = ""
     models = 1  # how many are trained side by side
     adds: frozenset[str] = frozenset()  # the fields of Output that it fills
-    validates = False  # whether it needs the accuracy on held-out rows
+    makes: Targets = "classes"  # the most general targets that it gives to the loss
+    multilabel = False  # whether it works where rows have several labels
+    mixes = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    sigma = 0.0  # of the noise that it adds to targets or gradients
     max_norm: float | None = None  # of a step's gradient, unless the settings have one
+    observes = False  # whether it leaves the training unchanged, so that a step may skip it
+    remembers: tuple[str, ...] = ()  # attributes that checkpoints hold: tensors and plain values
     # whether its hooks inside a step only move tensors, as a CUDA graph requires
     capturable = False
     # whether one call of its hooks serves several runs that are stacked: see ``bind``
     joins = False
-    observes = False  # whether it leaves the training unchanged, so that a step may skip it
-    mixes = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
-    remembers: tuple[str, ...] = ()  # attributes that checkpoints hold: tensors and plain values
-    predicts = False  # whether a model of its own predicts in place of the trained ones
-    makes: Targets = "classes"  # the most general targets that it gives to the loss
-    multilabel = False  # whether it works where rows have several labels
-    perturbs = False  # whether it adds noise of size ``sigma`` to targets or gradients
-
-    def check(self, plan: Plan) -> None:
-        """Refuse a loss, other strategies or a number of epochs that it cannot work with, when a
-        line is read.
-        """
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check data and models, and
@@ -400,12 +385,6 @@ class Strategy:
         """Whether the class overrides any of these hooks."""
         return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
 
-    def check_reached(self, parameter: str, plan: Plan | Run) -> None:
-        """Refuse a ``parameter`` that names an epoch after the last one."""
-        check_reached(
-            self.name or type(self).__name__, parameter, getattr(self, parameter), plan.epochs
-        )
-
     def __str__(self) -> str:
         return format_call(self.name or type(self).__name__, self.parameters)
 
@@ -417,3 +396,14 @@ class Strategy:
 
 STRATEGIES: Registry[Strategy] = Registry("strategy")
 register = STRATEGIES.register_class
+
+
+def get_strategy(spec: str, **params: Any) -> Strategy:
+    """Build the strategy that ``spec`` names; keyword arguments are the same parameters.
+
+    >>> from noiseproof.strategies import get_strategy
+    >>> print(get_strategy("sln", sigma=0.5))
+    sln:sigma=0.5,until=none,max_norm=1.0
+    """
+    name, values = STRATEGIES.parse(spec, params)
+    return STRATEGIES.create(name, **values)

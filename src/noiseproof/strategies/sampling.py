@@ -1,11 +1,9 @@
 """The rows of an epoch, where they are not every row once."""
 
-from itertools import takewhile
-
 from torch import Tensor
 
 from noiseproof.data.base import ClassBalanced
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("class-balanced")
@@ -21,14 +19,6 @@ class ClassBalancedEpochs(Strategy):
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
         self.per_class = per_class
         self.total = total
-
-    def check(self, plan: Plan) -> None:
-        for other in takewhile(lambda other: other is not self, plan.strategies):
-            if other.overrides("rows"):
-                raise ValueError(
-                    f"Expected class-balanced before `{other}`, whose rows it replaces. Name it"
-                    " first."
-                )
 
     def setup(self, run: Run) -> None:
         seed = run.random.seed_for("class-balanced")

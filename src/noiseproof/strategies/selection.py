@@ -8,7 +8,6 @@ processes, so the selection does not depend on their number; ties go to the earl
 batch.
 """
 
-import math
 from collections.abc import Hashable
 from typing import Literal, get_args
 
@@ -19,8 +18,8 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number, check_word
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
-from noiseproof.losses.correction import Backward
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
 
 By = Literal["loss", "margin"]
@@ -46,12 +45,11 @@ class Selection(Strategy):
         )
         self.start = check_count("start", start, 0)
 
-    def check(self, plan: Plan) -> None:
-        self.check_reached("start", plan)
-        check_noise(self, self.start, plan)
-
     def setup(self, run: Run) -> None:
-        self.max_norm = check_noise(self, self.start, run)
+        # Rows of small loss have next to no gradient of their own to hold against noise.
+        noisy = [other for other in run.strategies if other.sigma and other.ends > self.start]
+        if any("max_norm" not in other.parameters for other in noisy):
+            self.max_norm = 1.0
 
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
@@ -76,44 +74,6 @@ class Selection(Strategy):
         raise NotImplementedError
 
 
-def check_noise(selection: Strategy, start: int, plan: Plan | Run) -> float | None:
-    """The largest norm of a gradient with noise in the epochs of a ``selection``.
-
-    It is None where it is not limited.
-
-    Rows of small loss have next to no gradient of their own, so nothing would hold against the
-    noise: it is refused if it is larger than a label, σ√K > 1.
-    """
-    largest = 1 / math.sqrt(plan.num_classes)
-    max_norm = None
-    for other in plan.strategies:
-        sigma = other.parameters["sigma"] if other.perturbs and other.ends > start else 0
-        max_norm = 1.0 if sigma and "max_norm" not in other.parameters else max_norm
-        if sigma > largest:
-            raise ValueError(
-                f"Expected `sigma` of {other.name} up to 1/√K = {largest:.3g} beside"
-                f" {selection.name}, which trains on rows that are learned too well to hold against"
-                f" more noise, got {sigma:g}. Lower it"
-                + (
-                    f", or end it where {selection.name} starts ({other.name}:until=N &"
-                    f" {selection.name}:start=N)."
-                    if "until" in other.parameters
-                    else "."
-                )
-            )
-    return max_norm
-
-
-def check_sole_selection(strategy: Strategy, why: str, plan: Plan) -> None:
-    """Refuse a selection by loss together with ``strategy``."""
-    for other in plan.strategies:
-        if isinstance(other, (Selection, SiguaBackward, Prune)):
-            raise ValueError(
-                f"Expected no selection beside {strategy.name}, got `{other}`: {why}. Leave one"
-                " out."
-            )
-
-
 @torch.no_grad()
 def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
     """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the
@@ -127,7 +87,7 @@ def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
     """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
     gathered = run.processes.gather(values.T, batch)
-    if any(strategy.perturbs and run.epoch < strategy.ends for strategy in run.strategies):
+    if any(strategy.sigma and run.epoch < strategy.ends for strategy in run.strategies):
         gathered = quantiles(gathered, run.processes.gather(batch.given, batch), run.num_classes)
     return gathered.sort(dim=0, stable=True).indices
 
@@ -226,10 +186,6 @@ class CoTeaching(Selection):
         self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
         self.beta1 = check_number("beta1", beta1, "[0, 1)")
 
-    def check(self, plan: Plan) -> None:
-        super().check(plan)
-        self.check_reached("beta1_from", plan)
-
     def setup(self, run: Run) -> None:
         super().setup(run)
         for model in run.models if self.beta1_from is not None else []:
@@ -304,25 +260,6 @@ class SiguaBackward(Strategy):
         self.scale = check_number("scale", scale, "[0, inf)")
         self.warmup = check_count("warmup", warmup, 0)
 
-    def check(self, plan: Plan) -> None:
-        self.check_reached("warmup", plan)
-        # the sign of a sum says nothing of the corrected term
-        if not isinstance(plan.loss, Backward):
-            raise ValueError(
-                f"Expected the loss `backward` for sigua-bc, got `{plan.loss}`. Use sigua for"
-                " others."
-            )
-        hooks = "targets", "outputs", "revise", "weights", "penalties"
-        for other in plan.strategies:
-            changes = (other.overrides(*hooks) and not other.observes) or other.perturbs
-            if other is not self and changes and other.ends > self.warmup:
-                raise ValueError(
-                    "Expected nothing beside sigua-bc that changes targets, outputs, losses or"
-                    f" weights, or adds noise, got `{other}`: sigua-bc moves towards or away from a"
-                    " row by the sign of its corrected loss, which is that of the given label"
-                    " alone. Leave one out."
-                )
-
     def phase(self, run: Run) -> bool:
         return run.epoch < self.warmup
 
@@ -368,16 +305,6 @@ class Prune(Strategy):
             "k", k, "(0, 1)", "It is the probability below which a sample is pruned."
         )
         self.keep: Tensor | None = None  # (N, M)
-
-    def check(self, plan: Plan) -> None:
-        self.check_reached("start", plan)
-        for other in plan.strategies:
-            if other.makes == "real" and other.ends > self.start:
-                raise ValueError(
-                    f"Expected no noise on targets from the `start` of prune on, got `{other}`: it"
-                    " keeps the probabilities of right labels below `k` as well. End it there"
-                    f" ({other.name}:until={self.start})."
-                )
 
     def start_epoch(self, run: Run) -> None:
         age = (run.epoch - self.start) % self.every  # of the last decision, in epochs

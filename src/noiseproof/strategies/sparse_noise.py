@@ -7,7 +7,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Plan, Run, Strategy, check_unmixed, register
+from noiseproof.strategies.batch import Batch
+from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("sparse-noise")
@@ -32,13 +33,6 @@ class SparseNoise(Strategy):
         self.lr_u = check_number("lr_u", lr_u, "[0, inf)")
         self.lr_v = check_number("lr_v", lr_v, "[0, inf)")
         self.std = check_number("std", std, "(0, 1]")
-
-    def check(self, plan: Plan) -> None:
-        if "noise" not in plan.loss.needs:
-            raise ValueError(
-                f"Expected a loss that learns noise for {self.name}, got `{plan.loss}`. Use (sop)."
-            )
-        check_unmixed(self, "whose noise belongs to one label", plan)
 
     def setup(self, run: Run) -> None:
         generator = run.random.generator(self.name, device="cpu")

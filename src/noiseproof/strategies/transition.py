@@ -5,8 +5,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
-from noiseproof.losses.coupled import CR, Peer
-from noiseproof.strategies.run import Plan, Run, Strategy, register
+from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import predict_log_probs
 
 MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the estimate too much
@@ -55,20 +54,6 @@ class EstimateTransition(Strategy):
         self.right = check_number("right", right, "[0, inf)")
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
         self._initial: list[dict[str, Tensor]] = []  # weights of each model
-
-    def check(self, plan: Plan) -> None:
-        if not any(isinstance(part, Corrected) for part in plan.loss.modules()):
-            raise ValueError(
-                f"Expected the loss `forward` or `backward` to estimate T for, got `{plan.loss}`."
-            )
-        for part in plan.loss.modules():
-            if isinstance(part, (CR, Peer)):
-                raise ValueError(
-                    "Expected a loss whose predictions are probabilities of the given labels to"
-                    f" estimate T from, got `{part}`, which makes them more certain. Give T to"
-                    " `forward` or `backward`, or leave it out."
-                )
-        self.check_reached("warmup", plan)
 
     def setup(self, run: Run) -> None:
         self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]

@@ -77,12 +77,7 @@ def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path
     tensors: dict[str, Tensor] = {}
     tree = _take_tensors(state, tensors)
     path = _share(folder / f"step-{step:09d}.safetensors", share)
-    try:
-        write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
-    except OSError as error:
-        good = latest(folder)
-        last = f"The last good checkpoint is {good}." if good else "There is no earlier checkpoint."
-        raise OSError(f"{error} {last}") from error
+    write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
     for old in checkpoints(folder)[:-KEEP] if not share else ():
         for file in (old, *folder.glob(f"{old.stem}.share-*.safetensors")):
             file.unlink(missing_ok=True)
@@ -94,57 +89,42 @@ def _share(path: Path, rank: int) -> Path:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read back what ``save`` wrote, onto ``device``.
-
-    Refuse anything else, naming the last good one in the folder.
-    """
+    """Read back what ``save`` wrote, onto ``device``; refuse anything else."""
     try:
         return _read(path, device)
     except UNREADABLE as error:
-        others = [other for other in checkpoints(path.parent) if other != path and _is_good(other)]
-        remedy = (
-            f"The last good one is {others[-1]}."
-            if others
-            else "There is no other one: start a new run."
-        )
         raise BadCheckpoint(
-            f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}"
+            f"Expected a checkpoint of noiseproof in {path}, got: {error}. Use another one of the"
+            " folder, or start a new run."
         ) from error
 
 
 def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
-    """The last checkpoint that is whole, with its path.
-
-    Later ones are damaged and get other names.
-    """
-    damaged: dict[Path, Exception] = {}
+    """The last checkpoint that is whole, with its path; damaged ones after it get other names."""
     rank = run.processes.rank
+    error: Exception = ValueError("no checkpoint")
     for path in reversed(checkpoints(folder)):
+        damage: Exception | None = None
+        state: dict[str, Any] = {}
         try:
             state = _read(path, run.device)
             if run.is_split and rank:
                 state |= _read(_share(path, rank), run.device)
-        except UNREADABLE as error:
-            damaged[path] = error
-        if run.is_split and run.processes.any(path in damaged):
-            damaged.setdefault(path, ValueError("a share of another process is damaged"))
-        if path in damaged:
-            continue
-        for other, why in damaged.items() if rank == 0 else ():
-            log.warning(
-                "%s is damaged (%s): the run goes on from the one before it, %s.",
-                other,
-                why,
-                path.name,
-            )
+        except UNREADABLE as unreadable:
+            damage = unreadable
+        if run.is_split and run.processes.any(damage is not None):
+            damage = damage or ValueError("a share of another process is damaged")
+        if damage is None:
+            return path, state
+        error = damage
+        if rank == 0:
+            log.warning("%s is damaged and left out: %s", path, damage)
             with suppress(OSError):  # it is skipped the next time, too
-                other.replace(other.with_suffix(".damaged"))
-        return path, state
-    path, why = next(iter(damaged.items()))
+                path.replace(path.with_suffix(".damaged"))
     raise BadCheckpoint(
-        f"Expected a checkpoint of noiseproof in {path}, got: {why}. There is no other one: start a"
-        " new run."
-    ) from why
+        f"Expected a checkpoint of noiseproof in {folder}, got: {error}. There is no other one:"
+        " start a new run."
+    ) from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -199,13 +179,6 @@ def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise ValueError(f"the format {header.get('format')!r} instead of {FORMAT!r}")
     tree: dict[str, Any] = _put_tensors(json.loads(header["tree"]), tensors)
     return tree
-
-
-def _is_good(path: Path) -> bool:
-    try:
-        return bool(_read(path))
-    except UNREADABLE:
-        return False
 
 
 def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any:

@@ -1,22 +1,17 @@
 """When a run is saved, how it is restored, and where it stops."""
 
-import json
-import logging
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from noiseproof.core.files import check_files, read_tensors
 from noiseproof.strategies import Run
 from noiseproof.train.checkpoint import (
     BEST,
     SHARES,
-    UNREADABLE,
     BadCheckpoint,
     latest,
     load_last_good,
@@ -27,8 +22,6 @@ from noiseproof.train.guard import DivergenceGuard, Interrupted, StopRequest
 from noiseproof.train.job import DATA
 from noiseproof.train.record import Record
 from noiseproof.train.settings import Settings
-
-log = logging.getLogger("noiseproof")
 
 
 class Checkpointer:
@@ -53,18 +46,20 @@ class Checkpointer:
         self.saved_at = time.monotonic()
         # epoch and position of the last checkpoint of this call
         self.saved: tuple[int, int] | None = None
-        self.is_first_step = True
 
     def restore(self, resume: bool, name: str) -> int:
-        """Load the last checkpoint, or describe a new run of that ``name``.
+        """Load the last checkpoint, or begin a new run; ``name`` describes it in its folder.
 
         Returns the steps of the epoch done.
         """
+        if self.folder is None:
+            return 0
         is_first = self.run.processes.rank == 0
-        path = None if self.folder is None else latest(self.folder / "checkpoints")
-        if self.folder is None or path is None:
-            if self.folder is not None and is_first:
-                self._begin(self.folder, name)
+        path = latest(self.folder / "checkpoints")
+        if path is None:
+            if is_first:
+                self._remove_leftovers(self.folder)
+                self.record.describe({"name": name, **self.config})
             return 0
         if not resume:
             raise FileExistsError(
@@ -72,56 +67,41 @@ class Checkpointer:
                 "Resume it, or choose another folder."
             )
         path, state = load_last_good(self.folder / "checkpoints", self.run)
-        saved = state["config"]
-        for key in self.config | saved:
-            if self.config.get(key) != saved.get(key):
-                same = f"{DATA[key]}, which changed since," if key in DATA else "settings and code"
-                raise BadCheckpoint(
-                    f"Expected {key}={saved.get(key)!r} to resume {path}, got"
-                    f" {self.config.get(key)!r}. Resume with the same {same} or choose another"
-                    " folder."
-                )
+        self._check_config(state["config"], path)
         load_optimizers(state, self.run)
         load_state(state, self.run, self.record)
         self.best = state["best"]
         self.record.start_epoch(state["seconds"])
         self.guard.restore()
-        if is_first:
-            self._mend(self.folder, name)
+        if is_first:  # again, as files may have been damaged since
+            self.record.describe({"name": name, **self.config})
+            self.record.write_metrics()
         position: int = state["position"]
         return position
 
-    def _mend(self, folder: Path, name: str) -> None:
-        """Write what is damaged in the folder again; the checkpoint and the task have all of it."""
-        try:
-            check_files(folder, "run.json", "record.csv")
-            read_tensors(folder / "labels.safetensors")
-        except UNREADABLE as error:
-            log.warning("Files in %s are damaged and are written again: %s", folder, error)
-            self.record.describe({"name": name, **self.config})
-            self.record.write_metrics()
+    def _check_config(self, saved: dict[str, Any], path: Path) -> None:
+        """Refuse to resume with other data, settings or code."""
+        for key in self.config | saved:
+            if self.config.get(key) != saved.get(key):
+                same = "settings and code"
+                if key in DATA:
+                    same = f"{DATA[key]}, which changed since,"
+                raise BadCheckpoint(
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got"
+                    f" {self.config.get(key)!r}. Resume with the same {same} or choose another"
+                    " folder."
+                )
 
-    def _begin(self, folder: Path, name: str) -> None:
-        """Describe a new run, without what another run left that had no checkpoint yet."""
+    def _remove_leftovers(self, folder: Path) -> None:
+        """Remove what another run left that had no checkpoint yet."""
         if (folder / "run.json").exists():
             weights = [f"{name}.safetensors" for name in BEST]
             for pattern in (*weights, "record.csv", "samples/epoch-*.safetensors"):
                 for file in folder.glob(pattern):
                     file.unlink()
-        self.record.describe({"name": name, **self.config})
-
-    def check_first_step(self) -> None:
-        """After the first step, raise an error for a state that no file can hold, not after hours
-        of training.
-        """
-        if self.folder is not None and self.is_first_step:
-            strategy_states(self.run)
-        self.is_first_step = False
 
     def end_step(self, position: int) -> None:
         """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
-        if self.folder is None:
-            return
         every = self.settings.checkpoint_steps
         if every is not None and self.run.step % every == 0:
             self.save(position)
@@ -147,15 +127,12 @@ class Checkpointer:
             self.save(0)
 
     def _write_models(self, path: Path) -> None:
-        models = enumerate(self.run.evaluated)
-        write_tensors(
-            path,
-            {
-                f"models.{m}.{name}": value
-                for m, model in models
-                for name, value in _cpu_state(model)
-            },
-        )
+        tensors = {
+            f"models.{m}.{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for m, model in enumerate(self.run.evaluated)
+            for name, value in model.state_dict().items()
+        }
+        write_tensors(path, tensors)
 
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch.
@@ -179,7 +156,7 @@ class Checkpointer:
             "models": [model.plain.state_dict() for model in run.models],
             "optimizers": [model.optimizer.state_dict()["state"] for model in run.models],
             "loss": run.loss.state_dict(),
-            "strategies": strategy_states(run),
+            "strategies": [strategy.state_dict() for strategy in run.strategies],
             "record": self.record.state_dict(),
         }
         self.saved_at = time.monotonic()
@@ -193,23 +170,6 @@ class Checkpointer:
         if rank == 0:
             save(folder, run.step, state)
         run.fabric.barrier()
-
-
-def strategy_states(run: Run) -> list[dict[str, Any]]:
-    """The ``state_dict`` of each strategy; refuses values that a checkpoint cannot hold."""
-    states = [strategy.state_dict() for strategy in run.strategies]
-    for strategy, state in zip(run.strategies, states, strict=True):
-        try:
-            json.dumps(
-                state,
-                default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v),
-            )
-        except TypeError as error:
-            raise TypeError(
-                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`,"
-                f" got: {error}."
-            ) from None
-    return states
 
 
 def load_state(state: dict[str, Any], run: Run, record: Record) -> None:
@@ -238,12 +198,6 @@ def load_optimizers(state: dict[str, Any], run: Run) -> None:
                 for name, value in values.items()
                 if isinstance(value, Tensor) and value.shape == weight.shape
             }
-
-
-def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    copies = ((name, value.detach().cpu()) for name, value in model.state_dict().items())
-    # some may be tied
-    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)
 
 
 class Stopper:

@@ -76,9 +76,7 @@ class DivergenceGuard:
                 good_steps, f"Nor are the inputs, in {where}. Drop the row, or fill it in."
             )
         lr = float(self.run.models[0].optimizer.param_groups[0]["lr"])
-        noisy = [
-            str(strategy) for strategy in self.run.strategies if "sigma" in strategy.parameters
-        ]
+        noisy = [str(strategy) for strategy in self.run.strategies if strategy.sigma]
         causes = [
             f"a learning rate too large ({lr:g})",
             *(f"too much noise ({strategy})" for strategy in noisy),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 import re
 import time
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +19,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.checks import check_seed
-from noiseproof.core.files import check_files, write_checked
-from noiseproof.core.files import checksum as file_checksum
 from noiseproof.core.plugins import plugin_digests
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import Inputs
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
 EpochProgress = Callable[[int, int, int, Metrics | None], None]
-FILES = "files.json"  # digests of image files, by a digest of their names, sizes and times
-READERS = 8  # threads that read image files
 DATA = {  # the digests of a run, in words
     "inputs": "training inputs",
     "labels": "training labels",
@@ -51,7 +45,6 @@ DATA = {  # the digests of a run, in words
     "clean_validation_data": "clean validation data",
     "test_data": "test data",
 }
-_DIGESTS: dict[str, str] = {}  # of image files, in this process
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +96,7 @@ def build(
         normalise=task.normalise,
         workers=settings.workers,
         compiled=settings.compile,
+        validates=task.validation is not None,
     )
     make_optimizer = settings.make_optimizer()
     model, head, input_shape, num_outputs = architecture(job, method)
@@ -121,11 +115,6 @@ def build(
     run.batch_size = settings.batch_rows(run.num_rows)
     run.strategies = method.strategies
     for strategy in method.strategies:
-        if strategy.validates and task.validation is None:
-            raise ValueError(
-                f"Expected noisy labels held out for {strategy.name}, got none. Hold out a share"
-                " (validation=0.1)."
-            )
         strategy.setup(run)
     record = Record(task, run, samples=job.samples, folder=job.folder, clock=clock)
     _check_batch_size(run)
@@ -206,46 +195,31 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     if run.is_split:
         config["processes"] = run.processes.world_size  # each has a share of the weights
     if job.folder is not None:
-        config |= data_digests(task, job.folder)
+        config |= data_digests(task)
     if code := plugin_digests(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # a run that began with other formulas must not be resumed
     return config
 
 
-def data_digests(task: Task, folder: Path) -> dict[str, str | None]:
-    """Digests of all data of a run but its labels: training inputs, true labels, and all of the
-    other parts.
-
-    Those of image files are kept in the folder.
-    """
+def data_digests(task: Task) -> dict[str, str | None]:
+    """Digests of all data of a run but its labels: training inputs, true labels, other parts."""
+    digests: dict[str, str | None] = {"inputs": digest(task.train.x), "clean_labels": None}
+    if task.train.clean is not None:
+        digests["clean_labels"] = digest(task.train.clean)
     held = task.validation
-    clean = task.clean_validation
-    test = task.test
-    truth = task.train.clean
-    used = dict[str, str]()
-    kept = known_files(folder)
-    digests = {
-        "inputs": digest(task.train.x, used=used),
-        "clean_labels": None if truth is None else digest(truth),
-        "validation_data": (
-            None if held is None else digest(held.x, held.given, held.clean, held.soft, used=used)
-        ),
-        "clean_validation_data": (
-            None if clean is None else digest(clean.x, clean.y, clean.soft, used=used)
-        ),
-        "test_data": None if test is None else digest(test.x, test.y, test.soft, used=used),
-    }
-    if used and used != kept:
-        write_checked(folder / FILES, json.dumps(used, indent=1) + "\n")
+    if held is not None:
+        digests["validation_data"] = digest(held.x, held.given, held.clean, held.soft)
+    splits = {"clean_validation_data": task.clean_validation, "test_data": task.test}
+    for name, split in splits.items():
+        if split is not None:
+            digests[name] = digest(split.x, split.y, split.soft)
     return digests
 
 
-def digest(*parts: Inputs | None, used: dict[str, str] | None = None) -> str:
-    """XXH3 of all numbers, shapes and types, and of the content of image files.
+def digest(*parts: Inputs | None) -> str:
+    """XXH3 of all numbers, shapes and types, and of the names and sizes of image files.
 
     Other lazy inputs count with their length.
-
-    Digests of image files are added to ``used``.
     """
     total = xxhash.xxh3_128()
     for part in parts:
@@ -253,39 +227,13 @@ def digest(*parts: Inputs | None, used: dict[str, str] | None = None) -> str:
             total.update(f"{part.dtype} {tuple(part.shape)} ".encode())
             total.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         elif isinstance(part, ImageFiles):
-            total.update(_files_digest(part, {} if used is None else used).encode())
+            total.update(f"{part.size} {part.fit} ".encode())
+            for path in map(part.path, range(len(part))):
+                total.update(os.fsencode(path.relative_to(part.root)))
+                total.update(f" {path.stat().st_size} ".encode())
         else:
             total.update(f"{None if part is None else len(part)} ".encode())
     return total.hexdigest()
-
-
-def _files_digest(images: ImageFiles, used: dict[str, str]) -> str:
-    """The digest of image files, which are read again only if a path, size or time has changed."""
-    paths = [images.path(i) for i in range(len(images))]
-    about = xxhash.xxh3_128(f"{images.size} {images.fit}".encode())
-    for path, stat in ((path, path.stat()) for path in paths):
-        about.update(f"{os.fsencode(path)!r} {stat.st_size} {stat.st_mtime_ns} ".encode())
-    key = about.hexdigest()
-    if key not in _DIGESTS:
-        with ThreadPoolExecutor(READERS) as pool:
-            content = xxhash.xxh3_128("".join(pool.map(file_checksum, paths)).encode())
-        content.update(
-            b"".join(os.fsencode(path.relative_to(images.root)) + b"\0" for path in paths)
-        )
-        _DIGESTS[key] = content.hexdigest()
-    used[key] = _DIGESTS[key]
-    return used[key]
-
-
-def known_files(folder: Path) -> dict[str, str]:
-    """Read the digests of image files in the folder of a run; without a whole file, none."""
-    try:
-        check_files(folder, FILES)
-        known = dict(json.loads((folder / FILES).read_bytes()))
-    except (ValueError, TypeError, OSError):
-        return {}
-    _DIGESTS.update(known)
-    return known
 
 
 def _describe(transform: Transform | None) -> str:

@@ -24,7 +24,6 @@ from noiseproof.core.cluster import threads_for
 from noiseproof.core.tensors import new_stream, until_done
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
-from noiseproof.strategies.base import call_hook
 from noiseproof.train.checkpoint import latest, load, sole_writer
 from noiseproof.train.checkpointer import Checkpointer, Stopper, load_state
 from noiseproof.train.executor import Executor, make_executor
@@ -42,7 +41,7 @@ from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
 from noiseproof.train.settings import Settings, make_fabric
-from noiseproof.train.step import AT_ONCE, Stepper
+from noiseproof.train.step import AT_ONCE, Stepper, call_hook
 from noiseproof.train.task import Task
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
@@ -210,7 +209,6 @@ def training(
                     if position > done:  # otherwise the run waits for others
                         done = position
                         guard.check_step()
-                        checkpointer.check_first_step()
                         report(run.epoch, done, len(parts), None)
                         checkpointer.end_step(done)
                     stopper.check_step(done, len(parts))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -16,8 +18,7 @@ from noiseproof.heads.base import gives, head_for
 from noiseproof.losses import Loss
 from noiseproof.losses.sums import check_factors
 from noiseproof.strategies import STRATEGIES, Strategy
-from noiseproof.strategies.base import check_targets, check_together
-from noiseproof.strategies.run import Plan
+from noiseproof.strategies.combine import Combination, check_targets, check_together
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
@@ -47,7 +48,7 @@ class Method:
         if given is not None:
             self._check_fields(given)
         check_factors(self.loss)
-        check_together(Plan(self.loss, self.strategies, num_classes, epochs))
+        check_together(Combination(self.loss, self.strategies, num_classes, epochs))
 
     def _check_fields(self, given: frozenset[str]) -> None:
         """Refuse a head that gives too little for the loss, or more than it uses."""
@@ -103,7 +104,7 @@ class Method:
                 f"Expected a loss of {expected} a row, as the data has, got `{self.loss}`."
             )
         if data.soft is not None:
-            check_targets(self.loss, "probabilities", "soft labels (N, K)", "Give single labels")
+            check_targets(self.loss, "probabilities", "soft labels (N, K)", "give single labels")
         self._check_shapes(data.num_classes)
 
     @property
@@ -133,6 +134,7 @@ class MethodContext:
     dataset: str = ""
     noise: str | None = None  # its kind, as the papers' tables have it; None: unknown
     rate: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)  # parameters that a user gives a method
 
     @classmethod
     def of(cls, task: Task, settings: Settings) -> MethodContext:
@@ -192,16 +194,17 @@ class MethodContext:
 
     @property
     def forget(self) -> float:
-        """The share of wrong labels: the rate of synthetic noise, which the papers take as known.
-
-        Otherwise 0.2.
-        """
-        return 0.2 if self.known_rate is None else self.known_rate
+        """The share of wrong labels; 0.2 where it is not known."""
+        known = self.known_rate
+        return 0.2 if known is None else known
 
     @property
     def known_rate(self) -> float | None:
-        """The rate of synthetic noise.
+        """The share of wrong labels that a user gives, or the rate of synthetic noise, which the
+        papers take as known.
 
         Without noise it is not known, since labels may be wrong nonetheless.
         """
-        return None if self.noise == "none" else self.rate
+        rate = None if self.noise == "none" else self.rate
+        known: float | None = self.given.get("forget", rate)
+        return known

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from noiseproof.core.grammar import parse_call
 from noiseproof.core.registry import Registry
 from noiseproof.losses import (
     LOSSES,
@@ -27,76 +26,60 @@ from noiseproof.losses import (
 )
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
-from noiseproof.strategies import STRATEGIES
+from noiseproof.strategies import STRATEGIES, Strategy
 from noiseproof.strategies.momentum import default_alpha
 from noiseproof.train.method import Method, MethodContext
 
 T = TypeVar("T")
-Values = Mapping[str, Any]
-Default = Callable[[MethodContext], Any]  # a default that depends on the data and the training
+Values = Mapping[str, Any]  # the parameters of a method, and its ``context``
 
 
-@dataclass(frozen=True)
-class Part:
-    """A loss or strategy of a method: a spec, and its parameters with another name in the
-    method.
-    """
-
-    spec: str
-    renamed: Mapping[str, str]
-
-    def build(self, registry: Registry[T], values: Values) -> T:
-        """Give the part all parameters of the method that it has, except those that the spec
-        sets.
-        """
-        name, params = parse_call(self.spec)
-        for key in registry.parameters(name):
-            source = self.renamed.get(key, key)
-            if key not in params and source in values:
-                params[key] = values[source]
-        return registry.create(name, **params)
+def part(registry: Registry[T], name: str, values: Values, **own: Any) -> T:
+    """The loss or strategy ``name``, with all parameters of the method that it has."""
+    shared = {key: values[key] for key in registry.parameters(name) if key in values}
+    return registry.create(name, **{**shared, **own})
 
 
-def part(spec: str, **renamed: str) -> Part:
-    """The part ``spec``, whose parameter ``until`` is the method's ``start`` with
-    ``until="start"``.
-    """
-    return Part(spec, renamed)
+def loss(name: str, **own: Any) -> Callable[[Values], Loss]:
+    """A loss with parameters of its ``own``, and otherwise with those of the method."""
+    return lambda values: part(LOSSES, name, values, **own)
+
+
+def weighted(**terms: str) -> Callable[[Values], Loss]:
+    """A sum of losses, by the parameter of the method that is the factor of each."""
+    return lambda values: WeightedSum(
+        [(values[factor], part(LOSSES, name, values)) for factor, name in terms.items()]
+    )
+
+
+def strategy(name: str, **renamed: str) -> Callable[[Values], Strategy]:
+    """A strategy whose parameter ``until`` is the method's ``start`` with ``until="start"``."""
+    return lambda values: part(
+        STRATEGIES, name, values, **{key: values[source] for key, source in renamed.items()}
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class NamedMethod:
     """A method by name, called with a context and the parameters that a user gives.
 
-    Args:
-        parts: the strategies, after the loss; parameters go to all parts that have one of the name.
-        loss: one loss, or for a weighted sum the losses by the parameter that is their factor.
-        head: a spec, in which ``{rank}`` stands for the parameter ``rank``.
-        finish: changes the loss by the context and the values of the parameters.
-        defaults: values, or functions of the context, which users see as ``auto``.
+    ``defaults`` are values, or functions of the context, which users see as ``auto``.
     """
 
-    name: str
-    loss: Part | Mapping[str, Part]
-    strategies: tuple[Part, ...]
+    loss: Callable[[Values], Loss]
+    strategies: tuple[Callable[[Values], Strategy], ...]
     head: str
-    finish: Callable[[Loss, MethodContext, Values], Loss] | None
     defaults: Mapping[str, Any]
 
     def __call__(self, context: MethodContext, /, **given: Any) -> Method:
-        if given.get("forget", "auto") != "auto":  # a given share of wrong labels is a known rate
-            context = replace(context, noise=None, rate=given["forget"])
-        values = self._values(context, given)
-        if isinstance(self.loss, Part):
-            loss = self.loss.build(LOSSES, values)
-        else:
-            loss = WeightedSum(
-                [(values[factor], term.build(LOSSES, values)) for factor, term in self.loss.items()]
-            )
-        if self.finish is not None:
-            loss = self.finish(loss, context, values)
-        strategies = tuple(part.build(STRATEGIES, values) for part in self.strategies)
-        return Method(loss, self.head.format_map(values), strategies)
+        given = {key: value for key, value in given.items() if _is_given(value)}
+        context = replace(context, given=given)
+        values = {"context": context, **self.defaults, **given}
+        for key, value in values.items():
+            if callable(value):
+                values[key] = value(context)
+        strategies = tuple(build(values) for build in self.strategies)
+        return Method(self.loss(values), self.head.format_map(values), strategies)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -105,27 +88,9 @@ class NamedMethod:
             key: "auto" if callable(default) else default for key, default in self.defaults.items()
         }
 
-    def _values(self, context: MethodContext, given: Values) -> Values:
-        values = {**self.parameters, **given, "K": context.num_classes}
-        if "until" in self.defaults and "start" in given and "until" not in given:
-            values["until"] = given["start"]  # the noise ends where the correction starts
-        if "prior" in values and values["prior"] is None and values["warmup"] == "auto":
-            values["warmup"] = None  # without a prior there is nothing to wait for
-        for key, default in self.defaults.items():
-            if callable(default) and values[key] == "auto":
-                values[key] = default(context)
-        others = [key for key in given if key != "start"]
-        if "start" in values and values["start"] is None and others:
-            reason = ""
-            remedy = "Give it as well."
-            if given.get("start", "auto") == "auto":
-                reason = f"which in {context.epochs} epochs has none, "
-                remedy = "Give it as well, or train longer."
-            raise ValueError(
-                f"Expected a `start` beside parameters of {self.name}, {reason}without which they "
-                f"would change nothing, got {', '.join(others)}. {remedy}"
-            )
-        return values
+
+def _is_given(value: Any) -> bool:
+    return not (isinstance(value, str) and value == "auto")
 
 
 class MethodRegistry(Registry[Method]):
@@ -142,25 +107,22 @@ METHODS = MethodRegistry("method", returns=Method)
 def define(
     name: str,
     summary: str,
-    loss: str | Part | Mapping[str, str],
+    loss: Callable[[Values], Loss],
     /,
-    *strategies: str | Part,
+    *strategies: Callable[[Values], Strategy],
     head: str = "auto",
-    finish: Callable[[Loss, MethodContext, Values], Loss] | None = None,
     **defaults: Any,
 ) -> None:
     """Add a method to the table."""
-    first = {k: part(v) for k, v in loss.items()} if isinstance(loss, Mapping) else _as_part(loss)
-    method = NamedMethod(name, first, tuple(map(_as_part, strategies)), head, finish, defaults)
+    method = NamedMethod(loss, strategies, head, defaults)
     object.__setattr__(method, "__doc__", summary)
     METHODS.register(name, module=__name__)(method)
 
 
-def _as_part(spec: str | Part) -> Part:
-    return spec if isinstance(spec, Part) else part(spec)
-
-
 # Defaults that depend on the context
+
+
+Default = Callable[[MethodContext], Any]
 
 
 def by_classes(few: Any, many: Any) -> Default:
@@ -211,9 +173,10 @@ def _noise_end(context: MethodContext) -> int:
     """SLN's noise ends after two thirds of the training.
 
     The rest fits clean rows that the noise kept from being fitted. In half of a long training,
-    wrong labels are fitted as well.
+    wrong labels are fitted as well. Where the start of a correction is given, it ends there.
     """
-    return max(1, context.epoch(2 / 3))
+    end: int = context.given.get("start", max(1, context.epoch(2 / 3)))
+    return end
 
 
 def _until_learned(context: MethodContext) -> int:
@@ -338,46 +301,66 @@ def _bias(context: MethodContext, C: float) -> float:
     return max(0.0, logit_bias(context.num_classes, C))
 
 
-def _biased(loss: Loss, context: MethodContext, values: Values) -> Loss:
+def _biased(values: Values) -> Loss:
     shift = values["shift"]
-    return Remargin(loss, shift=_bias(context, values["C"]) if shift == "auto" else shift)
+    if shift is None:
+        shift = _bias(values["context"], values["C"])
+    return Remargin(part(LOSSES, "mae", values), shift=shift)
 
 
-def _cycled(loss: Loss, context: MethodContext, values: Values) -> Loss:
+def _cycled(inner: Callable[[Values], Loss]) -> Callable[[Values], Loss]:
     """The bias paper's cycle in the proportion of ε(K) to ε(1000)."""
-    ratio = _bias(context, values["C"]) / logit_bias(1000, values["C"])
-    shifts = [round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE]
-    return Remargin(loss, shift=shifts, every=values["every"])
+
+    def cycle(values: Values) -> Loss:
+        ratio = _bias(values["context"], values["C"]) / logit_bias(1000, values["C"])
+        shifts = [round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE]
+        return Remargin(inner(values), shift=shifts, every=values["every"])
+
+    return cycle
 
 
-def _calibrated(loss: Loss, context: MethodContext, values: Values) -> Loss:
-    if context.num_classes <= values["like"]:
-        return loss  # a larger q would be nearer to MAE, and learn more slowly
-    return calibrate(loss, context.num_classes, values["like"], check=False).loss or loss
+def _calibrated(values: Values) -> Loss:
+    plain = part(LOSSES, "gce", values)
+    num_classes = values["context"].num_classes
+    if num_classes <= values["like"]:
+        return plain  # a larger q would be nearer to MAE, and learn more slowly
+    return calibrate(plain, num_classes, values["like"], check=False).loss or plain
 
 
-def _calibrated_sum(loss: Loss, context: MethodContext, values: Values) -> Loss:
+def _calibrated_sum(values: Values) -> Loss:
+    total = _NCE_AGCE_SUM(values)
+    context = values["context"]
     like = 100 if context.many else 10
     with suppress(NoSolution):
-        found = calibrate(loss, context.num_classes, like, free=values["free"], check=False)
-        return found.loss or loss
-    return loss
+        found = calibrate(total, context.num_classes, like, free=values["free"], check=False)
+        return found.loss or total
+    return total
 
 
-def _moved(by: Literal["shift", "scale"]) -> Callable[[Loss, MethodContext, Values], Loss]:
+def _moved(name: str, by: Literal["shift", "scale"]) -> Callable[[Values], Loss]:
     """The curriculum paper's w⁺ or w*, of unit maximum.
 
     Up to ten classes there is nothing to cancel, unless a τ is given.
     """
 
-    def move(loss: Loss, context: MethodContext, values: Values) -> Loss:
-        unit = Unit(loss)
-        tau = None if values["tau"] == "auto" else values["tau"]
-        if tau is None and expected_margin(context.num_classes) >= expected_margin(10):
+    def move(values: Values) -> Loss:
+        unit = Unit(part(LOSSES, name, values))
+        num_classes = values["context"].num_classes
+        if values["tau"] is None and expected_margin(num_classes) >= expected_margin(10):
             return unit
-        return remargin_for(unit, context.num_classes, by=by, tau=tau)
+        return remargin_for(unit, num_classes, by=by, tau=values["tau"])
 
     return move
+
+
+def _without_prior(context: MethodContext) -> int | None:
+    """A tenth of the training; without a prior there is nothing to wait for."""
+    return context.epoch(0.1) if context.given.get("prior", 0) is not None else None
+
+
+def _of_classes(name: str) -> Callable[[Values], Loss]:
+    """A loss whose T is of the number of classes."""
+    return lambda values: part(LOSSES, name, values, T=values["context"].num_classes)
 
 
 # The methods. ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
@@ -403,7 +386,7 @@ for _name in PLAIN:
     _loss = "bitempered" if _name == "bitemp" else _name
     _summary = (inspect.getdoc(LOSSES[_loss]) or "").partition("\n\n")[0]
     _own = {key: value for key, value in LOSSES.parameters(_loss).items() if key not in OPTIONS}
-    define(_name, _summary, _loss, **_own)
+    define(_name, _summary, loss(_loss), **_own)
 
 # Cross entropy up to 6.9, then bounded by 7.9. The released code of peer loss bounds it at 11.5,
 # with which 50 and 150 classes learned less.
@@ -412,49 +395,49 @@ define(
     "peer",
     "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half"
     " equally.",
-    "peer",
+    loss("peer"),
     loss=BOUNDED,
     prior=_half_balanced,
-    warmup=epoch(0.1),
+    warmup=_without_prior,
 )
 define(
     "cr",
     "Confidence regulariser, with the bounded cross entropy and the prior of peer.",
-    "cr",
+    loss("cr"),
     beta=1.0,
     prior=_half_balanced,
     loss=BOUNDED,
-    warmup=epoch(0.1),
+    warmup=_without_prior,
 )
 
 define(
     "nce+mae",
     "α·NCE + β·MAE; α is K/10, which is 1 and 10 where Ma et al. (2020) have it so.",
-    {"alpha": "nce", "beta": "mae"},
+    weighted(alpha="nce", beta="mae"),
     alpha=tenth_of_classes,
     beta=1.0,
 )
 _NFL_MAE: dict[str, Any] = {"alpha": tenth_of_classes, "beta": 1.0, "gamma": 0.5}
-define(
-    "nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.", {"alpha": "nfl", "beta": "mae"}, **_NFL_MAE
-)
+_NFL_MAE_SUM = weighted(alpha="nfl", beta="mae")
+define("nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.", _NFL_MAE_SUM, **_NFL_MAE)
 _NCE_AGCE: dict[str, Any] = {
     "alpha": by_classes(1, 10),
     "beta": by_classes(4, 0.1),
     "a": by_classes(6, 1.8),
     "q": by_classes(1.5, 3),
 }
+_NCE_AGCE_SUM = weighted(alpha="nce", beta="agce")
 define(
     "nce+agce",
     "α·NCE + β·AGCE(a, q) as in Zhou et al. (2021), the bias paper: 1, 4, 6, 1.5, or 10, 0.1,"
     " 1.8, 3.",
-    {"alpha": "nce", "beta": "agce"},
+    _NCE_AGCE_SUM,
     **_NCE_AGCE,
 )
 define(
     "nce+aul",
     "α·NCE + β·AUL(a, q) as Zhou et al. (2021) have it: 1, 4, 6.3, 1.5, or 10, 0.015, 6, 3.",
-    {"alpha": "nce", "beta": "aul"},
+    weighted(alpha="nce", beta="aul"),
     alpha=by_classes(1, 10),
     beta=by_classes(4, 0.015),
     a=by_classes(6.3, 6),
@@ -465,9 +448,8 @@ define(
     "mae*",
     "MAE with the logit bias ε(K) that makes the label's first mean probability C (bias paper,"
     " Eq. 4).",
-    "mae",
-    finish=_biased,
-    shift="auto",
+    _biased,
+    shift=lambda context: None,
     C=0.15,
     scale=2.0,
 )
@@ -475,8 +457,7 @@ define(
     "mae**",
     "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper,"
     " appendix 2).",
-    "mae",
-    finish=_cycled,
+    _cycled(loss("mae")),
     every=every(1 / 18),
     C=0.15,
     scale=2.0,
@@ -484,8 +465,7 @@ define(
 define(
     "gce**",
     "GCE with the logit bias of mae**.",
-    "gce",
-    finish=_cycled,
+    _cycled(loss("gce")),
     q=0.7,
     every=every(1 / 18),
     C=0.15,
@@ -493,8 +473,7 @@ define(
 define(
     "nfl+mae**",
     "nfl+mae with the logit bias of mae**.",
-    {"alpha": "nfl", "beta": "mae"},
-    finish=_cycled,
+    _cycled(_NFL_MAE_SUM),
     **_NFL_MAE,
     every=every(1 / 18),
     C=0.15,
@@ -502,8 +481,7 @@ define(
 define(
     "gce+",
     "GCE whose q gives more than ``like`` classes the first error that ``q`` gives these.",
-    "gce",
-    finish=_calibrated,
+    _calibrated,
     q=0.7,
     like=100,
 )
@@ -511,8 +489,7 @@ define(
     "nce+agce+",
     "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (bias paper,"
     " §3.3).",
-    {"alpha": "nce", "beta": "agce"},
-    finish=_calibrated_sum,
+    _calibrated_sum,
     **_NCE_AGCE,
     free="nce.factor",
 )
@@ -520,30 +497,33 @@ for _by in ("shift", "scale"):
     define(
         f"mae-{_by}",
         f"MAE whose mean margin starts at −τ by {_by} (curriculum paper); τ is that of 10 classes.",
-        "mae",
-        finish=_moved(_by),
-        tau="auto",
+        _moved("mae", _by),
+        tau=lambda context: None,
     )
     define(
         f"agce-{_by}",
         f"AGCE as the curriculum paper tuned it, moved as by mae-{_by}.",
-        "agce",
-        finish=_moved(_by),
-        tau="auto",
+        _moved("agce", _by),
+        tau=lambda context: None,
         a=0.1,
         q=0.1,
     )
 
 _SLN: dict[str, Any] = {"sigma": _sigma, "until": _noise_end}
 define(
-    "sln", "Cross entropy with stochastic label noise.", "ce", "sln", **_SLN, max_norm=_noise_norm
+    "sln",
+    "Cross entropy with stochastic label noise.",
+    loss("ce"),
+    strategy("sln"),
+    **_SLN,
+    max_norm=_noise_norm,
 )
 define(
     "sln-mo",
     "SLN, and the momentum model predicts.",
-    "ce",
-    "sln",
-    "momentum",
+    loss("ce"),
+    strategy("sln"),
+    strategy("momentum"),
     **_SLN,
     alpha=momentum(0.999),
     max_norm=_noise_norm,
@@ -551,10 +531,10 @@ define(
 define(
     "sln-mo-lc",
     "SLN-MO, with label correction in the last sixth of the training, after the noise.",
-    "ce",
-    "sln",
-    "momentum",
-    "label-correction",
+    loss("ce"),
+    strategy("sln"),
+    strategy("momentum"),
+    strategy("label-correction"),
     **_SLN,
     alpha=momentum(0.999),
     start=epoch(5 / 6),
@@ -564,13 +544,17 @@ define(
     max_norm=_noise_norm,
 )
 define(
-    "noise-f", "Cross entropy with noise on the gradient in the logits.", "ce", "noise-f", sigma=0.1
+    "noise-f",
+    "Cross entropy with noise on the gradient in the logits.",
+    loss("ce"),
+    strategy("noise-f"),
+    sigma=0.1,
 )
 define(
     "noise-theta",
     "Cross entropy with noise on the gradient in the weights.",
-    "ce",
-    "noise-theta",
+    loss("ce"),
+    strategy("noise-theta"),
     sigma=0.1,
 )
 
@@ -578,8 +562,8 @@ define(
     "tgce",
     "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120"
     " epochs).",
-    "gce",
-    "prune",
+    loss("gce"),
+    strategy("prune"),
     q=0.7,
     k=0.5,
     start=epoch(1 / 3),
@@ -594,8 +578,8 @@ _ESTIMATE: dict[str, Any] = {
 define(
     "forward",
     "Forward correction, its T estimated after a fifth of the training, which then starts again.",
-    part("forward", T="K"),
-    "estimate-transition",
+    _of_classes("forward"),
+    strategy("estimate-transition"),
     warmup=epoch(0.2),
     **_ESTIMATE,
     right=100.0,
@@ -604,8 +588,8 @@ define(
     "backward",
     "Backward correction, T as of forward but closer to the identity, bounded as in the released"
     " code.",
-    part("backward", T="K"),
-    "estimate-transition",
+    _of_classes("backward"),
+    strategy("estimate-transition"),
     warmup=_backward_start,
     **_ESTIMATE,
     right=_right_rows,
@@ -615,7 +599,7 @@ define(
 define(
     "ln",
     "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
-    "ln",
+    loss("ln"),
     head="gaussian-root",
     tau=0.5,
     lam=1.0,
@@ -626,7 +610,7 @@ define(
 define(
     "ln-nodummy",
     "LN without the dummy class (LN paper, Table 3).",
-    "ln:dummy=false",
+    loss("ln", dummy=False),
     head="gaussian-root",
     tau=0.5,
     lam=1.0,
@@ -636,7 +620,7 @@ define(
 define(
     "ln-identity",
     "LN with Σ = I (LN paper, Table 3).",
-    "ln:covariance=identity",
+    loss("ln", covariance="identity"),
     tau=0.5,
     t=0.01,
     start=0.1,
@@ -644,7 +628,7 @@ define(
 define(
     "ln-isotropic",
     "LN with one standard deviation a sample (LN paper, Table 3).",
-    "ln:covariance=isotropic",
+    loss("ln", covariance="isotropic"),
     head="gaussian-scale:isotropic=true",
     tau=0.5,
     lam=1.0,
@@ -654,7 +638,7 @@ define(
 define(
     "ln-diagonal",
     "LN with a standard deviation for each logit (LN paper, Table 3).",
-    "ln:covariance=diagonal",
+    loss("ln", covariance="diagonal"),
     head="gaussian-scale",
     tau=0.5,
     lam=1.0,
@@ -664,14 +648,14 @@ define(
 define(
     "het",
     "Heteroscedastic classifier with diagonal noise on the logits, at temperature 1.",
-    "het",
+    loss("het"),
     head="gaussian-scale",
     samples=100,
 )
 define(
     "het-tau",
     "Het at temperature τ: 10 or 20 in most of the LN paper's rows.",
-    "het",
+    loss("het"),
     head="gaussian-scale",
     tau=10.0,
     samples=100,
@@ -679,7 +663,7 @@ define(
 define(
     "het-tau-full",
     "Het-τ with ``rank`` factors of the covariance in addition to its diagonal.",
-    "het:covariance=full",
+    loss("het", covariance="full"),
     head="gaussian-factors:rank={rank}",
     tau=10.0,
     rank=4,
@@ -689,8 +673,8 @@ define(
     "gp",
     "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper,"
     " section 6).",
-    "ce",
-    "gp",
+    loss("ce"),
+    strategy("gp"),
     length_scale=None,
     signal=None,
     noise=None,
@@ -705,8 +689,8 @@ define(
     "nal",
     "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the"
     " training.",
-    "nal",
-    "estimated-targets",
+    loss("nal"),
+    strategy("estimated-targets"),
     head="attention",
     lam=lambda s: min(10, max(0.5, s.num_classes / 10)),
     alpha=0.9,
@@ -721,22 +705,22 @@ define(
 define(
     "selc",
     "Cross entropy against targets that follow the model from a quarter of the training on.",
-    "ce",
-    "estimated-targets",
+    loss("ce"),
+    strategy("estimated-targets"),
     start=epoch(0.25),
     alpha=0.9,
     spare=True,
 )
 _ELR: dict[str, Any] = {"lam": by_classes(3.0, 7.0), "beta": by_classes(0.7, 0.9)}
-define("elr", "Early-learning regularisation.", "elr", "target-memory", **_ELR)
+define("elr", "Early-learning regularisation.", loss("elr"), strategy("target-memory"), **_ELR)
 define(
     "elr+",
     "ELR with two models, each held to what the other's momentum model (α = 0.997) said, and"
     " mixup.",
-    "elr:clip=1e-4",
-    "exchanged-memory",
-    part("mixup", alpha="mixup"),
-    "momentum",
+    loss("elr", clip=1e-4),
+    strategy("exchanged-memory"),
+    strategy("mixup", alpha="mixup"),
+    strategy("momentum"),
     **_ELR,
     mixup=1.0,
     alpha=momentum(0.997),
@@ -748,17 +732,17 @@ define(
     "sop",
     "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from"
     " the model.",
-    "sop",
-    "sparse-noise",
+    loss("sop"),
+    strategy("sparse-noise"),
     **_RATES,
 )
 define(
     "sop+",
     "SOP, with predictions that agree for two augmentations of a row, and have every class as"
     " often.",
-    "sop",
-    "sparse-noise",
-    "consistency",
+    loss("sop"),
+    strategy("sparse-noise"),
+    strategy("consistency"),
     **_RATES,
     lambda_c=0.9,
     lambda_b=0.1,
@@ -775,15 +759,15 @@ define(
     "pes",
     "Progressive early stopping: later layers train again, for few epochs, then on the labels they"
     " predict.",
-    "ce",
-    "progressive-stopping",
+    loss("ce"),
+    strategy("progressive-stopping"),
     **_PES,
 )
 define(
     "pes-semi",
     "PES, whose rows with labels that it does not predict train without them, by MixMatch.",
-    "ce",
-    "progressive-mixmatch",
+    loss("ce"),
+    strategy("progressive-mixmatch"),
     **_PES,
     lambda_u=0.0,
     ramp=16.0,
@@ -795,30 +779,30 @@ define(
 # Table 4 puts SLN before each.
 _FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": _selection_ramp}
 _FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noise_norm}
-_FIRST_SLN = part("sln", until="start")
+_FIRST_SLN = strategy("sln", until="start")
 define(
     "co-teaching",
     "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or"
     " 0.2.",
-    "ce",
-    "co-teaching",
+    loss("ce"),
+    strategy("co-teaching"),
     **_FORGET,
     start=_selection_start,
 )
 define(
     "sln-co-teaching",
     "SLN for the first half of the training, then Co-teaching.",
-    "ce",
+    loss("ce"),
     _FIRST_SLN,
-    "co-teaching",
+    strategy("co-teaching"),
     **_FORGET,
     **_FIRST,
 )
 define(
     "sigua",
     "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
-    "ce",
-    "sigua",
+    loss("ce"),
+    strategy("sigua"),
     **_FORGET,
     rate=0.3,
     scale=0.001,
@@ -827,9 +811,9 @@ define(
 define(
     "sln-sigua",
     "SLN for the first half of the training, then SIGUA.",
-    "ce",
+    loss("ce"),
     _FIRST_SLN,
-    "sigua",
+    strategy("sigua"),
     **_FORGET,
     rate=0.3,
     scale=0.001,
@@ -858,8 +842,8 @@ define(
     "dividemix",
     "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN"
     " paper.",
-    "ce",
-    "dividemix",
+    loss("ce"),
+    strategy("dividemix"),
     warmup=_warmup,
     penalty=False,
     **_DIVIDEMIX,
@@ -868,8 +852,8 @@ define(
     "promix",
     "ProMix: two models trained on labels of small loss or high confidence, and late on those both"
     " guess.",
-    "ce",
-    "promix",
+    loss("ce"),
+    strategy("promix"),
     warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)),
     rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
     tau=by_classes(0.99, 0.95),
@@ -881,9 +865,9 @@ define(
 define(
     "sln-dividemix",
     "SLN for the first half of the training in place of the warm-up, then DivideMix.",
-    "ce",
+    loss("ce"),
     _FIRST_SLN,
-    part("dividemix", warmup="start"),
+    strategy("dividemix", warmup="start"),
     **_FIRST,
     **_DIVIDEMIX,
 )

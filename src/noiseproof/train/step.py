@@ -4,13 +4,13 @@ several runs.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step, Strategy
-from noiseproof.strategies.base import call_hook
 
 # steps at most between two looks at the run: few enough that a request to stop is soon heeded
 AT_ONCE = 64
@@ -87,6 +87,40 @@ class Stepper:
             observe(batch, step)
         if run.loss_draws and run.random.step_generator is not None:
             run.loss.set_step(0)  # frees what the loss has drawn
+
+
+# what each hook may return, and its description
+_RETURNS: dict[str, tuple[tuple[type, ...], str]] = {
+    "rows": ((Tensor,), "the numbers of at least one row to train on"),
+    "targets": ((Batch,), "a Batch, the given one where it changes nothing"),
+    "outputs": ((list,), "a list of Output, the given one where it changes nothing"),
+    "revise": ((Batch,), "a Batch, the given one where it changes nothing"),
+    "weights": ((Tensor, type(None)), "a factor for each of the `losses`, in their shape, or None"),
+    "penalties": ((Tensor, type(None)), "a term for each of the `losses`, in their shape, or None"),
+    "step": ((Step, type(None)), "a Step or None"),
+}
+
+
+def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
+    """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading
+    values of tensors.
+    """
+    result = getattr(strategy, hook)(value, *context)
+    types, expected = _RETURNS[hook]
+    fits = isinstance(result, types)
+    if fits and hook == "rows":
+        fits = result.dim() == 1 and len(result) > 0 and result.dtype is not torch.bool
+    elif hook in ("weights", "penalties") and isinstance(result, Tensor):
+        fits = result.shape == value.shape
+    if not fits:
+        actual = type(result).__name__
+        if isinstance(result, Tensor):
+            actual = f"{result.dtype} of shape {tuple(result.shape)}"
+        raise TypeError(
+            f"Expected `{hook}` of the strategy {strategy.name or type(strategy).__name__!r} to"
+            f" return {expected}, got {actual}."
+        )
+    return result
 
 
 def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
