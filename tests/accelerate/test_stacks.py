@@ -28,8 +28,8 @@ from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.base import Backbone
-from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.strategies import STRATEGIES as REGISTERED
+from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
 from noiseproof.train.guard import StopRequest
 from noiseproof.train.step import Stepper

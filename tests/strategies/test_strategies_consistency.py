@@ -162,20 +162,3 @@ def test_a_run_knows_its_second_view(tmp_path: Path) -> None:
         train(task, method, settings, out=out)
         with pytest.raises(ValueError, match="strong"):
             train(replace(task, strong=None), method, settings, out=out, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("sop+ & mixup", "single rows for sparse-noise"),
-        (
-            "ce & consistency & mixup",
-            "single rows for consistency, which compares two views of each, got `mixup.*Leave",
-        ),
-        ("ce & promix & consistency", "nothing beside `promix`.*got `consistency"),
-        ("ce & consistency:lambda_b=-1", "Expected `lambda_b`"),
-    ],
-)
-def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)

@@ -17,7 +17,7 @@ from noiseproof.data import NoisyData, from_arrays, get_dataset
 from noiseproof.data.votes import Votes
 from noiseproof.noise import get_noise
 from noiseproof.strategies.crowd import CrowdLayer
-from noiseproof.train import Settings, Task, get_method, prepare, train
+from noiseproof.train import Settings, Task, prepare, train
 from noiseproof.train.step import Stepper
 
 K = 10
@@ -133,17 +133,6 @@ def test_annotators_of_a_file_and_parts_of_the_data(tmp_path: object) -> None:
         assert part.given.tolist() == [
             table[i, a] for i, a in zip(part.index, part.annotator, strict=True)
         ]
-
-
-def test_refusals(task: Task) -> None:
-    for method, message in (
-        ("ln & crowd-layer", "a loss of logits alone for crowd-layer, got `ln"),
-        ("ce & crowd-layer & mixup", "single rows for crowd-layer.*got `mixup.*Leave one out"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            train(task, method, Settings(epochs=1, model="mlp:hidden=[8]"))
-    with pytest.raises(ValueError, match="kind"):
-        get_method("ce & crowd-layer:kind=vector", task, Settings())
 
 
 @pytest.mark.parametrize("method", ["ce", "gce", "elr", "sln", "ce & crowd-layer"])

@@ -142,17 +142,6 @@ def test_a_fine_tuning_resumes_exactly(steps: int, tmp_path: Path) -> None:
     assert not changed(whole.models[0].state_dict(), resumed.models[0].state_dict())
 
 
-def test_what_cannot_be_frozen_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="Expected a pretrained backbone to freeze, got one with random weights"
-    ):
-        train(task(), "ce & freeze", Settings(model="mlp:hidden=[4]", epochs=2))
-    with pytest.raises(
-        ValueError, match="Expected `until` of freeze below the 3 epochs of the run"
-    ):
-        train(task(), "ce & freeze:until=3", SETTINGS)
-
-
 def test_the_flag_names_what_to_train(tmp_path: Path) -> None:
     def run(*options: str) -> str:
         command = [

@@ -19,7 +19,7 @@ from noiseproof.strategies import STRATEGIES
 from noiseproof.strategies.memory import EstimatedTargets, ExchangedMemory, TargetMemory
 from noiseproof.strategies.mixing import Mixup, draw_mix
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
+from noiseproof.train import Interrupted, Method, Settings, Task, prepare, train
 
 K = 10
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
@@ -100,13 +100,6 @@ def test_a_class_that_is_not_predicted_yet_keeps_its_labels(task: Task, models: 
         assert (revised.target.reshape(models, -1, K).numpy() != one_hot(task)).any(2).all()
 
 
-@pytest.mark.parametrize("line", ["ce & target-memory", "gce & exchanged-memory"])
-def test_a_memory_that_no_loss_reads_is_refused(task: Task, line: str) -> None:
-    with pytest.raises(ValueError, match=r"a loss that reads the memory of .*Use \(elr\)"):
-        get_method(line, task, Settings())
-    assert get_method("gce & exchanged-memory:reweigh=true", task, Settings())
-
-
 def test_nal_updates_in_the_epochs_of_the_released_code(task: Task) -> None:
     """Epochs counted from 1, at least 60 and divisible by 10, are 59, 69, … counted from 0."""
     run, strategy = make_run(task), EstimatedTargets(start=59, every=10)
@@ -133,20 +126,6 @@ def test_two_models_estimate_each_its_own(task: Task) -> None:
 def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
     with pytest.raises(ValueError, match=r"attention.*delta=0"):
         train(task, "ce & estimated-targets:start=2,delta=0.5", SETTINGS)
-
-
-@pytest.mark.parametrize("strategy", ["estimated-targets:start=2", "label-correction:start=2"])
-@pytest.mark.parametrize("loss", ["mae*", "ce + 0.1*remargin:loss=(mae),shift=1.0"])
-def test_a_loss_of_class_indices_alone_is_refused_before_the_first_step(
-    task: Task, loss: str, strategy: str
-) -> None:
-    steps: list[int] = []
-    with pytest.raises(
-        ValueError,
-        match=f"may be probabilities for `{strategy.split(':')[0]}.*got .*remargin.*labelled logit",
-    ):
-        train(task, f"{loss} & {strategy}", SETTINGS, progress=lambda *at: steps.append(1))
-    assert not steps
 
 
 @pytest.mark.parametrize("beta, clip", [(0.7, 1e-4), (0.9, 0.0), (0.3, 0.2)])

@@ -309,36 +309,3 @@ def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
         each.start_epoch(run)
     assert float(plain.class_weights.max()) > 3
     torch.testing.assert_close(strategy.class_weights, plain.class_weights.clamp(max=3))
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (
-            "ce & progressive-stopping:start=20",
-            "Expected `start` of progressive-stopping below the 20 epochs",
-        ),
-        (
-            "pes:head_epochs=19",
-            "Expected at most 20 epochs for `start`, `block_epochs` and `head_epochs`, got 26",
-        ),
-        ("pes & dividemix", "nothing beside `dividemix`.*got `progressive-stopping"),
-        ("pes & class-balanced:total=100", "class-balanced before `progressive-stopping"),
-        ("pes & freeze", "weights of its own to draw anew"),
-        (
-            "pes & small-loss:forget=0.2",
-            "no selection beside progressive-stopping, got `small-loss",
-        ),
-        (
-            "co-teaching & progressive-stopping:start=1",
-            "no selection beside progressive-stopping, got `co-teaching",
-        ),
-        ("pes-semi & freeze", "weights of its own to draw anew"),
-        ("pes-semi & sln", r"nothing beside `progressive-mixmatch`.*from epoch \d+ on.*got `sln"),
-        ("(gce) & progressive-mixmatch:start=1", "Expected the loss `ce` for progressive-mixmatch"),
-        ("pes-semi:lambda_u=-1", "Expected `lambda_u`"),
-    ],
-)
-def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)

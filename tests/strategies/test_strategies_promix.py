@@ -18,7 +18,7 @@ from torch import Tensor
 from noiseproof.data import get_dataset
 from noiseproof.strategies.mixing import draw_mix
 from noiseproof.strategies.promix import ProMix, agreed_counts
-from noiseproof.train import Settings, Task, prepare, train
+from noiseproof.train import Task, prepare
 from noiseproof.train.step import Stepper
 
 K = 10
@@ -199,17 +199,3 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agre
     for model, net in zip(run.models, nets, strict=True):
         for ours, theirs in zip(model.plain.parameters(), net.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("promix & sln", "nothing beside `promix`.*got `sln.*end it there"),
-        ("promix & mixup", "nothing beside `promix`"),
-        ("gce & promix", "Expected the loss `ce` for promix"),
-        ("promix:warmup=20", "Expected `warmup` of promix below the 20 epochs"),
-    ],
-)
-def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)

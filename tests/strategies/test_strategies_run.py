@@ -149,5 +149,3 @@ def test_what_a_strategy_remembers_is_saved_and_restored() -> None:
 )
 def test_losses_know_their_random_draws(loss: str, samples: int | None) -> None:
     assert get_loss(loss).samples == samples
-
-

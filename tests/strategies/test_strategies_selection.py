@@ -22,7 +22,6 @@ from torch import Tensor
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
-from noiseproof.losses.correction import Backward
 from noiseproof.strategies import Batch, Run, Strategy, get_strategy
 from noiseproof.strategies.selection import CoTeaching, Prune, Sigua, SiguaBackward, SmallLoss
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
@@ -233,33 +232,6 @@ def test_rows_are_ranked_within_their_class_beside_noise(task: Task) -> None:
         np.testing.assert_array_equal(np.sort(smallest[: chosen[rows].sum()]), rows[chosen[rows]])
     run.epoch = 1  # the noise has ended
     assert not kept()[of_class].any()
-
-
-@pytest.mark.parametrize(
-    "selection", ["small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2"]
-)
-def test_noise_larger_than_a_label_is_refused_beside_selection(task: Task, selection: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`sigma` of sln up to 1/√K = 0.316 beside .*got 0.32. Lower it, or end it",
-    ):
-        train(task, f"ce & {selection} & sln:sigma=0.32", SETTINGS)
-    with pytest.raises(ValueError, match=r"`sigma` of noise-f up to .*got 0.32. Lower it\.$"):
-        train(task, f"ce & {selection} & noise-f:sigma=0.32", SETTINGS)
-    train(task, f"ce & {selection} & sln:sigma=0.31", SETTINGS)
-    train(task, f"ce & sln:sigma=1,until=2 & {selection},start=2", SETTINGS)  # one after the other
-
-
-def test_pruning_begins_after_noise_on_targets(task: Task) -> None:
-    """`ce & sln:sigma=0.3 & prune:start=13` ended at 0.88 on digits, either alone at 0.94 and 0.95
-    (square.py).
-    """
-    with pytest.raises(
-        ValueError,
-        match=r"no noise on targets from the `start` of prune on, got `sln:.*sln:until=1\)",
-    ):
-        train(task, "ce & prune:start=1 & sln:sigma=0.1", SETTINGS)
-    train(task, "ce & prune:start=1 & sln:sigma=0.1,until=1", SETTINGS)
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -545,32 +517,3 @@ def test_the_share_to_forget_must_be_said(name: str) -> None:
         TypeError, match="'forget' is missing. Write .*:forget=0.2 for 20 % wrong labels"
     ):
         get_strategy(name)
-
-
-def test_wrong_company_is_refused(task: Task) -> None:
-    with pytest.raises(ValueError, match="the loss `backward` for sigua-bc, got `ce`"):
-        fit(task, "ce", SiguaBackward())
-    with pytest.raises(ValueError, match="the loss `backward` for sigua-bc, got `gce:"):
-        fit(task, get_loss("gce") + Backward(torch.eye(10)), SiguaBackward())
-    for other in (
-        *("small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"),
-        *(
-            "sln:sigma=0.1",
-            "noise-f",
-            "noise-theta",
-            "mixup",
-            "label-correction:start=1",
-            "estimated-targets:start=1",
-        ),
-    ):
-        why = (
-            f"nothing beside sigua-bc that .*got `{other.partition(':')[0]}.*: sigua-bc moves .* by"
-            " the sign"
-        )
-        with pytest.raises(ValueError, match=why):
-            fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
-    for other in ("momentum", "early-stopping", "sln:sigma=0", "sln:until=0", "noise-f:sigma=0"):
-        fit(task, Backward(torch.eye(10)), SiguaBackward(), get_strategy(other))
-    settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
-    with pytest.raises(ValueError, match="adam for `beta1_from`"):
-        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=0),)), settings)

@@ -96,19 +96,3 @@ def test_noise_explains_the_wrong_labels(task: Task) -> None:
     assert (
         float(learned[wrong].double().mean()) > 0.9 and float(learned[~wrong].double().mean()) < 0.2
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("ce & sparse-noise", r"a loss that learns noise for sparse-noise, got `ce`. Use \(sop\)"),
-        ("sop & mixup", "single rows for sparse-noise.*got `mixup.*Leave one out"),
-        ("(sop)", "Name a strategy that adds it, such as sparse-noise"),
-        ("sop & sln", "takes probabilities"),
-        ("sop & dividemix", "Expected the loss `ce` for dividemix"),
-        ("(sop) + backward:T=10 & sparse-noise & sigua-bc", "the loss `backward` for sigua-bc"),
-    ],
-)
-def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)

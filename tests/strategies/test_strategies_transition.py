@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from noiseproof.strategies import Run, Strategy, get_strategy
 from noiseproof.strategies.early_stopping import EarlyStopping
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.transition import EstimateTransition, invertible
-from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
 
 K = 10
 SETTINGS = Settings(epochs=4, model="mlp:hidden=[16]", batch_size=300, schedule="constant")
@@ -259,79 +257,6 @@ def test_text_makes_the_same_strategy() -> None:
         EstimateTransition(5, percentile=None, restart=True),
     ):
         assert get_strategy(str(strategy)).parameters == strategy.parameters
-
-
-def test_wrong_company_is_refused(task: Task) -> None:
-    for loss in ("peer", "cr"):
-        with pytest.raises(
-            ValueError, match=f"probabilities of the given labels to estimate T from, got `{loss}"
-        ):
-            fit(task, get_loss(loss) + Forward(torch.eye(K)), EstimateTransition(1))
-    with pytest.raises(ValueError, match="`forward` or `backward` to estimate T for, got `ce`"):
-        fit(task, "ce", EstimateTransition(1))
-    with pytest.raises(
-        ValueError,
-        match=r"`warmup` of estimate-transition below the 4 epochs .*, got 4. Lower `warmup`",
-    ):
-        fit(task, "forward", EstimateTransition(4))
-    with pytest.raises(ValueError, match="`warmup` to be an integer of at least 1"):
-        EstimateTransition(0)
-    with pytest.raises(ValueError, match="`percentile`"):
-        EstimateTransition(1, percentile=101)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "sln-mo-lc:start=4",
-        "ce & label-correction:start=4",
-        "nal@nal:dataset=cifar10",
-        "selc:start=9",
-        "tgce:start=4",
-        "co-teaching:forget=0.2 & small-loss:forget=0.2,start=4",
-        "sln-sigua:start=5",
-        "backward & sigua-bc:warmup=4",
-        "dividemix:warmup=10",
-        "promix:guess_from=4",
-        "ce & freeze:until=4",
-        "peer:warmup=4",
-        "cr:warmup=9 & sln",
-        "ce & co-teaching:forget=0.2,beta1_from=4",
-        "pes:start=4,head_epochs=0",
-    ],
-)
-def test_what_would_never_begin_is_refused(task: Task, line: str) -> None:
-    """When the line is read: nothing is built."""
-    parameter = "start|warmup|guess_from|beta1_from|until"
-    with pytest.raises(
-        ValueError, match=rf"`({parameter})` of [a-z-]+ below the 4 epochs .* or train longer"
-    ):
-        get_method(line, task, SETTINGS)
-
-
-@pytest.mark.parametrize(
-    "line", ["pes:head_epochs=2", "pes:start=none,lr=0.1", "pes-semi:lambda_u=5"]
-)
-def test_parameters_of_a_method_without_a_start_are_refused(task: Task, line: str) -> None:
-    """In fewer than ten epochs it is cross entropy, whatever they are."""
-    is_given, *_, parameter = "start=none" in line, *re.findall(r"(\w+)=", line)
-    default = "" if is_given else "which in 4 epochs has none, "
-    remedy = "Give it as well" + ("" if is_given else ", or train longer")
-    message = f"{default}without which they would change nothing, got {parameter}. {remedy}."
-    with pytest.raises(
-        ValueError, match=f"Expected a `start` beside parameters of pes.*, {re.escape(message)}$"
-    ):
-        get_method(line, task, SETTINGS)
-    longer = replace(SETTINGS, epochs=20)
-    for given, settings in (
-        (line.partition(":")[0], SETTINGS),
-        (f"{line},start=1".replace("start=none,", ""), longer),
-    ):
-        assert get_method(given, task, settings)
-    with pytest.raises(
-        ValueError, match="at most 4 epochs for `start`, `block_epochs` and `head_epochs`, got 5"
-    ):
-        get_method("pes:start=2,block_epochs=1,head_epochs=2", task, SETTINGS)
 
 
 @pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp"])

@@ -1,7 +1,7 @@
 """Checks of arguments, with errors that name what was expected, what came, and the remedy."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from numbers import Real
 from typing import Any
 
@@ -55,6 +55,11 @@ def check_count(name: str, value: object, at_least: int | None = None, remedy: s
         message = f"Expected `{name}` to be an integer{bound}, got {value!r}. {remedy}"
         raise ValueError(message.rstrip())
     return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_optional(check: Callable[..., float], name: str, value: object, *bounds: Any) -> Any:
+    """Return None as it is, and any other ``value`` as ``check`` does."""
+    return None if value is None else check(name, value, *bounds)
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -270,28 +270,18 @@ class TimmBackbone(Backbone):
         **options: Any,
     ) -> None:
         super().__init__()
+        if not is_installed("timm"):
+            raise ModuleNotFoundError(
+                f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
+                f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
+                name="timm",
+            )
         try:
             self._create = import_module("timm").create_model
-        except (
-            ImportError,
-            RuntimeError,
-            AttributeError,
-            OSError,
-        ) as error:  # any may come from torchvision
-            name_of_missing = error.name if isinstance(error, ImportError) else None
-            missing = (name_of_missing or "torchvision").partition(".")[0]
-            if missing == "timm" and isinstance(error, ModuleNotFoundError):
-                raise ModuleNotFoundError(
-                    f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
-                    f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
-                    name="timm",
-                ) from None
-            if missing != "torchvision":
-                raise
+        except (ImportError, RuntimeError, AttributeError, OSError) as error:
             raise ImportError(
-                f"Expected a torchvision that fits PyTorch {torch.__version__} beside timm, its"
-                f" import ended with {type(error).__name__}:"
-                f" {(str(error).splitlines() or [''])[0]}. Run `pip uninstall -y torchvision &&"
+                f"Expected a timm and a torchvision that fit PyTorch {torch.__version__}, got"
+                f" {type(error).__name__}: {error} Run `pip uninstall -y torchvision &&"
                 f" {torchvision_command()}`.",
                 name="torchvision",
             ) from error

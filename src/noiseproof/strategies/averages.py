@@ -13,7 +13,6 @@ from torch import Tensor
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
 from noiseproof.strategies.batch import Batch
-from noiseproof.strategies.combine import check_scores
 from noiseproof.strategies.run import Run, Strategy
 from noiseproof.strategies.sweeps import per_row
 
@@ -31,7 +30,6 @@ class _Averages(Strategy):
     sums: Tensor
 
     def _begin(self, num_rows: int, run: Run) -> None:
-        check_scores(run.loss, "averages of predictions")
         self.probs = torch.zeros(num_rows, run.num_classes, device=run.device, dtype=torch.float32)
         self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
 
@@ -56,11 +54,9 @@ class _Averages(Strategy):
     def mean(self, name: str) -> Tensor:
         """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
         times = self.sums[:, 0].clamp(min=1)
-        return (
-            self.probs / times[:, None]
-            if name == "probs"
-            else self.sums[:, COLUMNS.index(name)] / times
-        )
+        if name == "probs":
+            return self.probs / times[:, None]
+        return self.sums[:, COLUMNS.index(name)] / times
 
 
 def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
@@ -68,12 +64,9 @@ def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
 
     With several labels a row, (b, K), it is the share of labels that are not predicted.
     """
-    missed = (
-        probs.argmax(1) != labels
-        if labels.dim() == 1
-        else ((probs > 0.5) != (labels > 0)).float().mean(1)
-    )
-    return missed.to(probs.dtype)
+    if labels.dim() == 1:
+        return (probs.argmax(1) != labels).to(probs.dtype)
+    return ((probs > 0.5) != (labels > 0)).float().mean(1).to(probs.dtype)
 
 
 class HeldOutAverages(_Averages):

@@ -37,10 +37,6 @@ EPOCHS = {
     "dividemix": ("warmup",),
     "promix": ("warmup", "guess_from"),
 }
-DUMMY_SCORE = (
-    "Expected a score for each class for {name}, got one more of the dummy class"
-    " (predict=released). Use predict=classes."
-)
 
 
 class Combination(NamedTuple):
@@ -195,11 +191,6 @@ RULES = (
         " epochs. Lower them, or train longer.",
     ),
     Rule(
-        ("consistency", "label-correction", "estimated-targets", *MEMORIES, *PROGRESSIVE),
-        lambda strategy, parts: parts.loss.extra_scores,
-        DUMMY_SCORE,
-    ),
-    Rule(
         ("consistency", "sparse-noise", "crowd-layer"),
         _mixing,
         "Expected inputs of single rows for {name}, got `{found}`, which mixes them. Leave one"
@@ -275,14 +266,6 @@ def _warn_of_untested(strategies: Sequence[Strategy]) -> None:
             " without them.",
             stacklevel=2,
         )
-
-
-def check_scores(loss: Loss, user: str) -> None:
-    """Refuse a loss with a score of a dummy class, since ``user`` needs one score for each
-    class.
-    """
-    if loss.extra_scores:
-        raise ValueError(DUMMY_SCORE.format(name=user))
 
 
 # how errors call targets, and the remedy for a loss that takes no more general ones

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
+from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
-from noiseproof.strategies.sweeps import log_probs, sweep
+from noiseproof.strategies.sweeps import log_probs, per_row
 
 Against = Literal["current", "original"]
 
@@ -50,29 +51,22 @@ class LabelCorrection(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:
             return
-        losses = []
-        predictions = []
-        for rows, counts, outs in sweep(run, augment="label-correction"):
+
+        def measure(rows: Tensor, outs: list[Output]) -> Tensor:
+            """The loss of each row, and what is predicted for it: a class or a distribution."""
             log_p = log_probs(run.loss, outs)
-            label = run.labels(rows)
-            loss = (
-                -log_p.gather(1, label[:, None])[:, 0]
-                if label.dim() == 1
-                else -(label * log_p).sum(1)
-            )
+            loss = _cross_entropy(log_p, run.labels(rows))
             if self.against == "current" and self.kept is not None and self.predicted is not None:
                 kept = self.kept[rows]
-                predicted = self.predicted[rows]
-                other = (
-                    (predicted * -log_p).sum(1)
-                    if self.soft
-                    else -log_p.gather(1, predicted[:, None])[:, 0]
-                )
-                loss = kept * loss + (1 - kept) * other
-            losses.append((rows, counts, loss))
-            predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
-        kept = _kept_share(run.processes.merge(losses, run.num_rows), self.invert)
-        predicted = run.processes.merge(predictions, run.num_rows)
+                loss = kept * loss + (1 - kept) * _cross_entropy(log_p, self.predicted[rows])
+            prediction = log_p.argmax(1, keepdim=True).to(log_p.dtype)
+            if self.soft:
+                prediction = log_p.exp()
+            return torch.cat([loss[:, None], prediction], 1)
+
+        measured = per_row(run, measure, augment="label-correction")
+        kept = _kept_share(measured[:, 0], self.invert)
+        predicted = measured[:, 1:] if self.soft else measured[:, 1].long()
         if self.kept is None or self.predicted is None:
             self.kept = kept
             self.predicted = predicted
@@ -117,12 +111,19 @@ def corrected_targets(
             [0.0000, 1.0000],
             [0.6309, 0.3691]])
     """
-    label = F.one_hot(given, log_probs.shape[1]) if given.dim() == 1 else given
-    label = label.to(log_probs.dtype)
-    losses = -((label if current is None else current) * log_probs).sum(1)
-    return _mixed(
-        _kept_share(losses, invert), label, log_probs.exp() if soft else log_probs.argmax(1)
-    )
+    if given.dim() == 1:
+        given = F.one_hot(given, log_probs.shape[1])
+    label = given.to(log_probs.dtype)
+    target = label if current is None else current
+    kept = _kept_share(_cross_entropy(log_probs, target), invert)
+    return _mixed(kept, label, log_probs.exp() if soft else log_probs.argmax(1))
+
+
+def _cross_entropy(log_p: Tensor, target: Tensor) -> Tensor:
+    """The loss (b,) of classes (b,) or distributions (b, K)."""
+    if target.dim() == 1:
+        return -log_p.gather(1, target[:, None])[:, 0]
+    return -(target * log_p).sum(1)
 
 
 def _kept_share(losses: Tensor, invert: bool) -> Tensor:

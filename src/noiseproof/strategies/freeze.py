@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import check_count, check_optional
 from noiseproof.models.classifier import Classifier
 from noiseproof.strategies.run import Run, Strategy, register
 
@@ -21,7 +21,7 @@ class Freeze(Strategy):
     remembers = ("is_frozen",)
 
     def __init__(self, until: int | None = None) -> None:
-        self.until = None if until is None else check_count("until", until, 1)
+        self.until: int | None = check_optional(check_count, "until", until, 1)
         self.is_frozen = True
 
     def setup(self, run: Run) -> None:

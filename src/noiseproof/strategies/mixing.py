@@ -82,7 +82,9 @@ def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
 
 def ramped(epochs: float, ramp: float) -> float:
     """From 0 to 1 over ``ramp`` epochs."""
-    return min(1.0, epochs / ramp) if ramp else 1.0
+    if not ramp:
+        return 1.0
+    return min(1.0, epochs / ramp)
 
 
 def mixmatch(
@@ -128,7 +130,9 @@ def imbalance(p: Tensor, batch: Batch, run: Run) -> Tensor:
     """KL(uniform ‖ mean prediction) from the predictions (b, K): its contributions (b,), of which
     it is the mean.
     """
-    counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
+    counted = p.detach()
+    if batch.counts is not None:
+        counted = counted * batch.counts[:, None]
     mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
     uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
     # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is
@@ -180,40 +184,35 @@ def clean_posterior(
     >>> clean_posterior(torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0])).round()
     tensor([1., 1., 1., 0., 0., 0.], dtype=torch.float64)
     """
-    x = losses.detach().cpu().double()
-    ordered = x.sort().values
-    num_below = torch.arange(1, len(x))  # each possible cut
-    below = ordered.cumsum(0)[:-1]
-    total = ordered.sum()
+    from sklearn.mixture import GaussianMixture
+
+    x = losses.detach().cpu().double().numpy()[:, None]
+    ordered = np.sort(x[:, 0])
+    num_below = np.arange(1, len(x))  # of each possible cut
+    below = ordered.cumsum()[:-1]
     # what k-means maximises
-    between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)
-    possible = ordered[:-1] < ordered[1:]
-    if not bool(possible.any()):
+    between = below**2 / num_below + (ordered.sum() - below) ** 2 / (len(x) - num_below)
+    is_possible = ordered[:-1] < ordered[1:]
+    if not is_possible.any():
         raise ValueError(
-            f"Expected losses that differ, got {len(x)} that are all the same or not finite."
+            f"Expected losses that differ, got {len(x)} that are all the same or not finite. Train"
+            " longer, or at a lower rate."
         )
-    cut = ordered[:-1][between.where(possible, -torch.inf).argmax()]
-    parts = torch.stack([x <= cut, x > cut]).double()  # (2, N)
-
-    def log_joint(parts: Tensor) -> tuple[Tensor, Tensor]:
-        """The log joint densities (2, N) of the Gaussians fitted to the responsibilities ``parts``,
-        and their means.
-        """
-        size = parts.sum(1, keepdim=True) + 10 * torch.finfo(x.dtype).eps
-        mean = (parts * x).sum(1, keepdim=True) / size
-        variance = (parts * (x - mean) ** 2).sum(1, keepdim=True) / size + floor
-        log_density = -0.5 * ((x - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi))
-        return log_density + (size / size.sum()).log(), mean[:, 0]
-
-    likelihood = -torch.inf
-    joint, means = log_joint(parts)
-    for _ in range(iterations):
-        before = likelihood
-        likelihood = float(joint.logsumexp(0).mean())
-        joint, means = log_joint(joint.softmax(0))
-        if abs(likelihood - before) < tolerance:
-            break
-    return joint.softmax(0)[means.argmin()]
+    cut = ordered[:-1][np.where(is_possible, between, -np.inf).argmax()]
+    clusters = [x[x <= cut], x[x > cut]]
+    mixture = GaussianMixture(
+        2,
+        max_iter=iterations,
+        tol=tolerance,
+        reg_covar=floor,
+        weights_init=[len(cluster) / len(x) for cluster in clusters],
+        means_init=[[cluster.mean()] for cluster in clusters],
+        precisions_init=[[[1 / (cluster.var() + floor)]] for cluster in clusters],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it need not converge
+        mixture.fit(x)
+    return torch.from_numpy(mixture.predict_proba(x)[:, mixture.means_.argmin()])
 
 
 @register("mixup")
@@ -342,23 +341,18 @@ class DivideMix(Strategy):
         whatever is ``trusted``.
         """
         low, high = (float(end) for end in losses.aminmax())
-        posterior = None
+        reason = "all the same or not finite"
         if math.isfinite(high - low) and low < high:
             scaled = (losses - low) / (high - low)
             self.history[m] = [*self.history[m], scaled][-self.average :]
-            posterior = clean_posterior(torch.stack(self.history[m]).mean(0)).to(
-                run.device, run.dtype
-            )
-        if posterior is not None and bool((posterior > self.threshold).any()):
-            self.trust[1 - m] = (
-                posterior if trusted is None else posterior.masked_fill(trusted, 1.0)
-            )
-            return
-        reason = (
-            "all the same or not finite"
-            if posterior is None
-            else "none of which the mixture trusts"
-        )
+            posterior = clean_posterior(torch.stack(self.history[m]).mean(0))
+            posterior = posterior.to(run.device, run.dtype)
+            if bool((posterior > self.threshold).any()):
+                if trusted is not None:
+                    posterior = posterior.masked_fill(trusted, 1.0)
+                self.trust[1 - m] = posterior
+                return
+            reason = "none of which the mixture trusts"
         message = (
             f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to"
             f" {high:.6g}, {reason}"
@@ -385,9 +379,10 @@ class DivideMix(Strategy):
             is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
             labelled = rows[is_labelled]
             rest = rows[~is_labelled]
-            self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
+            sets = 1 + bool(len(rest))
+            self._num_steps[m] = math.ceil(sets * len(labelled) / run.batch_size)
             n = self._num_steps[m] * run.batch_size
-            parts.append(interleaved(labelled, rest, n, n // 2 if len(rest) else 0))
+            parts.append(interleaved(labelled, rest, n, n // 2 * (sets - 1)))
         return torch.cat(parts)
 
     def step(self, batch: Batch, run: Run) -> Step | None:

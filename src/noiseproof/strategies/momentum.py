@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import check_number, check_optional
 from noiseproof.strategies.run import Run, Strategy, register
 
 
@@ -28,7 +28,7 @@ class MomentumModel(Strategy):
     multilabel = True
 
     def __init__(self, alpha: float | None = None) -> None:
-        self.alpha = None if alpha is None else check_number("alpha", alpha, "[0, 1]")
+        self.alpha: float | None = check_optional(check_number, "alpha", alpha, "[0, 1]")
         self.averages: list[nn.Module] = []
 
     def setup(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_number, check_optional
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
@@ -33,14 +33,18 @@ class StochasticLabelNoise(Strategy):
         self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0
     ) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)")
-        self.until = None if until is None else check_count("until", until, 0)
-        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)")
-        self.max_norm = norm if self.ends else None  # nothing to hold where there is no noise
-        self.makes = "real" if self.ends > 0 else "classes"
+        self.until: int | None = check_optional(check_count, "until", until, 0)
+        self.max_norm = check_optional(check_number, "max_norm", max_norm, "(0, inf)")
+        self.makes = "real"
+        if not self.ends:  # no noise: nothing to hold, and targets stay classes
+            self.max_norm = None
+            self.makes = "classes"
 
     @property
     def ends(self) -> float:
-        return 0 if self.sigma == 0 else math.inf if self.until is None else self.until
+        if self.sigma == 0:
+            return 0
+        return math.inf if self.until is None else self.until
 
     def phase(self, run: Run) -> bool:
         return run.epoch >= self.ends
@@ -75,8 +79,10 @@ class LogitGradientNoise(_GradientNoise):
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
         for m, out in enumerate(outs):
             z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
-            for factor in (batch.counts, None if batch.weights is None else batch.weights[m]):
-                z = z if factor is None else z * factor[:, None]
+            if batch.counts is not None:
+                z = z * batch.counts[:, None]
+            if batch.weights is not None:
+                z = z * batch.weights[m][:, None]
             # The loss is divided by the rows of the step, so the noise on each row's gradient must
             # be, too.
             noise = z * (self.sigma * run.processes.world_size / batch.count)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
@@ -68,7 +68,7 @@ class ProgressiveStopping(Strategy):
         released: bool = False,
         balance: bool = True,
     ) -> None:
-        self.start = None if start is None else check_count("start", start, 1)
+        self.start: int | None = check_optional(check_count, "start", start, 1)
         self.block_epochs = check_count("block_epochs", block_epochs, 0)
         self.head_epochs = check_count("head_epochs", head_epochs, 0)
         self.lr = check_number("lr", lr, "(0, inf)")
@@ -111,7 +111,7 @@ class ProgressiveStopping(Strategy):
             for m, model in enumerate(self._classifiers):
                 fill = INITS[model.backbone.init]
                 generator = run.random.generator(self.name, m, stage, device="cpu")
-                for part in last_block(model.backbone) if stage == BLOCK else ():
+                for part in self._blocks(model, stage):
                     reset_layers(part, fill, generator)
                 model.head.reset_parameters(fill, generator, run.loss.starts)
             for trained in run.models:
@@ -127,11 +127,15 @@ class ProgressiveStopping(Strategy):
         on_gpu = weights[0].is_cuda  # where a CUDA graph may hold its steps
         self._adam = torch.optim.Adam(weights, self.lr, fused=on_gpu, capturable=on_gpu)
 
+    def _blocks(self, model: Classifier, stage: int) -> list[nn.Module]:
+        """The parts of the backbone that the ``stage`` draws again."""
+        return last_block(model.backbone) if stage == BLOCK else []
+
     def _renewed(self, stage: int) -> list[nn.Parameter]:
         """The weights that the ``stage`` draws again."""
         parts: list[nn.Module] = []
         for model in self._classifiers:
-            parts += [*(last_block(model.backbone) if stage == BLOCK else ()), model.head]
+            parts += [*self._blocks(model, stage), model.head]
         return [weight for part in parts for weight in part.parameters()]
 
     def _choose(self, run: Run) -> None:

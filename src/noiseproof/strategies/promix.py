@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
 from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.run import Run, Strategy, register
@@ -100,7 +100,7 @@ class ProMix(Strategy):
         self.rho = check_number("rho", rho, "(0, 1]")
         self.tau = check_number("tau", tau, "[0, 1]")
         self.ramp = check_count("ramp", ramp, 1)
-        self.guess_from = None if guess_from is None else check_count("guess_from", guess_from, 0)
+        self.guess_from: int | None = check_optional(check_count, "guess_from", guess_from, 0)
         self.share = check_number("share", share, "[0, 1]")
         self.alpha = check_number("alpha", alpha, "(0, inf)")
         self.equal = check_flag("equal", equal)
@@ -112,9 +112,9 @@ class ProMix(Strategy):
             sizes = torch.bincount(given, minlength=run.num_classes)
             # ½, 1½, … in each class
             ranks = quantiles(row_losses(run), given, run.num_classes) * sizes[given, None]
-            counts = (
-                [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
-            )
+            counts = sizes.tolist()
+            if self.equal:
+                counts = [run.num_rows / run.num_classes] * run.num_classes
             wanted = sizes.new_tensor([math.ceil(self.rho * count) for count in counts])
             if self.agreed:
                 wanted = agreed_counts(predict_log_probs(run).exp(), given, wanted)

@@ -234,7 +234,9 @@ class Run:
         (b, K).
         """
         labels = self.data.labels[rows]
-        return labels if labels.dim() == 1 else labels.to(self.dtype)
+        if labels.dim() == 2:
+            return labels.to(self.dtype)
+        return labels
 
     def fetch(
         self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None
@@ -247,7 +249,8 @@ class Run:
     ) -> Tensor:
         """Raw inputs as the models take them."""
         x = x.to(self.device, non_blocking=True)
-        params = x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params
+        if params is None:
+            params = x.new_empty(len(x), 0, dtype=torch.float32)
         apply = _compiled() if self.compiled and self.random.is_in_step else _transformed
         return apply(x, transform, params, self.dtype)
 
@@ -255,9 +258,12 @@ class Run:
 def _transformed(
     x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    x = (x if transform is None else transform.apply(x, params)).to(dtype)
-    # Convolutions of a GPU's tensor cores want the channels last.
-    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
+    if transform is not None:
+        x = transform.apply(x, params)
+    x = x.to(dtype)
+    if x.is_cuda and x.dim() == 4:  # as convolutions of a GPU's tensor cores want it
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
 
 
 @cache

@@ -15,7 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_word
+from noiseproof.core.checks import (
+    check_count,
+    check_flag,
+    check_number,
+    check_optional,
+    check_word,
+)
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
@@ -53,7 +59,9 @@ class Selection(Strategy):
 
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
-        return self.forget * (T / self.ramp) if T < self.ramp else self.forget
+        if T >= self.ramp:
+            return self.forget
+        return self.forget * (T / self.ramp)
 
     def num_kept(self, batch: Batch, run: Run) -> int:
         """The number of rows of a step that are trained on."""
@@ -64,10 +72,14 @@ class Selection(Strategy):
 
         It is None before ``start``.
         """
-        return None if run.epoch < self.start else self.forgotten(run.epoch - self.start)
+        if run.epoch < self.start:
+            return None
+        return self.forgotten(run.epoch - self.start)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        return None if run.epoch < self.start else self.select(losses, outs, batch, run)
+        if run.epoch < self.start:
+            return None
+        return self.select(losses, outs, batch, run)
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         """The weights from ``start`` on."""
@@ -183,24 +195,27 @@ class CoTeaching(Selection):
         super().__init__(forget, ramp, start)
         self.exponent = check_number("exponent", exponent, "(0, inf)")
         self.released = check_flag("released", released)
-        self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
+        self.beta1_from: int | None = check_optional(check_count, "beta1_from", beta1_from, 0)
         self.beta1 = check_number("beta1", beta1, "[0, 1)")
 
     def setup(self, run: Run) -> None:
         super().setup(run)
-        for model in run.models if self.beta1_from is not None else []:
-            if "betas" not in model.optimizer.param_groups[0]:
-                raise ValueError(
-                    "Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it"
-                    " out."
-                )
+        has_beta1 = all("betas" in model.optimizer.param_groups[0] for model in run.models)
+        if self.beta1_from is not None and not has_beta1:
+            raise ValueError(
+                "Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out."
+            )
 
     def forgotten(self, T: int) -> float:
         if self.released:
             ramp = np.linspace(0, self.forget**self.exponent, self.ramp)
-            return float(ramp[T + 1]) if T + 1 < self.ramp else self.forget
-        power = float(T) ** self.exponent
-        return self.forget * (power / self.ramp) if power < self.ramp else self.forget
+            if T + 1 < self.ramp:
+                return float(ramp[T + 1])
+            return self.forget
+        power: float = float(T) ** self.exponent
+        if power >= self.ramp:
+            return self.forget
+        return self.forget * (power / self.ramp)
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
@@ -300,7 +315,7 @@ class Prune(Strategy):
         self.start = check_count("start", start, 0)
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
-        self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
+        self.lasts: int | None = check_optional(check_count, "lasts", lasts, 1)
         self.k = check_number(
             "k", k, "(0, 1)", "It is the probability below which a sample is pruned."
         )
@@ -318,7 +333,9 @@ class Prune(Strategy):
             return torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)
 
         keep = per_row(run, label_probs) >= self.k
-        groups = run.data.given if self.spare else torch.zeros_like(run.data.given)
+        groups = run.data.given
+        if not self.spare:  # all rows in one
+            groups = torch.zeros_like(groups)
         reached = torch.zeros(run.num_classes, keep.shape[1], dtype=torch.int64, device=keep.device)
         keep |= reached.index_add(0, groups, keep.long())[groups] == 0
         if self.keep is None:
@@ -330,4 +347,6 @@ class Prune(Strategy):
         return self.keep is None
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        return None if self.keep is None else self.keep[batch.rows].T.to(losses.dtype)
+        if self.keep is None:
+            return None
+        return self.keep[batch.rows].T.to(losses.dtype)

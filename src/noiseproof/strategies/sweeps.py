@@ -84,7 +84,9 @@ def sweep(
     if run.device.type == "cuda" and isinstance(x, Tensor) and len(x):
         memory = torch.cuda.get_device_properties(run.device).total_memory
         size = sweep_rows(len(places), x[0].numel(), memory)
-    parts = torch.split(moved(order, x.device) if isinstance(x, Tensor) else order, size)
+    if isinstance(x, Tensor):
+        order = moved(order, x.device)
+    parts = torch.split(order, size)
     counted = torch.split(moved(places < len(x), run.device), size)
     # a loss that draws its scores draws the same ones for every such pass
     with evaluating([*models, run.loss]):
@@ -92,7 +94,8 @@ def sweep(
             parts, counted, read_batches(x, parts, run.workers), strict=True
         ):
             rows = moved(rows, run.device)
-            ready = run.prepare(raw, transform, None if params is None else params[rows])
+            drawn = None if params is None else params[rows]
+            ready = run.prepare(raw, transform, drawn)
             yield rows, counts, [run.forward(model, ready) for model in models]
 
 
@@ -121,4 +124,6 @@ def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
     """
     scores = torch.stack([loss.scores(out) for out in outs])
     each = F.logsigmoid(scores) if loss.multilabel else scores.log_softmax(2)
-    return each.logsumexp(0) - math.log(len(outs)) if len(outs) > 1 else each[0]
+    if len(outs) == 1:
+        return each[0]
+    return each.logsumexp(0) - math.log(len(outs))

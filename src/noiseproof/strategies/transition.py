@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import predict_log_probs
@@ -47,8 +47,8 @@ class EstimateTransition(Strategy):
         self.warmup = check_count(
             "warmup", warmup, 1, "T is estimated from a model that has learned something."
         )
-        self.percentile = (
-            None if percentile is None else check_number("percentile", percentile, "(0, 100]")
+        self.percentile: float | None = check_optional(
+            check_number, "percentile", percentile, "(0, 100]"
         )
         self.restart = check_flag("restart", restart)
         self.right = check_number("right", right, "[0, inf)")
@@ -77,7 +77,9 @@ class EstimateTransition(Strategy):
         T = estimate_transition(p, self.percentile)
         agreeing = torch.bincount(given[p.argmax(1) == given], minlength=run.num_classes)
         T = with_right_rows(T, agreeing, self.right)
-        self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
+        if any(isinstance(loss, Backward) for loss in self._losses):
+            T = invertible(T)
+        self._set(T)
         if self.restart:
             for model, initial in zip(run.models, self._initial, strict=True):
                 model.plain.load_state_dict(initial)

@@ -71,11 +71,12 @@ def _inputs(task: Task, rows: Tensor) -> Tensor:
     """
     x = torch.empty(0)
     parts = blocks(task.train.x, rows)
-    for number, raw in enumerate(read_batches(task.train.x, parts)):
-        part = (
-            raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))
-        ).flatten(1)
-        x = part.new_empty(len(rows), part.shape[1]) if number == 0 else x
+    for number, part in enumerate(read_batches(task.train.x, parts)):
+        if task.normalise is not None:
+            part = task.normalise.apply(part, torch.empty(len(part), 0))
+        part = part.flatten(1)
+        if number == 0:
+            x = part.new_empty(len(rows), part.shape[1])
         x[number * len(parts[0]) :][: len(part)] = part
     return x
 

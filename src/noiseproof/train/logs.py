@@ -7,8 +7,9 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.logger import Logger
@@ -17,84 +18,91 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from noiseproof.core.messages import install_command
 
-Log: TypeAlias = Callable[[dict[str, float], int | None], Any]
-Describe: TypeAlias = Callable[[dict[str, Any]], Any]
-End: TypeAlias = Callable[[str], Any]
-
 
 class Service(Logger):
     """A tracking service as a logger of Fabric: a run for each training, which the first process
     starts and ends.
 
-    ``start`` starts a run and returns three functions: of metrics and their step, of parameters,
-    and of how it ended. A service that cannot be reached at the start is refused; one that is lost
-    later is warned about, and left out.
+    A service that cannot be reached at the start is refused; one that is lost later is warned
+    about, and left out.
     """
 
     is_service = True  # whose run `train` ends
+    service = ""
+    remedy = ""
 
-    def __init__(
-        self, name: str, remedy: str, start: Callable[[], tuple[Log, Describe, End]]
-    ) -> None:
-        self._name = name
-        self._remedy = remedy
-        self._start = start
-        self._run: tuple[Log, Describe, End] | None = None
-        self._lost = False
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._is_open = False
+        self._is_lost = False
+
+    def start(self) -> None:
+        """Start a run of the service."""
+        raise NotImplementedError
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        """Log the metrics of a step."""
+        raise NotImplementedError
+
+    def describe(self, params: dict[str, Any]) -> None:
+        """Log the parameters of the run."""
+        raise NotImplementedError
+
+    def end(self, status: str) -> None:
+        """End the run: success, interrupted or failed."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
-        return self._name
+        return self.service
 
     @property
     def version(self) -> None:
         return None
 
-    def _open(self) -> tuple[Log, Describe, End]:
-        if self._run is None:
+    def _call(self, function: Callable[..., None], *content: Any) -> None:
+        if not self._is_open:
             try:
-                self._run = self._start()
+                self.start()
             except Exception as error:  # of the service's own kinds
                 raise ConnectionError(
-                    f"Expected to log to {self._name}, got {type(error).__name__}:"
-                    f" {_first_line(error)} {self._remedy}"
+                    f"Expected to log to {self.service}, got {type(error).__name__}:"
+                    f" {_first_line(error)} {self.remedy}"
                 ) from error
-        return self._run
-
-    def _tell(self, which: int, *content: Any) -> None:
-        function = self._open()[which]
-        if self._lost:
+            self._is_open = True
+        if self._is_lost:
             return
         try:
             function(*content)
         except Exception as error:  # hours of training are worth more than their curves
-            self._lost = True
+            self._is_lost = True
             warnings.warn(
-                f"{self._name} was lost ({_first_line(error)}): this run is not logged to it any"
+                f"{self.service} was lost ({_first_line(error)}): this run is not logged to it any"
                 " more.",
                 stacklevel=2,
             )
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self._tell(0, dict(metrics), step)
+        self._call(self.log, dict(metrics), step)
 
     @rank_zero_only
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        self._tell(1, dict(params) if isinstance(params, dict) else vars(params))
+        self._call(self.describe, params if isinstance(params, dict) else vars(params))
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """End the run; what is logged after it is of another one."""
-        if self._run is not None:
-            if self._lost:  # the library still holds the run open in this process
-                with suppress(Exception):
-                    self._open()[2](status)
-            self._tell(2, status)
-            self._run = None
-            self._lost = False
+        if not self._is_open:
+            return
+        if self._is_lost:  # the library still holds the run open in this process
+            with suppress(Exception):
+                self.end(status)
+        self._call(self.end, status)
+        self._is_open = False
+        self._is_lost = False
 
 
 def _first_line(error: Exception) -> str:
@@ -102,61 +110,68 @@ def _first_line(error: Exception) -> str:
     return f"{line[:300].rstrip('.')}."
 
 
-def _mlflow(folder: Path) -> Logger:
-    import mlflow
+class MLflow(Service):
+    """A run of MLflow, within the one that the user has started."""
 
-    def start() -> tuple[Log, Describe, End]:
-        # With `nested`, a run that the user has started is its parent, and not the same.
-        run = mlflow.start_run(nested=True).info.run_id
-        client = mlflow.MlflowClient()
-
-        def log(metrics: dict[str, float], step: int | None) -> None:
-            now = int(time.time() * 1000)
-            values = [
-                mlflow.entities.Metric(name, value, now, step or 0)
-                for name, value in metrics.items()
-            ]
-            client.log_batch(run, metrics=values)
-
-        def describe(params: dict[str, Any]) -> None:
-            client.log_batch(
-                run,
-                params=[mlflow.entities.Param(name, str(value)) for name, value in params.items()],
-            )
-
-        def end(status: str) -> None:
-            active = mlflow.active_run()
-            state = {"success": "FINISHED", "interrupted": "KILLED"}.get(status, "FAILED")
-            if active is not None and active.info.run_id == run:
-                mlflow.end_run(state)
-            else:  # the user has started another one since
-                client.set_terminated(run, state)
-
-        return log, describe, end
-
+    service = "mlflow"
     remedy = "Start the server, set MLFLOW_TRACKING_URI to another place, or do not log to mlflow."
-    return Service("mlflow", remedy, start)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._mlflow: Any = import_module("mlflow")
+
+    def start(self) -> None:
+        self._run = self._mlflow.start_run(nested=True).info.run_id
+        self._client = self._mlflow.MlflowClient()
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        now = int(time.time() * 1000)
+        entity = self._mlflow.entities.Metric
+        values = [entity(name, value, now, step or 0) for name, value in metrics.items()]
+        self._client.log_batch(self._run, metrics=values)
+
+    def describe(self, params: dict[str, Any]) -> None:
+        entity = self._mlflow.entities.Param
+        values = [entity(name, str(value)) for name, value in params.items()]
+        self._client.log_batch(self._run, params=values)
+
+    def end(self, status: str) -> None:
+        state = {"success": "FINISHED", "interrupted": "KILLED"}.get(status, "FAILED")
+        active = self._mlflow.active_run()
+        if active is not None and active.info.run_id == self._run:
+            self._mlflow.end_run(state)
+        else:  # the user has started another one since
+            self._client.set_terminated(self._run, state)
 
 
-def _wandb(folder: Path) -> Logger:
-    import wandb
+class WandB(Service):
+    """A run of Weights & Biases, next to the one that is active."""
 
-    def start() -> tuple[Log, Describe, End]:
-        run = wandb.init(dir=str(folder), reinit="create_new")  # and not the one that is active
-        return (
-            lambda metrics, step: run.log(metrics, step=step),
-            run.config.update,
-            lambda status: run.finish(exit_code=int(status != "success")),
-        )
+    service = "wandb"
+    remedy = "Run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline."
 
-    return Service("wandb", "Run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline.", start)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._wandb: Any = import_module("wandb")
+
+    def start(self) -> None:
+        self._run = self._wandb.init(dir=str(self.folder), reinit="create_new")
+
+    def log(self, metrics: dict[str, float], step: int | None) -> None:
+        self._run.log(metrics, step=step)
+
+    def describe(self, params: dict[str, Any]) -> None:
+        self._run.config.update(params)
+
+    def end(self, status: str) -> None:
+        self._run.finish(exit_code=int(status != "success"))
 
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "csv": lambda folder: CSVLogger(folder, "csv", flush_logs_every_n_steps=1),
     "tensorboard": lambda folder: TensorBoardLogger(folder, "tensorboard"),
-    "mlflow": _mlflow,
-    "wandb": _wandb,
+    "mlflow": MLflow,
+    "wandb": WandB,
 }
 
 

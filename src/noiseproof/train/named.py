@@ -72,7 +72,10 @@ class NamedMethod:
     defaults: Mapping[str, Any]
 
     def __call__(self, context: MethodContext, /, **given: Any) -> Method:
-        given = {key: value for key, value in given.items() if _is_given(value)}
+        automatic = {key for key, default in self.defaults.items() if callable(default)}
+        for key in automatic & given.keys():
+            if isinstance(given[key], str) and given[key] == "auto":
+                del given[key]
         context = replace(context, given=given)
         values = {"context": context, **self.defaults, **given}
         for key, value in values.items():
@@ -87,10 +90,6 @@ class NamedMethod:
         return {
             key: "auto" if callable(default) else default for key, default in self.defaults.items()
         }
-
-
-def _is_given(value: Any) -> bool:
-    return not (isinstance(value, str) and value == "auto")
 
 
 class MethodRegistry(Registry[Method]):

@@ -96,31 +96,33 @@ class Record:
     def observe(self, batch: Batch, step: Step) -> None:
         """Store the outputs of a training step, with its dropout, augmentation and weights."""
         self.observed = bool(step.outs)
-        if not self.observed:
-            return
         loss = self.run.loss
-        scores = [loss.scores(out) for out in step.outs]
-        for m, model_scores in enumerate(scores):
-            self._store("loss", m, step.losses[m], batch)
-            self._store("prediction", m, _predicted(loss, model_scores), batch)
+        for m, out in enumerate(step.outs):
+            scores = loss.scores(out)
+            values = {"loss": step.losses[m], "prediction": _predicted(loss, scores)}
             if self.samples:
-                weights = (
-                    torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
-                )
-                self._store("margin", m, margin(model_scores, batch.given), batch)
-                self._store("weight", m, weights, batch)
-                self._store("pull", m, pull(loss, step.outs[m], batch.label), batch)
-                if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
-                    self._store("trust", m, attention.sigmoid(), batch)
-                if (
-                    "variance" in self.seen
-                    and (variance := loss.variance(step.outs[m])) is not None
-                ):
-                    self._store("variance", m, variance.mean(1), batch)
+                values |= self._sample_values(m, scores, batch, step)
+            for name, value in values.items():
+                table = self.seen[name]
+                gathered = self.run.processes.gather(value.to(table.dtype), batch)
+                table[m, batch.all_rows] = gathered
 
-    def _store(self, name: str, m: int, values: Tensor, batch: Batch) -> None:
-        table = self.seen[name]
-        table[m, batch.all_rows] = self.run.processes.gather(values.to(table.dtype), batch)
+    def _sample_values(self, m: int, scores: Tensor, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """What is recorded of every sample where ``samples`` are asked for."""
+        out = step.outs[m]
+        weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
+        values = {
+            "margin": margin(scores, batch.given),
+            "weight": weights,
+            "pull": pull(self.run.loss, out, batch.label),
+        }
+        if "trust" in self.seen and out.attention is not None:
+            values["trust"] = out.attention.sigmoid()
+        if "variance" in self.seen:
+            variance = self.run.loss.variance(out)
+            assert variance is not None
+            values["variance"] = variance.mean(1)
+        return values
 
     def describe(self, config: dict[str, Any]) -> None:
         """Write the configuration and the given and clean labels of the run, from which it can be
@@ -132,42 +134,44 @@ class Record:
         checkpoint.write_checked(self.folder / "run.json", checkpoint.to_json(about))
         labels: dict[str, Tensor] = {}
         for part, data in (("", task.train), ("validation.", task.validation)):
-            if data is not None:
-                labels |= {
-                    f"{part}given": data.given.to(self._label_dtype),
-                    f"{part}index": data.index.int(),
-                }
-                labels |= (
-                    {} if data.clean is None else {f"{part}clean": data.clean.to(self._label_dtype)}
-                )
-                labels |= {} if data.soft is None else {f"{part}soft": data.soft}
+            if data is None:
+                continue
+            labels[f"{part}given"] = data.given.to(self._label_dtype)
+            labels[f"{part}index"] = data.index.int()
+            if data.clean is not None:
+                labels[f"{part}clean"] = data.clean.to(self._label_dtype)
+            if data.soft is not None:
+                labels[f"{part}soft"] = data.soft
         checkpoint.write_tensors(self.folder / "labels.safetensors", labels)
 
     @property
     def _label_dtype(self) -> torch.dtype:
         return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
-    def measure(self) -> list[Tensor]:
-        """Compute the sums that the metrics of the epoch consist of, without waiting for the
-        device.
-        """
+    def measure(self) -> dict[str, Tensor]:
+        """Compute the metrics of the epoch, without waiting for the device."""
         run = self.run
         if not self.observed:
             self._sweep_training_set()
-        measured = [self._train_sums()]
+        metrics = self._training_metrics()
         if (held := self.task.validation) is not None:
             labels = [held.given] if held.clean is None else [held.given, held.clean]
-            measured.append(_evaluate(run, held.x, labels, held.soft))
-        if (clean := self.task.clean_validation) is not None:
-            measured.append(_evaluate(run, clean.x, [clean.y], clean.soft))
+            nll, _, _, accuracy, *clean = _evaluate(run, held.x, labels, held.soft)
+            metrics |= {"validation_loss": nll, "validation_accuracy": accuracy}
+            if clean:
+                metrics["validation_accuracy_clean"] = clean[0]
+        if (split := self.task.clean_validation) is not None:
+            nll, _, _, accuracy = _evaluate(run, split.x, [split.y], split.soft)
+            metrics |= {"clean_validation_loss": nll, "clean_validation_accuracy": accuracy}
         if (test := self.task.test) is not None:
-            measured.append(_evaluate(run, test.x, [test.y], test.soft, top=TOP))
-        return measured
+            nll, top, joint, accuracy = _evaluate(run, test.x, [test.y], test.soft, top=TOP)
+            metrics |= {"test_loss": nll, "test_accuracy": accuracy}
+            metrics["test_exact_match" if run.loss.multilabel else f"test_top{TOP}"] = top
+            if len(run.models) > 1:
+                metrics["test_accuracy_ensemble"] = joint
+        return metrics
 
-    def _train_sums(self) -> Tensor:
-        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of
-        true label].
-        """
+    def _training_metrics(self) -> dict[str, Tensor]:
         given = self.run.data.given
         truth = given if self.truth is None else self.truth
         loss = self.seen["loss"].double().mean(0)
@@ -179,60 +183,41 @@ class Record:
             predicted = predicted.flatten(1)
         hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
         seen = predicted[0] >= 0
-        flipped = given != truth
+        wrong = seen & (given != truth)
         of_a_class = truth >= 0
-        groups = [
-            seen,
-            seen & ~flipped,
-            seen & flipped,
-            seen & of_a_class,
-            seen & flipped & of_a_class,
-        ]
-        masks = torch.stack(groups).double()
-        return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
+        groups = [seen, seen & (given == truth), wrong, seen & of_a_class, wrong & of_a_class]
+        columns = torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
+        sums = torch.stack(groups).double() @ columns
+        every, right, wrong_rows, known, corrected = sums[:, 1:] / sums[:, :1]
+        metrics = {"train_loss": every[0], "train_accuracy": every[1]}
+        if self.truth is not None:
+            metrics |= {
+                "train_loss_clean": right[0],
+                "train_loss_flipped": wrong_rows[0],
+                "train_accuracy_clean": right[1],
+                "false_label_accuracy": wrong_rows[1],
+                "train_accuracy_true": known[2],
+                "train_accuracy_corrected": corrected[2],
+            }
+        return metrics
 
-    def end_epoch(self, measured: list[Tensor]) -> Metrics:
-        """End the epoch: compute, store and write its metrics."""
+    def end_epoch(self, measured: dict[str, Tensor]) -> Metrics:
+        """End the epoch: store and write its metrics."""
         run = self.run
         metrics: Metrics = {
             "epoch": run.epoch + 1,
             "lr": float(run.models[0].optimizer.param_groups[0]["lr"]),
             "seconds": self.seconds,
         }
-        sums = [tensor.tolist() for tensor in measured]
-        every, correct, wrong, known, corrected = sums.pop(0)
-        metrics |= {
-            "train_loss": _ratio(every[1], every[0]),
-            "train_accuracy": _ratio(every[2], every[0]),
-        }
-        if self.truth is not None:
-            metrics |= {
-                "train_loss_clean": _ratio(correct[1], correct[0]),
-                "train_loss_flipped": _ratio(wrong[1], wrong[0]),
-                "train_accuracy_clean": _ratio(correct[2], correct[0]),
-                "false_label_accuracy": _ratio(wrong[2], wrong[0]),
-                "train_accuracy_true": _ratio(known[3], known[0]),
-                "train_accuracy_corrected": _ratio(corrected[3], corrected[0]),
-            }
-        if self.task.validation is not None:
-            nll, _, _, accuracy, *clean = (_ratio(*pair) for pair in sums.pop(0))
-            metrics |= {"validation_loss": nll, "validation_accuracy": accuracy}
-            if clean:
-                metrics["validation_accuracy_clean"] = clean[0]
-        if self.task.clean_validation is not None:
-            nll, _, _, accuracy = (_ratio(*pair) for pair in sums.pop(0))
-            metrics |= {"clean_validation_loss": nll, "clean_validation_accuracy": accuracy}
-        if self.task.test is not None:
-            nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
-            metrics |= {"test_loss": nll, "test_accuracy": accuracy}
-            metrics["test_exact_match" if run.loss.multilabel else f"test_top{TOP}"] = best
-            if len(run.models) > 1:
-                metrics["test_accuracy_ensemble"] = joint
+        values = torch.stack(list(measured.values())).tolist()
+        metrics |= dict(zip(measured, values, strict=True))
         self.metrics.append(metrics)
         if self.folder is not None and run.processes.rank == 0:
-            self._write(run.epoch)
-        for name, values in self.seen.items():
-            values.fill_(NOT_SEEN[name])
+            self.write_metrics()
+            if self.samples:
+                self._write_samples(self.folder / "samples" / f"epoch-{run.epoch + 1:04d}")
+        for name, table in self.seen.items():
+            table.fill_(NOT_SEEN[name])
         return metrics
 
     def _sweep_training_set(self) -> None:
@@ -240,60 +225,55 @@ class Record:
         output is of one row.
         """
         run = self.run
-        names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
-        def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
-            given = run.data.given[rows]
+        def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, columns, M)
             label = run.labels(rows)
             each = []
             for out in outs:
                 scores = run.loss.scores(out)
                 if run.loss.multilabel:
-                    losses = F.binary_cross_entropy_with_logits(
-                        scores, label, reduction="none"
-                    ).sum(1, keepdim=True)
-                    each.append(
-                        torch.cat([losses.double(), _predicted(run.loss, scores).double()], 1)
-                    )
-                    continue
-                values = [F.cross_entropy(scores, label, reduction="none"), scores.argmax(1)]
-                values += (
-                    [margin(scores, given), pull(run.loss, out, label)] if self.samples else []
-                )
-                each.append(torch.stack([value.double() for value in values], 1))
+                    loss = F.binary_cross_entropy_with_logits(scores, label, reduction="none")
+                    loss = loss.sum(1)
+                else:
+                    loss = F.cross_entropy(scores, label, reduction="none")
+                columns = [loss[:, None], _predicted(run.loss, scores).view(len(rows), -1)]
+                if self.samples:
+                    columns.append(margin(scores, run.data.given[rows])[:, None])
+                    columns.append(pull(run.loss, out, label)[:, None])
+                each.append(torch.cat([column.double() for column in columns], 1))
             return torch.stack(each, 2)
 
         measured = per_row(run, measure, models=[model.trained for model in run.models])
-        if run.loss.multilabel:
-            self.seen["loss"].copy_(measured[:, 0].T)
-            self.seen["prediction"].copy_(measured[:, 1:].permute(2, 0, 1))
-            return
-        for name, values in zip(names, measured.permute(1, 2, 0), strict=True):
-            self.seen[name].copy_(values)
+        measured = measured.permute(2, 0, 1)  # (M, N, columns)
+        predicted = measured[..., 1:]
+        self.seen["loss"].copy_(measured[..., 0])
+        if self.samples:
+            predicted = predicted[..., :-2]
+            self.seen["margin"].copy_(measured[..., -2])
+            self.seen["pull"].copy_(measured[..., -1])
+        self.seen["prediction"].copy_(predicted.reshape(self.seen["prediction"].shape))
 
     def write_metrics(self) -> None:
         """Write the metrics of all epochs."""
         assert self.folder is not None
         checkpoint.write_checked(self.folder / "record.csv", to_csv(self.metrics))
 
-    def _write(self, epoch: int) -> None:
-        assert self.folder is not None
-        self.write_metrics()
-        if self.samples:
-            # Of the first model. Half precision is enough for figures, except for values without a
-            # bound.
-            compact = {
-                "prediction": self._label_dtype,
-                "pull": torch.float32,
-                "variance": torch.float32,
-            }
-            names = [name for name in self.seen if name != "loss"]
-            tensors = {
-                name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names
-            }
-            checkpoint.write_tensors(
-                self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors
-            )
+    def _write_samples(self, path: Path) -> None:
+        """Write the samples of the first model.
+
+        Half precision is enough for figures, except for values without a bound.
+        """
+        dtypes = {
+            "prediction": self._label_dtype,
+            "pull": torch.float32,
+            "variance": torch.float32,
+        }
+        tensors = {
+            name: table[0].to(dtypes.get(name, torch.float16))
+            for name, table in self.seen.items()
+            if name != "loss"
+        }
+        checkpoint.write_tensors(path.with_suffix(".safetensors"), tensors)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.metrics, "seen": self.seen, "observed": self.observed}
@@ -325,19 +305,15 @@ def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
     return gradient.abs().sum(1) / 2
 
 
-def _ratio(sum_: float, count: float) -> float:
-    return sum_ / count if count else math.nan
-
-
 @torch.no_grad()
 def _evaluate(
     run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1
-) -> Tensor:
-    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each
-    of ``labels``.
+) -> list[Tensor]:
+    """Nll, accuracy among the ``top`` and of the ensemble on ``labels[0]``, and accuracy on each of
+    ``labels``.
 
-    All but the hits of the ensemble are averages over the models. Rows of no class (−1) do not
-    count. The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
+    All but that of the ensemble are averages over the models. Rows of no class (−1) do not count.
+    The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1))
@@ -345,57 +321,62 @@ def _evaluate(
     ]
     # scores: (n, M, K)
     rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))
-    if run.loss.multilabel:
-        return run.processes.sum(
-            _evaluate_labels(scores, counts, [moved(y, run.device)[rows] for y in labels])
-        )
     columns = [moved(column, run.device)[rows] for column in labels]
+    if run.loss.multilabel:
+        values = _label_values(scores, columns)
+        masks = counts.double().expand(len(values), -1)
+    else:
+        if soft is not None:
+            soft = moved(soft, run.device)[rows, None]
+        values = _class_values(scores, columns, soft, top)
+        known = [(counts & (column >= 0)).double() for column in columns]
+        masks = torch.stack([known[0]] * 3 + known)
+    sums = torch.stack([(torch.stack(values) * masks).sum(1), masks.sum(1)])
+    total, count = run.processes.sum(sums)
+    return list(total / count)
+
+
+def _class_values(
+    scores: Tensor, columns: Sequence[Tensor], soft: Tensor | None, top: int
+) -> list[Tensor]:
+    """The values of each row (n,) that ``_evaluate`` averages."""
     y = columns[0].clamp(min=0)
     log_p = scores.log_softmax(2).double()
     predicted = scores.argmax(2)
     if soft is None:
         nll = -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0]
     else:
-        soft = moved(soft, run.device)[rows, None]
         nll = -(soft * log_p[..., : soft.shape[2]]).sum(2)  # LN's dummy class has no label
-    values = [
+    best = scores.topk(min(top, scores.shape[2]), 2).indices
+    return [
         nll.mean(1),
-        (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None])
-        .any(2)
-        .double()
-        .mean(1),
+        (best == y[:, None, None]).any(2).double().mean(1),
         (log_p.logsumexp(1).argmax(1) == y).double(),
         *((predicted == column[:, None]).double().mean(1) for column in columns),
     ]
-    known = [(counts & (column >= 0)).double() for column in columns]
-    masks = torch.stack([known[0]] * 3 + known)
-    return run.processes.sum(torch.stack([(torch.stack(values) * masks).sum(1), masks.sum(1)], 1))
 
 
-def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -> Tensor:
-    """As ``_evaluate`` for rows with several labels, in shares of their K labels.
+def _label_values(scores: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
+    """As ``_class_values`` for rows with several labels, in shares of their K labels.
 
     A top hit is a row without error.
     """
-    y = labels[0].to(scores.dtype)
+    y = columns[0].to(scores.dtype)
     predicted = scores > 0
     nll = F.binary_cross_entropy_with_logits(scores, y[:, None].expand_as(scores), reduction="none")
-    values = [
+    return [
         nll.double().mean((1, 2)),
         (predicted == (y > 0)[:, None]).all(2).double().mean(1),
         ((scores.sigmoid().mean(1) > 0.5) == (y > 0)).double().mean(1),
-        *((predicted == (column > 0)[:, None]).double().mean((1, 2)) for column in labels),
+        *((predicted == (column > 0)[:, None]).double().mean((1, 2)) for column in columns),
     ]
-    mask = counts.double()
-    return torch.stack([torch.stack([(value * mask).sum(), mask.sum()]) for value in values])
 
 
 def _predicted(loss: Loss, scores: Tensor) -> Tensor:
-    """The predicted class of each row, (b,).
-
-    0 or 1 for each class (b, K) where rows have several labels.
-    """
-    return (scores > 0).long() if loss.multilabel else scores.argmax(1)
+    """The predicted class of each row, (b,); 0 or 1 for each class (b, K) if rows have several."""
+    if loss.multilabel:
+        return (scores > 0).long()
+    return scores.argmax(1)
 
 
 def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:

@@ -132,10 +132,8 @@ def linear(start: float = 0.4, low: float = 0.0) -> Factor:
 
     def rate(epoch: int, epochs: int) -> float:
         first = _epoch(start, epochs)
-        return (
-            1.0
-            if epoch <= first
-            else low + (1 - low) * max(epochs - epoch, 0) / max(epochs - first, 1)
-        )
+        if epoch <= first:
+            return 1.0
+        return low + (1 - low) * max(epochs - epoch, 0) / max(epochs - first, 1)
 
     return rate

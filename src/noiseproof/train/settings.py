@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
 from noiseproof.losses import Loss
 from noiseproof.strategies import Strategy
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
@@ -64,22 +64,23 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        # converts NumPy's integers
-        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))
+        checked: dict[str, Any] = {  # which converts NumPy's integers
+            "epochs": check_count("epochs", self.epochs, 1),
+            "clip": check_optional(check_number, "clip", self.clip, "[0, inf)"),
+            "workers": check_count("workers", self.workers, 0),
+            "checkpoint_steps": check_optional(
+                check_count, "checkpoint_steps", self.checkpoint_steps, 1
+            ),
+            "checkpoint_seconds": check_number(
+                "checkpoint_seconds", self.checkpoint_seconds, "[0, inf)"
+            ),
+        }
         if self.batch_size != "full":
-            rows = check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
-            object.__setattr__(self, "batch_size", rows)
+            remedy = "Or 'full' for all rows at once."
+            checked["batch_size"] = check_count("batch_size", self.batch_size, 1, remedy)
         for name in ("drop_last", "compile"):
             check_flag(name, getattr(self, name))
-        if self.clip is not None:
-            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)"))
-        if self.checkpoint_steps is not None:
-            object.__setattr__(
-                self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1)
-            )
-        object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
-        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)")
-        object.__setattr__(self, "checkpoint_seconds", seconds)
+        self.__dict__.update(checked)
         self.make_optimizer()
         self.make_schedule()
 
@@ -101,12 +102,9 @@ class Settings:
         """The largest norm of the gradient; None: any."""
         if self.clip is not None:
             return self.clip or None
-        is_chosen = self.model == "auto" and self.model_for(task) == "lenet5"
-        norms = [
-            loss.max_norm,
-            *(strategy.max_norm for strategy in strategies),
-            1.0 if is_chosen else None,
-        ]
+        norms = [loss.max_norm, *(strategy.max_norm for strategy in strategies)]
+        if self.model == "auto" and self.model_for(task) == "lenet5":
+            norms.append(1.0)
         return min(filter(None, norms), default=None)
 
     def model_for(self, task: Task) -> str:

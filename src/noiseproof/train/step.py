@@ -47,9 +47,9 @@ class Stepper:
         self.begin(batch.count)
         steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
         step = next((step for step in steps if step is not None), None)
-        self.finish(
-            batch, forward_backward(batch, self.run, self.strategies) if step is None else step
-        )
+        if step is None:
+            step = forward_backward(batch, self.run, self.strategies)
+        self.finish(batch, step)
 
     def begin(self, count: int) -> None:
         """Clear the gradients of the last step.
@@ -160,10 +160,12 @@ def compute_loss(
         factor = call_hook(strategy, "weights", losses.detach(), outs, batch, run)
         if factor is not None:
             weights = factor if weights is None else weights * factor
-    descended, batch = (
-        (losses, batch) if weights is None else (losses * weights, replace(batch, weights=weights))
-    )
+    descended = losses
+    if weights is not None:
+        descended = losses * weights
+        batch = replace(batch, weights=weights)
     for strategy in strategies:
         penalty = call_hook(strategy, "penalties", losses.detach(), outs, batch, run)
-        descended = descended if penalty is None else descended + penalty
+        if penalty is not None:
+            descended = descended + penalty
     return Step(outs, losses.detach(), weights), run.mean(descended, batch)

@@ -2,7 +2,6 @@
 preprocessing.
 """
 
-import math
 import os
 import zlib
 from dataclasses import dataclass, field
@@ -54,9 +53,9 @@ class Task:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input of the model."""
         x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)])).cpu()
-        return tuple(
-            (x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape
-        )
+        if self.normalise is not None:
+            x = self.normalise.apply(x, torch.empty(1, 0))
+        return tuple(x[0].shape)
 
 
 def prepare(
@@ -168,16 +167,12 @@ def find_nonfinite(x: Inputs) -> str | None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return None
     size = max(1, BLOCK // max(1, x[:1].numel()))
-    for start in range(0, len(x), size):
-        part = x[start : start + size]
-        if math.isfinite(float(part.sum())):
-            continue
-        if len(positions := (~part.isfinite()).nonzero()):  # else only the sum overflowed
+    for number, part in enumerate(torch.split(x, size)):
+        positions = (~part.isfinite()).nonzero()
+        if len(positions):
             row, *place = positions[0].tolist()
-            return (
-                f"row {start + row}, {'column' if len(place) == 1 else 'place'}"
-                f" {', '.join(map(str, place))}"
-            )
+            what = "column" if len(place) == 1 else "place"
+            return f"row {number * size + row}, {what} {', '.join(map(str, place))}"
     return None
 
 
@@ -185,7 +180,11 @@ def _normalisation(x: Inputs) -> Transform:
     """Zero mean and unit variance of each channel of images, of each feature of vectors."""
     indices = torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS))
     are_images = next(read_batches(x, [indices[:1]])).dim() == 4
-    over, free = ((0, 2, 3), 1) if are_images else ((0,), 0)
+    over: tuple[int, ...] = (0,)
+    free = 0  # degrees of freedom that a variance loses
+    if are_images:
+        over = (0, 2, 3)
+        free = 1
     count = 0
     mean = torch.empty(0)
     variance = torch.empty(0)
