@@ -64,7 +64,7 @@ def read_result(folder: Path, key: str) -> Json | None:
         if checksum != _checksum(result):
             problem = "a damaged or changed one"
         elif result["key"] != key:
-            problem = f"the one of {result['key']}"
+            problem = f"that of {result['key']!r}"
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
